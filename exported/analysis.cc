@@ -22,18 +22,14 @@ LastNodes last_nodes(const Program& program, std::size_t nodes) {
   for (std::size_t k = 0; k < nodes; ++k) {
     const Node& node = program.nodes[k];
     const auto note = [&](std::vector<int>& list, ValueId value) {
-      if (value != kNoValue) {
-        list[program.values[value].memory] = static_cast<int>(k);
-      }
+      list[program.values[value].memory] = static_cast<int>(k);
     };
     for (const ValueId each : node.reads) note(last.use, each);
     for (const ValueId each : node.writes) note(last.change, each);
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        note(last.use, each);
-        note(last.change, each);
-      }
-    }
+    for_each_result(node, [&](ValueId each) {
+      note(last.use, each);
+      note(last.change, each);
+    });
   }
   return last;
 }
@@ -96,11 +92,8 @@ void find_needed(Program& program) {
   for (std::size_t k = program.nodes.size(); k-- > 0;) {
     Node& node = program.nodes[k];
     node.needed = is_check(node);
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        node.needed = node.needed || (each != kNoValue && value[each]);
-      }
-    }
+    for_each_result(
+        node, [&](ValueId each) { node.needed = node.needed || value[each]; });
     for (const ValueId each : node.writes) {
       // Running statistics do not change what the node returns.
       if (each == node.running_mean || each == node.running_var) continue;
@@ -124,11 +117,7 @@ void remove_dead(Program& program, bool keep_random) {
       used = used || program.values[owner].origin != Origin::kNode ||
              memory[owner];
     }
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        used = used || (each != kNoValue && value[each]);
-      }
-    }
+    for_each_result(node, [&](ValueId each) { used = used || value[each]; });
     if (!used) continue;
     keep[k] = true;
     for (const ValueId each : node.reads) {
@@ -149,13 +138,9 @@ void remove_dead(Program& program, bool keep_random) {
 void number_producers(Program& program) {
   for (Value& value : program.values) value.producer = -1;
   for (std::size_t k = 0; k < program.nodes.size(); ++k) {
-    for (const Result& result : program.nodes[k].results) {
-      for (const ValueId each : result.values) {
-        if (each != kNoValue) {
-          program.values[each].producer = static_cast<int>(k);
-        }
-      }
-    }
+    for_each_result(program.nodes[k], [&](ValueId each) {
+      program.values[each].producer = static_cast<int>(k);
+    });
   }
 }
 
@@ -180,13 +165,10 @@ void find_pure(Program& program) {
     }
     // The tensor of a size does not matter if another one has the same size.
     if (size_extent(program, node)) node.pure = true;
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        if (each == kNoValue) continue;
-        pure[each] = node.pure && !written[program.values[each].memory];
-        node.pure = node.pure && pure[each];
-      }
-    }
+    for_each_result(node, [&](ValueId each) {
+      pure[each] = node.pure && !written[program.values[each].memory];
+      node.pure = node.pure && pure[each];
+    });
   }
 }
 

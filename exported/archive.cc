@@ -24,8 +24,7 @@ std::string find_model(const std::vector<std::string>& records) {
   std::vector<std::string> names;
   for (const std::string& record : records) {
     if (record.size() > kBegin.size() + kEnd.size() &&
-        record.compare(0, kBegin.size(), kBegin) == 0 &&
-        record.compare(record.size() - kEnd.size(), kEnd.size(), kEnd) == 0) {
+        record.starts_with(kBegin) && record.ends_with(kEnd)) {
       names.push_back(record.substr(
           kBegin.size(), record.size() - kBegin.size() - kEnd.size()));
     }
@@ -46,8 +45,8 @@ uint32_t checksum_of_weights(const std::vector<internal::ZipRecord>& records) {
     sum = internal::crc32c(&number, sizeof(number), sum);
   };
   for (const internal::ZipRecord& each : records) {
-    if (each.name.rfind("data/weights/", 0) != 0 &&
-        each.name.rfind("data/constants/", 0) != 0) {
+    if (!each.name.starts_with("data/weights/") &&
+        !each.name.starts_with("data/constants/")) {
       continue;
     }
     sum = internal::crc32c(each.name.data(), each.name.size(), sum);

@@ -4,14 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "gpipe/text/format.h"
 
 namespace gpipe::exported {
 namespace {
-
-bool begins_with(const std::string& name, const std::string& beginning) {
-  return name.compare(0, beginning.size(), beginning) == 0;
-}
 
 // Returns the tensors `prefix`0, `prefix`1, ...
 std::vector<at::Tensor> numbered(const StateDict& tensors,
@@ -28,7 +25,7 @@ std::vector<at::Tensor> numbered(const StateDict& tensors,
 StateDict named(const StateDict& tensors, const std::string& prefix) {
   StateDict found;
   for (const auto& item : tensors) {
-    if (!begins_with(item.key(), prefix)) continue;
+    if (!item.key().starts_with(prefix)) continue;
     found.insert(item.key().substr(prefix.size()), item.value());
   }
   return found;
@@ -159,10 +156,8 @@ StepDifference differences(const ExportedStep& step,
 std::string text_of(const Difference& difference, const std::string& what) {
   const std::string count = std::to_string(difference.tensors) + " " + what;
   if (difference.equal_bits) return count + " bit-equal";
-  char number[32];
-  std::snprintf(number, sizeof number, "%.1e", difference.largest);
-  return count + " differ by up to " + number + " of the largest element (" +
-         difference.where + ")";
+  return count + " differ by up to " + format("%.1e", difference.largest) +
+         " of the largest element (" + difference.where + ")";
 }
 
 }  // namespace gpipe::exported

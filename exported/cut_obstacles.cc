@@ -51,14 +51,11 @@ std::vector<bool> differentiable(const Program& program) {
     if (program.regions[node.region].no_grad) continue;
     bool any = false;
     for (const ValueId each : node.reads) any = any || found[each];
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        if (each == kNoValue) continue;
-        const auto& dtype = program.values[each].dtype;
-        found[each] = any && (!dtype || c10::isFloatingType(*dtype) ||
-                              c10::isComplexType(*dtype));
-      }
-    }
+    for_each_result(node, [&](ValueId each) {
+      const auto& dtype = program.values[each].dtype;
+      found[each] = any && (!dtype || c10::isFloatingType(*dtype) ||
+                            c10::isComplexType(*dtype));
+    });
   }
   return found;
 }

@@ -18,11 +18,8 @@ std::string skip_name(const Model& model, const Hop& hop) {
 // Returns "layers.3.norm" for the weight "layers.3.norm.running_mean", if its
 // last name is `last`; else "".
 std::string module_of(const std::string& weight, const std::string& last) {
-  const std::size_t size = weight.size(), end = last.size() + 1;
-  if (size <= end || weight.compare(size - end, end, "." + last) != 0) {
-    return "";
-  }
-  return weight.substr(0, size - end);
+  if (!weight.ends_with("." + last)) return "";
+  return weight.substr(0, weight.size() - last.size() - 1);
 }
 
 double real_argument(const Node& node, const char* name) {
@@ -223,13 +220,6 @@ void ProgramLayer::find_constants(const LayerPlan& plan) {
     std::set<int> sizes, buffers;  // slots
   };
   std::map<int, Origins> kept;  // by slot
-  const auto for_results = [&](const Node& node, const auto& use) {
-    for (const Result& result : node.results) {
-      for (const ValueId each : result.values) {
-        if (each != kNoValue) use(each);
-      }
-    }
-  };
   std::set<ValueId> in_constants;
   for (const int k : plan.constants) {
     const Node& node = program.nodes[k];
@@ -255,7 +245,7 @@ void ProgramLayer::find_constants(const LayerPlan& plan) {
         origins.sizes.insert(slot);
       }
     }
-    for_results(node, [&](ValueId each) {
+    for_each_result(node, [&](ValueId each) {
       kept[slot_of(each)] = origins;
       in_constants.insert(each);
     });

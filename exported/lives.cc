@@ -53,11 +53,8 @@ bool Lives::is_known_size(const Node& node) const {
 
 int Lives::last_read(const Node& node) const {
   int last = -1;
-  for (const Result& result : node.results) {
-    for (const ValueId each : result.values) {
-      if (each != kNoValue) last = std::max(last, lives_[each].end);
-    }
-  }
+  for_each_result(
+      node, [&](ValueId each) { last = std::max(last, lives_[each].end); });
   return last;
 }
 

@@ -71,9 +71,7 @@ class Planner {
           std::any_of(node.reads.begin(), node.reads.end(),
                       [&](ValueId each) { return late.count(each) > 0; });
       if (is_late) {
-        for (const Result& result : node.results) {
-          late.insert(result.values.begin(), result.values.end());
-        }
+        for_each_result(node, [&](ValueId each) { late.insert(each); });
       }
       (is_late ? plan.nodes : plan.constants).push_back(k);
     }

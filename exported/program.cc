@@ -1,7 +1,7 @@
 #include "exported/program.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <string_view>
 
 namespace gpipe::exported {
 
@@ -34,10 +34,9 @@ const Extent* size_extent(const Program& program, const Node& node) {
 
 std::string operator_name(const Node& node) {
   std::string name = node.target;
-  constexpr const char kPrefix[] = "torch.ops.";
-  constexpr std::size_t kLength = sizeof kPrefix - 1;
-  if (name.compare(0, kLength, kPrefix) == 0) {
-    name.erase(0, kLength);
+  constexpr std::string_view kPrefix = "torch.ops.";
+  if (name.starts_with(kPrefix)) {
+    name.erase(0, kPrefix.size());
     name.erase(std::min(name.rfind('.'), name.size()));
   }
   return name;

@@ -129,6 +129,16 @@ struct Weight {
   int tied_to = -1;
 };
 
+// Calls `use` with each value that `node` computes and the program uses.
+template <typename Use>
+void for_each_result(const Node& node, const Use& use) {
+  for (const Result& result : node.results) {
+    for (const ValueId each : result.values) {
+      if (each != kNoValue) use(each);
+    }
+  }
+}
+
 struct Program {
   std::vector<Value> values;
   std::vector<Node> nodes;

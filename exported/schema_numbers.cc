@@ -5,67 +5,26 @@
 namespace gpipe::exported {
 
 c10::ScalarType dtype_of(int64_t number) {
-  switch (number) {
-    case 1:
-      return c10::ScalarType::Byte;
-    case 2:
-      return c10::ScalarType::Char;
-    case 3:
-      return c10::ScalarType::Short;
-    case 4:
-      return c10::ScalarType::Int;
-    case 5:
-      return c10::ScalarType::Long;
-    case 6:
-      return c10::ScalarType::Half;
-    case 7:
-      return c10::ScalarType::Float;
-    case 8:
-      return c10::ScalarType::Double;
-    case 9:
-      return c10::ScalarType::ComplexHalf;
-    case 10:
-      return c10::ScalarType::ComplexFloat;
-    case 11:
-      return c10::ScalarType::ComplexDouble;
-    case 12:
-      return c10::ScalarType::Bool;
-    case 13:
-      return c10::ScalarType::BFloat16;
-    case 28:
-      return c10::ScalarType::UInt16;
-    case 29:
-      return c10::ScalarType::Float8_e4m3fn;
-    case 30:
-      return c10::ScalarType::Float8_e5m2;
-    case 31:
-      return c10::ScalarType::Float8_e4m3fnuz;
-    case 32:
-      return c10::ScalarType::Float8_e5m2fnuz;
-    case 33:
-      return c10::ScalarType::Float8_e8m0fnu;
-    case 34:
-      return c10::ScalarType::UInt32;
-    case 35:
-      return c10::ScalarType::UInt64;
-  }
-  TORCH_CHECK_VALUE(false, "the dtype number ", number,
+  using enum c10::ScalarType;
+  static constexpr c10::ScalarType kFrom1[] = {
+      Byte,   Char,        Short,        Int,           Long, Half,    Float,
+      Double, ComplexHalf, ComplexFloat, ComplexDouble, Bool, BFloat16};
+  static constexpr c10::ScalarType kFrom28[] = {
+      UInt16,          Float8_e4m3fn,  Float8_e5m2, Float8_e4m3fnuz,
+      Float8_e5m2fnuz, Float8_e8m0fnu, UInt32,      UInt64};
+  if (number >= 1 && number <= 13) return kFrom1[number - 1];
+  TORCH_CHECK_VALUE(number >= 28 && number <= 35, "the dtype number ", number,
                     " is unknown; 1 to 13 and 28 to 35 are known");
+  return kFrom28[number - 28];
 }
 
 c10::MemoryFormat memory_format_of(int64_t number) {
-  switch (number) {
-    case 1:
-      return c10::MemoryFormat::Contiguous;
-    case 2:
-      return c10::MemoryFormat::ChannelsLast;
-    case 3:
-      return c10::MemoryFormat::ChannelsLast3d;
-    case 4:
-      return c10::MemoryFormat::Preserve;
-  }
-  TORCH_CHECK_VALUE(false, "the memory format number ", number,
-                    " is unknown; 1 to 4 are known");
+  using enum c10::MemoryFormat;
+  static constexpr c10::MemoryFormat kFrom1[] = {Contiguous, ChannelsLast,
+                                                 ChannelsLast3d, Preserve};
+  TORCH_CHECK_VALUE(number >= 1 && number <= 4, "the memory format number ",
+                    number, " is unknown; 1 to 4 are known");
+  return kFrom1[number - 1];
 }
 
 void check_layout(int64_t number) {

@@ -1,5 +1,6 @@
 #include "exported/source_line.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace gpipe::exported {
@@ -15,10 +16,7 @@ std::string one_line(const std::string& frame) {
   if (end != std::string::npos) {
     const std::size_t begin = frame.find_first_not_of(" \n", end);
     if (begin != std::string::npos) {
-      const std::size_t code_end = frame.find('\n', begin);
-      line += ": " + frame.substr(begin, code_end == std::string::npos
-                                             ? std::string::npos
-                                             : code_end - begin);
+      line += ": " + frame.substr(begin, frame.find('\n', begin) - begin);
     }
   }
   if (line.size() > kLongest) line = line.substr(0, kLongest) + "...";
@@ -38,13 +36,9 @@ std::string source_line(const std::string& stack_trace) {
   std::size_t end = std::string::npos;
   for (;;) {
     const std::size_t begin =
-        end == 0 ? std::string::npos
-                 : stack_trace.rfind(kFrame, end == std::string::npos
-                                                 ? std::string::npos
-                                                 : end - 1);
+        end == 0 ? std::string::npos : stack_trace.rfind(kFrame, end - 1);
     if (begin == std::string::npos) return innermost;
-    const std::string frame = stack_trace.substr(
-        begin, end == std::string::npos ? std::string::npos : end - begin);
+    const std::string frame = stack_trace.substr(begin, end - begin);
     if (!is_in_torch(frame)) return one_line(frame);
     if (innermost.empty()) innermost = one_line(frame);
     end = begin;
@@ -52,19 +46,15 @@ std::string source_line(const std::string& stack_trace) {
 }
 
 std::string module_path(const std::string& module_stack) {
-  const std::size_t last = module_stack.rfind(';');
-  const std::string entry =
-      module_stack.substr(last == std::string::npos ? 0 : last + 1);
+  const std::string entry = module_stack.substr(module_stack.rfind(';') + 1);
   const std::size_t begin = entry.find(',');
   if (begin == std::string::npos) return "";
-  const std::size_t end = entry.find(',', begin + 1);
   std::string path =
-      entry.substr(begin + 1, end == std::string::npos ? std::string::npos
-                                                       : end - begin - 1);
+      entry.substr(begin + 1, entry.find(',', begin + 1) - begin - 1);
   // A module that is called several times has paths such as "layer@1".
-  if (path.find('@') != std::string::npos) path.erase(path.find('@'));
+  path.erase(std::min(path.find('@'), path.size()));
   constexpr char kSelf[] = "L['self'].";
-  if (path.rfind(kSelf, 0) == 0) path.erase(0, sizeof kSelf - 1);
+  if (path.starts_with(kSelf)) path.erase(0, sizeof kSelf - 1);
   return path;
 }
 

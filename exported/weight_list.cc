@@ -11,17 +11,17 @@
 
 #include "exported/json.h"
 #include "exported/schema_numbers.h"
+#include "weights/dtypes.h"
 #include "weights/in_quotes.h"
 
 namespace gpipe::exported {
 namespace {
 
-constexpr std::size_t kMaxDimensions = 64;
-
 // Returns numbers >= 0.
 std::vector<int64_t> numbers_in(const Json& json) {
-  TORCH_CHECK_VALUE(list(json).size() <= kMaxDimensions, "has ", json.size(),
-                    " dimensions; at most ", kMaxDimensions, " are read");
+  TORCH_CHECK_VALUE(list(json).size() <= internal::kMaxDimensions, "has ",
+                    json.size(), " dimensions; at most ",
+                    internal::kMaxDimensions, " are read");
   std::vector<int64_t> numbers;
   for (const Json& each : json) {
     numbers.push_back(integer(field(each, "as_int")));

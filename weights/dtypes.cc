@@ -1,7 +1,6 @@
 #include "weights/dtypes.h"
 
 #include <algorithm>
-#include <cstddef>
 
 namespace gpipe::internal {
 namespace {
@@ -31,14 +30,6 @@ constexpr DtypeNames kDtypes[] = {
     {at::kFloat8_e8m0fnu, "float8_e8m0fnu", nullptr, "F8_E8M0"},
 };
 
-const DtypeNames* find_by(const char* DtypeNames::*member,
-                          std::string_view name) {
-  for (const DtypeNames& each : kDtypes) {
-    if (each.*member && each.*member == name) return &each;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 const DtypeNames* find_dtype(at::ScalarType dtype) {
@@ -48,21 +39,16 @@ const DtypeNames* find_dtype(at::ScalarType dtype) {
   return nullptr;
 }
 
-const DtypeNames* find_dtype_by_python_name(std::string_view name) {
-  return find_by(&DtypeNames::python, name);
-}
-
-const DtypeNames* find_dtype_by_storage_name(std::string_view name) {
-  return find_by(&DtypeNames::storage, name);
-}
-
-const DtypeNames* find_dtype_by_safetensors_name(std::string_view name) {
-  return find_by(&DtypeNames::safetensors, name);
+const DtypeNames* find_dtype(const char* DtypeNames::*kind,
+                             std::string_view name) {
+  for (const DtypeNames& each : kDtypes) {
+    if (each.*kind && each.*kind == name) return &each;
+  }
+  return nullptr;
 }
 
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype) {
-  constexpr std::size_t kMaxDimensions = 64;  // LibTorch's limit
   if (sizes.size() > kMaxDimensions) return std::nullopt;
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
   bool empty = false;

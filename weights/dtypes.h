@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -23,12 +24,15 @@ struct DtypeNames {
 // Quantized dtypes and dtypes with less than a byte per element are not in the
 // table. Thread-safe.
 const DtypeNames* find_dtype(at::ScalarType dtype);
-const DtypeNames* find_dtype_by_python_name(std::string_view name);
-const DtypeNames* find_dtype_by_storage_name(std::string_view name);
-const DtypeNames* find_dtype_by_safetensors_name(std::string_view name);
+// Does the same for a name. `kind`: which name, such as &DtypeNames::python.
+const DtypeNames* find_dtype(const char* DtypeNames::*kind,
+                             std::string_view name);
+
+// The limit of LibTorch's operators.
+constexpr std::size_t kMaxDimensions = 64;
 
 // Returns the size of a contiguous tensor in bytes. Returns nothing for a
-// negative size, for more than 64 dimensions, or if LibTorch's own calculation
+// negative size, for more than kMaxDimensions, or if LibTorch's own calculation
 // would overflow 63 bits. LibTorch multiplies the sizes other than 0, even if
 // the tensor has no elements. Thread-safe.
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,

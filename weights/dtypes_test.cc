@@ -10,16 +10,16 @@ namespace gpipe::internal {
 namespace {
 
 TEST(DtypesTest, AreFoundByEachOfTheirNames) {
-  EXPECT_EQ(find_dtype_by_python_name("bfloat16")->dtype, at::kBFloat16);
-  EXPECT_EQ(find_dtype_by_storage_name("LongStorage")->dtype, at::kLong);
-  EXPECT_EQ(find_dtype_by_safetensors_name("F8_E4M3")->dtype,
+  EXPECT_EQ(find_dtype(&DtypeNames::python, "bfloat16")->dtype, at::kBFloat16);
+  EXPECT_EQ(find_dtype(&DtypeNames::storage, "LongStorage")->dtype, at::kLong);
+  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F8_E4M3")->dtype,
             at::kFloat8_e4m3fn);
   EXPECT_STREQ(find_dtype(at::kBool)->safetensors, "BOOL");
   EXPECT_EQ(find_dtype(at::kQInt8), nullptr);
   EXPECT_EQ(find_dtype(at::ScalarType::Undefined), nullptr);
-  EXPECT_EQ(find_dtype_by_python_name("float"), nullptr);
-  EXPECT_EQ(find_dtype_by_storage_name(""), nullptr);
-  EXPECT_EQ(find_dtype_by_safetensors_name("F4"), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::python, "float"), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::storage, ""), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F4"), nullptr);
 }
 
 TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {

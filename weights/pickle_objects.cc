@@ -37,9 +37,6 @@ constexpr FunctionName kFunctions[] = {
     {"torch._utils", "_rebuild_parameter_with_state", kRebuildParameter},
 };
 
-// The limit of LibTorch's operators. It also bounds the work of one call.
-constexpr std::size_t kMaxDimensions = 64;
-
 }  // namespace
 
 PickleValue* PickleObjects::add(Kind kind) {
@@ -66,10 +63,10 @@ PickleValue* PickleObjects::global(std::string_view module,
     return typed(Kind::kStorageClass, at::kByte);
   }
   if (module == "torch") {
-    if (const DtypeNames* found = find_dtype_by_storage_name(name)) {
+    if (const DtypeNames* found = find_dtype(&DtypeNames::storage, name)) {
       return typed(Kind::kStorageClass, found->dtype);
     }
-    if (const DtypeNames* found = find_dtype_by_python_name(name)) {
+    if (const DtypeNames* found = find_dtype(&DtypeNames::python, name)) {
       return typed(Kind::kDtype, found->dtype);
     }
   }
@@ -163,6 +160,7 @@ void PickleObjects::check_sizes(const PickleValue& tuple,
                                 const char* what) const {
   check(tuple.kind == Kind::kTuple, "a tensor's ", what, " are ",
         tuple.kind_name());
+  // This also bounds the work of one call.
   check(tuple.items.size() <= kMaxDimensions, "a tensor of ",
         tuple.items.size(), " ", what, "; at most ", kMaxDimensions,
         " are read");

@@ -19,7 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kMetadata[] = "__metadata__";
-constexpr std::size_t kMaxDimensions = 64;
 
 // A handler that gets the JSON piece by piece, so that nothing is stored that
 // does not belong in a header, however deep or long the JSON is.
@@ -55,7 +54,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
       return true;
     }
     if (place_ != Place::kEntry || key_ != "dtype") refuse("a text");
-    const DtypeNames* found = find_dtype_by_safetensors_name(value);
+    const DtypeNames* found = find_dtype(&DtypeNames::safetensors, value);
     TORCH_CHECK_VALUE(found, where(), " has dtype ", in_quotes(value),
                       ", which LibTorch does not have");
     header_.entries.back().dtype = found->dtype;
@@ -202,17 +201,6 @@ std::string json_text(const std::string& text) {
   }
 }
 
-// Returns for example "[1,2]".
-template <typename Numbers>
-std::string json_list(const Numbers& numbers) {
-  std::string text = "[";
-  for (const auto number : numbers) {
-    if (text.size() > 1) text += ",";
-    text += std::to_string(number);
-  }
-  return text + "]";
-}
-
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view json,
@@ -251,8 +239,8 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
                       ", which safetensors does not support");
     begin_member(entry.name);
     text += std::string("{\"dtype\":\"") + names->safetensors +
-            "\",\"shape\":" + json_list(entry.sizes) + ",\"data_offsets\":" +
-            json_list(std::vector<uint64_t>{entry.begin, entry.end}) + "}";
+            "\",\"shape\":" + Json(entry.sizes).dump() +
+            ",\"data_offsets\":" + Json({entry.begin, entry.end}).dump() + "}";
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');

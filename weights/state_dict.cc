@@ -31,11 +31,6 @@ void collect(const torch::nn::Module& module, const std::string& prefix,
 
 // ---- Similar names
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() > end.size() &&
-         text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // Returns the candidate that is most similar to `name`, or null if none is
 // close. A candidate that differs only by a prefix ("module.", "backbone.")
 // comes first.
@@ -44,7 +39,7 @@ const std::string* nearest(const std::string& name,
   const std::string* best = nullptr;
   std::size_t fewest = name.size() / 3 + 1;
   for (const std::string& each : candidates) {
-    if (ends_with(name, "." + each) || ends_with(each, "." + name)) {
+    if (name.ends_with("." + each) || each.ends_with("." + name)) {
       return &each;
     }
     const std::size_t edits = edit_distance(name, each);

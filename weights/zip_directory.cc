@@ -32,10 +32,6 @@ uint64_t number(std::string_view bytes, std::size_t at, std::size_t size) {
   return value;
 }
 
-bool begins_with(std::string_view bytes, std::string_view signature) {
-  return bytes.substr(0, signature.size()) == signature;
-}
-
 class File {
  public:
   explicit File(const std::string& path) : file_(path, std::ios::binary) {
@@ -85,9 +81,9 @@ Directory read_directory(File& file) {
   if (end_at >= kLocatorBytes) {
     const std::string locator =
         file.read(end_at - kLocatorBytes, kLocatorBytes);
-    if (begins_with(locator, kEnd64Locator)) {
+    if (locator.starts_with(kEnd64Locator)) {
       const std::string end64 = file.read(number(locator, 8, 8), kEnd64Bytes);
-      TORCH_CHECK_VALUE(begins_with(end64, kEnd64),
+      TORCH_CHECK_VALUE(end64.starts_with(kEnd64),
                         "is a zip archive whose directory is damaged");
       return {number(end64, 32, 8),
               file.read(number(end64, 48, 8), number(end64, 40, 8))};
@@ -126,7 +122,7 @@ std::vector<ZipRecord> read_zip_directory(const std::string& path) {
                         k, " of ", directory.records);
     };
     has(kRecordBytes);
-    TORCH_CHECK_VALUE(begins_with(rest, kRecord),
+    TORCH_CHECK_VALUE(rest.starts_with(kRecord),
                       "is a zip archive whose directory is damaged at record ",
                       k);
     const uint64_t name = number(rest, 28, 2), extra = number(rest, 30, 2),

@@ -73,8 +73,8 @@ class SmallestMaximum {
 
 bool splits_backward(const std::string& schedule) {
   const int stages = fixed_stages_per_rank(schedule).value_or(1);
-  return has_kind(named_schedule(schedule, 2, 8, stages),
-                  ActionKind::kBackwardWeight);
+  return internal::has_kind(named_schedule(schedule, 2, 8, stages),
+                            ActionKind::kBackwardWeight);
 }
 
 namespace {

@@ -29,7 +29,7 @@ Evaluator::Evaluator(const Problem& problem, const Candidate& candidate,
       base_(base_schedule(problem, candidate)),
       rank_of_stage_(gpipe::rank_of_stage(base_)),
       stages_of_(problem.ranks.size()),
-      splits_(has_kind(base_, ActionKind::kBackwardWeight)),
+      splits_(gpipe::internal::has_kind(base_, ActionKind::kBackwardWeight)),
       microbatches_(static_cast<double>(blocks.workload().microbatches)),
       recomputed_(static_cast<double>(recomputed_microbatches(
           candidate.recompute, blocks.workload().microbatches))) {

@@ -30,10 +30,15 @@ c10::IValue with_tensors(
 
 void for_each_tensor(const c10::IValue& value,
                      c10::function_ref<void(const at::Tensor&)> visit) {
-  with_tensors(value, [&](const at::Tensor& tensor) {
-    visit(tensor);
-    return tensor;
-  });
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& each : value.toListRef()) {
+      // All elements of such a list are numbers.
+      if (each.isInt() || each.isDouble() || each.isBool()) return;
+      for_each_tensor(each, visit);
+    }
+  }
 }
 
 }  // namespace gpipe::internal

@@ -184,11 +184,6 @@ bool is_composite(const c10::OperatorHandle& op) {
   return false;
 }
 
-void on_zeros(const c10::OperatorHandle& op, c10::DispatchKeySet,
-              torch::jit::Stack* stack) {
-  run_on_zeros(op, stack);
-}
-
 // Registers run_on_zeros() for all other operators that only have a CPU kernel.
 void add_others() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -197,7 +192,7 @@ void add_others() {
     if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
         !is_composite(*op) && !op->hasTag(at::Tag::data_dependent_output) &&
         !op->hasTag(at::Tag::dynamic_output_shape)) {
-      add(name, c10::KernelFunction::makeFromBoxedFunction<&on_zeros>());
+      add(name, c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
     }
   }
 }

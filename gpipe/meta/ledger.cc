@@ -132,8 +132,6 @@ MetaLedger::MetaLedger()
     : book_(std::make_shared<Book>()),
       guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {}
 
-MetaLedger::~MetaLedger() = default;
-
 int64_t MetaLedger::live_bytes() const {
   const std::lock_guard<std::mutex> lock(book_->mutex);
   return book_->live;
@@ -168,7 +166,5 @@ void count_as_parameters(const std::vector<at::Tensor>& tensors) {
 
 MetaLedgerPause::MetaLedgerPause()
     : guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(nullptr)) {}
-
-MetaLedgerPause::~MetaLedgerPause() = default;
 
 }  // namespace gpipe

@@ -32,9 +32,6 @@ class MetaLedger {
   using ByKind = std::array<int64_t, internal::kMemoryKinds>;
 
   MetaLedger();
-  ~MetaLedger();
-  MetaLedger(const MetaLedger&) = delete;
-  MetaLedger& operator=(const MetaLedger&) = delete;
 
   // Return the bytes of all devices together: the present ones, and the peak
   // since the ledger was made or reset_peaks() was called.
@@ -57,7 +54,7 @@ class MetaLedger {
 
  private:
   const std::shared_ptr<Book> book_;
-  const c10::DebugInfoGuard guard_;
+  const c10::DebugInfoGuard guard_;  // cannot be copied
 };
 
 // Counts these tensors as MemoryKind::kParameter from now on: the parameters or
@@ -69,9 +66,6 @@ void count_as_parameters(const std::vector<at::Tensor>& tensors);
 class MetaLedgerPause {
  public:
   MetaLedgerPause();
-  ~MetaLedgerPause();
-  MetaLedgerPause(const MetaLedgerPause&) = delete;
-  MetaLedgerPause& operator=(const MetaLedgerPause&) = delete;
 
  private:
   const c10::DebugInfoGuard guard_;

@@ -4,7 +4,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
-#include <optional>
+#include <algorithm>
+#include <charconv>
+#include <system_error>
 #include <vector>
 
 #include "gpipe/placement/names.h"
@@ -12,23 +14,21 @@
 namespace gpipe {
 namespace {
 
-std::vector<std::string> type_names() {
-  std::vector<std::string> names;
-  for (int type = 0; type < c10::COMPILE_TIME_MAX_DEVICE_TYPES; ++type) {
-    const auto each = static_cast<c10::DeviceType>(type);
-    if (!c10::isValidDeviceType(each)) continue;
-    names.push_back(c10::DeviceTypeName(each, /*lower_case=*/true));
-  }
-  return names;
-}
+// A type of device, and its name in lower case.
+struct Type {
+  c10::DeviceType type;
+  std::string name;
+};
 
-std::optional<c10::DeviceType> type_named(const std::string& name) {
-  for (int type = 0; type < c10::COMPILE_TIME_MAX_DEVICE_TYPES; ++type) {
-    const auto each = static_cast<c10::DeviceType>(type);
-    if (!c10::isValidDeviceType(each)) continue;
-    if (c10::DeviceTypeName(each, /*lower_case=*/true) == name) return each;
+// Returns the types that LibTorch knows.
+std::vector<Type> known_types() {
+  std::vector<Type> types;
+  for (int k = 0; k < c10::COMPILE_TIME_MAX_DEVICE_TYPES; ++k) {
+    const auto type = static_cast<c10::DeviceType>(k);
+    if (!c10::isValidDeviceType(type)) continue;
+    types.push_back({type, c10::DeviceTypeName(type, /*lower_case=*/true)});
   }
-  return std::nullopt;
+  return types;
 }
 
 // Returns whether the type has devices with indices.
@@ -49,12 +49,20 @@ void check_index(c10::DeviceType type, int index, int count) {
                     ": the last one of this type is ", name, ":", count - 1);
 }
 
-std::string types_here() {
-  std::string text;
-  for (const std::string& name : type_names()) {
-    if (count_of(*type_named(name)) > 0) text += " '" + name + "'";
+[[noreturn]] void refuse_type(const std::string& name,
+                              const std::string& type_name,
+                              const std::vector<Type>& types) {
+  std::vector<std::string> names;
+  std::string here;
+  for (const Type& each : types) {
+    names.push_back(each.name);
+    if (count_of(each.type) > 0) here += " '" + each.name + "'";
   }
-  return text;
+  TORCH_CHECK_VALUE(false, "unknown type of device '", type_name, "'",
+                    type_name == name ? "" : " in '" + name + "'",
+                    "; the nearest that LibTorch knows are ",
+                    placement::nearest_text(type_name, names),
+                    "; this process has devices of", here);
 }
 
 }  // namespace
@@ -62,28 +70,24 @@ std::string types_here() {
 c10::Device get_device(const std::string& name) {
   const std::size_t colon = name.find(':');
   const std::string type_name = name.substr(0, colon);
-  const auto type = type_named(type_name);
-  TORCH_CHECK_VALUE(type, "unknown type of device '", type_name, "'",
-                    type_name == name ? "" : " in '" + name + "'",
-                    "; the nearest that LibTorch knows are ",
-                    placement::nearest_text(type_name, type_names()),
-                    "; this process has devices of", types_here());
-  if (colon == std::string::npos) return c10::Device(*type);
+  const std::vector<Type> types = known_types();
+  const auto found =
+      std::find_if(types.begin(), types.end(),
+                   [&](const Type& each) { return each.name == type_name; });
+  if (found == types.end()) refuse_type(name, type_name, types);
+  if (colon == std::string::npos) return c10::Device(found->type);
 
   const std::string digits = name.substr(colon + 1);
-  // c10::DeviceIndex is a signed char, so 127 is the largest index.
-  int index = 0;
-  bool is_number = !digits.empty() && digits.size() <= 3;
-  for (const char c : digits) {
-    is_number = is_number && c >= '0' && c <= '9';
-    if (is_number) index = 10 * index + (c - '0');
-  }
-  TORCH_CHECK_VALUE(is_number && index <= 127, "the device '", name,
-                    "' has the index '", digits,
-                    "', which must be a number from 0 to 127, as in '",
-                    type_name, ":0'");
-  check_index(*type, index, count_of(*type));
-  return c10::Device(*type, static_cast<c10::DeviceIndex>(index));
+  c10::DeviceIndex index = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, index);
+  // from_chars() accepts a minus sign.
+  TORCH_CHECK_VALUE(
+      error == std::errc() && stop == end && digits.front() != '-',
+      "the device '", name, "' has the index '", digits,
+      "', which must be a number from 0 to 127, as in '", type_name, ":0'");
+  check_index(found->type, index, count_of(found->type));
+  return c10::Device(found->type, index);
 }
 
 c10::Device get_device(c10::Device device) {

@@ -1,5 +1,8 @@
 #include "gpipe/placement/nodes.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace gpipe::placement {
 
 std::vector<Node> nodes_of(torch::nn::Module& root) {
@@ -13,6 +16,17 @@ std::vector<Node> nodes_of(torch::nn::Module& root) {
     }
   }
   return nodes;
+}
+
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module,
+                                   bool recurse) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& list :
+       {module.parameters(recurse), module.buffers(recurse)}) {
+    std::copy_if(list.begin(), list.end(), std::back_inserter(tensors),
+                 [](const at::Tensor& each) { return each.defined(); });
+  }
+  return tensors;
 }
 
 }  // namespace gpipe::placement

@@ -1,6 +1,7 @@
-// Lists the modules of a tree by name.
+// Lists the modules of a tree by name, and their tensors.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
@@ -19,5 +20,10 @@ struct Node {
 
 // Returns all nodes level by level, each level in order of registration.
 std::vector<Node> nodes_of(torch::nn::Module& root);
+
+// Returns the defined parameters and buffers of `module`, and, with `recurse`,
+// those of all modules in it.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module,
+                                   bool recurse = true);
 
 }  // namespace gpipe::placement

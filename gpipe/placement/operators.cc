@@ -5,7 +5,6 @@
 #include <ATen/core/op_registration/op_registration.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -67,18 +66,6 @@ bool is_written(const c10::Argument& argument) {
 // Returns whether LibTorch accepts the tensor beside tensors on any device.
 bool is_cpu_number(const at::Tensor& tensor) {
   return tensor.dim() == 0 && tensor.device().is_cpu();
-}
-
-void for_each_defined(const c10::IValue& value,
-                      c10::function_ref<void(const at::Tensor&)> visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (each.isInt() || each.isDouble() || each.isBool()) return;
-      for_each_defined(each, visit);
-    }
-  }
 }
 
 // Collects devices and whether they are all the same.
@@ -161,7 +148,7 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
   for (std::size_t k = 0; k < values.size(); ++k) {
     const c10::Argument& argument = schema.arguments()[k];
     if (stays_on_cpu(argument.name())) continue;
-    for_each_defined(values[k], [&](const at::Tensor& tensor) {
+    internal::for_each_tensor(values[k], [&](const at::Tensor& tensor) {
       if (is_written(argument)) {
         if (!written) written = tensor.device();
       } else if (is_cpu_number(tensor) && !tag_of(tensor) &&
@@ -182,7 +169,7 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
   // being on that module's output device.
   Agreement expected;
   for (const c10::IValue& value : values) {
-    for_each_defined(value, [&](const at::Tensor& tensor) {
+    internal::for_each_tensor(value, [&](const at::Tensor& tensor) {
       const Tag* const tag = tag_of(tensor);
       const PlacePtr from = tag ? active_place(tag->place) : nullptr;
       if (!from) return;
@@ -277,7 +264,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   Arguments given;
   const auto values = arguments_of(schema, *stack);
   for (std::size_t k = 0; k < values.size(); ++k) {
-    for_each_defined(values[k], [&](const at::Tensor& tensor) {
+    internal::for_each_tensor(values[k], [&](const at::Tensor& tensor) {
       given.add(tensor, is_written(schema.arguments()[k]));
     });
   }
@@ -308,8 +295,8 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         return tensor.device() == *output ? tensor : tensor.to(*output);
       });
     }
-    for_each_defined(value,
-                     [&](const at::Tensor& tensor) { mark(tensor, given); });
+    internal::for_each_tensor(
+        value, [&](const at::Tensor& tensor) { mark(tensor, given); });
   }
 }
 

@@ -3,7 +3,6 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -149,17 +148,6 @@ torch::nn::AnyModule::AnyModule(
 }
 
 namespace gpipe::placement {
-namespace {
-
-bool has_tensors(const Module& module) {
-  const auto defined = [](const at::Tensor& each) { return each.defined(); };
-  const auto parameters = module.parameters();
-  const auto buffers = module.buffers();
-  return std::any_of(parameters.begin(), parameters.end(), defined) ||
-         std::any_of(buffers.begin(), buffers.end(), defined);
-}
-
-}  // namespace
 
 void wrap_slots(Module& root,
                 c10::function_ref<PlacePtr(const Module&)> place_of) {
@@ -175,7 +163,7 @@ void wrap_slots(Module& root,
       if (slot.is_empty()) continue;
       const std::shared_ptr<Module> module = slot.ptr();
       const PlacePtr place = place_of(*module);
-      const bool computes = has_tensors(*module);
+      const bool computes = !tensors_of(*module).empty();
       Change change;
       if (!computes) {
         if (k == 0 && outer) change.before.push_back({outer, false});

@@ -23,29 +23,15 @@ namespace {
 
 using torch::nn::Module;
 
-std::vector<at::Tensor> own_tensors(const Module& module) {
-  std::vector<at::Tensor> tensors = module.parameters(/*recurse=*/false);
-  for (at::Tensor& each : module.buffers(/*recurse=*/false)) {
-    tensors.push_back(std::move(each));
-  }
-  tensors.erase(
-      std::remove_if(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& each) { return !each.defined(); }),
-      tensors.end());
-  return tensors;
-}
-
 // Returns whether a tensor of the module is tagged with `place`, which is
 // active, or with a place inside it.
 bool is_marked_by(const Module& module, const PlacePtr& place) {
-  const auto is_marked = [&](const at::Tensor& each) {
-    const Tag* const tag = tag_of(each);
-    return tag && common_place(active_place(tag->place), place) == place;
-  };
-  const auto parameters = module.parameters();
-  const auto buffers = module.buffers();
-  return std::any_of(parameters.begin(), parameters.end(), is_marked) ||
-         std::any_of(buffers.begin(), buffers.end(), is_marked);
+  const auto tensors = tensors_of(module);
+  return std::any_of(
+      tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
+        const Tag* const tag = tag_of(each);
+        return tag && common_place(active_place(tag->place), place) == place;
+      });
 }
 
 // A parallelized module with its place.
@@ -177,7 +163,7 @@ Owners owners_of(Module& root, const PlacePtr& around, const Find& find) {
       within[k] = {own, node.depth + 1};
     }
     const bool direct = own && node.module->children().empty();
-    for (at::Tensor& tensor : own_tensors(*node.module)) {
+    for (at::Tensor& tensor : tensors_of(*node.module, /*recurse=*/false)) {
       const auto [entry, is_new] =
           index.emplace(tensor.unsafeGetTensorImpl(), owners.list.size());
       Owner owner{std::move(tensor), within[k].place, within[k].depth, direct};
@@ -377,15 +363,8 @@ PlacePtr place_of(const Module& module) {
 void restore(Module& root) {
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
-  const auto is_marked = [](const at::Tensor& each) {
-    return !each.defined() || tag_of(each);
-  };
-  const auto parameters = root.parameters();
-  const auto buffers = root.buffers();
-  if (std::all_of(parameters.begin(), parameters.end(), is_marked) &&
-      std::all_of(buffers.begin(), buffers.end(), is_marked)) {
-    return;
-  }
+  const auto tensors = tensors_of(root);
+  if (std::all_of(tensors.begin(), tensors.end(), tag_of)) return;
   const auto find = [&](const Module& module) { return registry.find(module); };
   for (const Owner& owner :
        owners_of(root, registry.place_around(root), find).list) {

@@ -5,11 +5,11 @@
 namespace gpipe {
 
 std::string to_string(const Action& action) {
-  return std::to_string(action.stage) + letter_of(action.kind) +
+  return std::to_string(action.stage) + internal::letter_of(action.kind) +
          std::to_string(action.microbatch);
 }
 
-bool has_kind(const Schedule& schedule, ActionKind kind) {
+bool internal::has_kind(const Schedule& schedule, ActionKind kind) {
   return std::any_of(
       schedule.ranks.begin(), schedule.ranks.end(), [kind](const auto& rank) {
         return std::any_of(

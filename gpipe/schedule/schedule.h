@@ -26,6 +26,8 @@ constexpr bool is_compute(ActionKind kind) {
   return kind != ActionKind::kOffload && kind != ActionKind::kReload;
 }
 
+namespace internal {
+
 // Returns whether `kind` is B or I, which other stages wait for.
 constexpr bool begins_backward(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
@@ -38,20 +40,18 @@ constexpr bool may_overlap(ActionKind a, ActionKind b) {
          (begins_backward(a) && b == ActionKind::kForward);
 }
 
-namespace internal {
-
 // The letters of the kinds, in the order of ActionKind.
 inline constexpr std::string_view kKindLetters = "FBIWROL";
 
 // The number of kinds, for tables with an entry per kind.
 inline constexpr std::size_t kActionKinds = kKindLetters.size();
 
-}  // namespace internal
-
 // Returns 'F', 'B', 'I', 'W', 'R', 'O' or 'L'.
 constexpr char letter_of(ActionKind kind) {
-  return internal::kKindLetters[static_cast<std::size_t>(kind)];
+  return kKindLetters[static_cast<std::size_t>(kind)];
 }
+
+}  // namespace internal
 
 // One entry of a schedule: one kind of work for one micro-batch on one stage.
 struct Action {
@@ -82,7 +82,9 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;
 };
 
+namespace internal {
 // Returns whether `schedule` has an action of this kind.
 bool has_kind(const Schedule& schedule, ActionKind kind);
+}  // namespace internal
 
 }  // namespace gpipe

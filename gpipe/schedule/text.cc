@@ -60,7 +60,7 @@ class Line {
     if (size == 1) fail("';' and a second action");
     if (!take(")")) fail("';' or ')'");
     if (size == 2 &&
-        may_overlap(actions[first].kind, actions[first + 1].kind) &&
+        internal::may_overlap(actions[first].kind, actions[first + 1].kind) &&
         !take(kOverlap)) {
       fail(kOverlap);
     }
@@ -171,7 +171,8 @@ std::string to_csv(const Schedule& schedule) {
       csv += to_string(actions[k]);
       if (begins || !ends) continue;
       csv += ')';
-      if (k == first + 1 && may_overlap(actions[first].kind, actions[k].kind)) {
+      if (k == first + 1 &&
+          internal::may_overlap(actions[first].kind, actions[k].kind)) {
         csv += kOverlap;
       }
     }

@@ -13,7 +13,7 @@ namespace gpipe {
 namespace {
 
 bool is_backward(ActionKind kind) {
-  return begins_backward(kind) || kind == ActionKind::kBackwardWeight;
+  return internal::begins_backward(kind) || kind == ActionKind::kBackwardWeight;
 }
 
 // Returns the position of the first action of the block that has actions[k].
@@ -102,7 +102,7 @@ Schedule with_recompute(
     std::set<CellKey> recomputed;
     for (std::size_t k = 0; k < actions.size(); ++k) {
       const Action& action = actions[k];
-      if (!begins_backward(action.kind) ||
+      if (!internal::begins_backward(action.kind) ||
           !checkpointed(action.stage, action.microbatch)) {
         continue;
       }
@@ -140,7 +140,7 @@ Schedule with_offload(
     std::vector<std::optional<Action>> offloads(actions.size() + 1);
     std::vector<std::vector<Action>> reloads(actions.size() + 1);
     for (std::size_t k = 0; k < actions.size(); ++k) {
-      if (!begins_backward(actions[k].kind)) continue;
+      if (!internal::begins_backward(actions[k].kind)) continue;
       const auto graph = graphs.find(cell_of(actions[k]));
       if (graph == graphs.end()) continue;
       const std::size_t begin = block_end(actions, graph->second);
@@ -171,7 +171,7 @@ std::function<bool(int stage, int microbatch)> distant_cells(
     for (const Action& action : rank) {
       if (!is_compute(action.kind)) continue;
       const auto graph = graphs.find(cell_of(action));
-      if (begins_backward(action.kind) && graph != graphs.end() &&
+      if (internal::begins_backward(action.kind) && graph != graphs.end() &&
           count - graph->second >= actions) {
         cells.insert(graph->first);
       }

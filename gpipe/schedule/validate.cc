@@ -152,7 +152,7 @@ class Validation {
   void check_backwards() {
     bool trains = false;
     for_each([&](const Action& action, Place) {
-      trains = trains || begins_backward(action.kind) ||
+      trains = trains || internal::begins_backward(action.kind) ||
                action.kind == ActionKind::kBackwardWeight;
     });
     for (int stage = 0; stage < stages_; ++stage) {
@@ -263,11 +263,13 @@ class Validation {
   }
 
   static bool is_overlap(const Action& a, const Action& b) {
-    return a.microbatch != b.microbatch && may_overlap(a.kind, b.kind);
+    return a.microbatch != b.microbatch &&
+           internal::may_overlap(a.kind, b.kind);
   }
   static bool is_late_recompute(const Action& a, const Action& b) {
-    return a.kind == ActionKind::kRecompute && begins_backward(b.kind) &&
-           a.stage == b.stage && a.microbatch == b.microbatch;
+    return a.kind == ActionKind::kRecompute &&
+           internal::begins_backward(b.kind) && a.stage == b.stage &&
+           a.microbatch == b.microbatch;
   }
 
   void check_deadlock() {

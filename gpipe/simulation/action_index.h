@@ -53,4 +53,32 @@ class ActionIndex {
   std::array<int, kActionKinds> columns_ = {-1, -1, -1, -1, -1, -1, -1};
 };
 
+// A table with an entry for each action of the ranks of a schedule or of a
+// timeline. T: not bool.
+template <typename T>
+class ActionTable {
+ public:
+  // Throws as ActionIndex().
+  template <typename Ranks>
+  explicit ActionTable(const Ranks& ranks)
+      : index_(ranks), entries_(index_.size()) {}
+
+  std::size_t size() const { return entries_.size(); }
+  // Returns one more than the largest stage.
+  std::size_t stages() const { return index_.stages(); }
+
+  // Returns the entry of an action of the ranks.
+  T& operator[](const Action& action) { return entries_[index_.find(action)]; }
+
+  // Returns the entry of any action; T() if there is none.
+  T get(const Action& action) const {
+    const std::size_t found = index_.find(action);
+    return found == ActionIndex::kNone ? T() : entries_[found];
+  }
+
+ private:
+  ActionIndex index_;
+  std::vector<T> entries_;
+};
+
 }  // namespace gpipe::internal

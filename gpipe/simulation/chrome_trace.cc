@@ -85,8 +85,7 @@ class Trace {
   }
 
   void add_actions(const Timeline& timeline) {
-    const internal::ActionIndex index(timeline.ranks);
-    std::vector<Place> places(index.size());
+    internal::ActionTable<Place> places(timeline.ranks);
     const auto idle = idle_spans(timeline);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const std::string name = name_of_rank(timeline, r);
@@ -100,22 +99,17 @@ class Trace {
         }
         const Place place = {second ? second_track : track, span.start,
                              span.end};
-        places[index.find(span.action)] = place;
+        places[span.action] = place;
         add_span(span.action, place);
         second = is_overlapped(span.action);
       }
     }
     for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) {
-        const Place& to = places[index.find(span.action)];
         for (const Action& need : internal::needs(span.action)) {
-          const std::size_t found = index.find(need);
-          if (need.stage == span.action.stage ||
-              found == internal::ActionIndex::kNone ||
-              places[found].track == 0) {
-            continue;
-          }
-          add_arrow(need, places[found], to);
+          const Place from = places.get(need);
+          if (need.stage == span.action.stage || from.track == 0) continue;
+          add_arrow(need, from, places.get(span.action));
         }
       }
     }

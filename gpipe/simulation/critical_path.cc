@@ -20,20 +20,16 @@ class Tracer {
  public:
   explicit Tracer(const Timeline& timeline)
       : timeline_(timeline),
-        index_(timeline.ranks),
-        found_(index_.size()),
+        found_(timeline.ranks),
         before_(timeline.transfers.size(), -1),
-        host_index_(timeline.host_copies),
-        host_found_(host_index_.size()) {
+        host_found_(timeline.host_copies) {
     for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
       find_host_copies(r);
     }
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       for (std::size_t k = 0; k < spans.size(); ++k) {
-        Found& found = found_[index_.find(spans[k].action)];
-        found.rank = static_cast<int>(r);
-        found.position = k;
+        found_[spans[k].action] = {static_cast<int>(r), k};
       }
     }
     std::map<std::pair<int, int>, int> last;
@@ -74,6 +70,8 @@ class Tracer {
     int rank = -1;  // -1: the action is not in the timeline
     std::size_t position = 0;
     bool is_host_copy = false;
+
+    bool exists() const { return rank >= 0; }
   };
   // The place of a host copy, and of the previous one of its rank in the same
   // direction.
@@ -86,20 +84,11 @@ class Tracer {
     std::map<ActionKind, std::size_t> last;
     const auto& copies = timeline_.host_copies[rank];
     for (std::size_t k = 0; k < copies.size(); ++k) {
-      FoundCopy& copy = host_found_[host_index_.find(copies[k].action)];
+      FoundCopy& copy = host_found_[copies[k].action];
       copy.found = {static_cast<int>(rank), k, /*is_host_copy=*/true};
       const auto [entry, is_first] = last.emplace(copies[k].action.kind, k);
       if (!is_first) copy.previous = std::exchange(entry->second, k);
     }
-  }
-
-  const FoundCopy* find_host_copy(const Action& action) const {
-    const std::size_t found = host_index_.find(action);
-    if (found == internal::ActionIndex::kNone ||
-        host_found_[found].found.rank < 0) {
-      return nullptr;
-    }
-    return &host_found_[found];
   }
 
   double end_of(const Found& found) const {
@@ -116,14 +105,15 @@ class Tracer {
       if (!latest || end_of(found) > end_of(*latest)) latest = found;
     };
     if (copy.place > 0) wait_for({place.rank, copy.place - 1});
-    const FoundCopy& own = *find_host_copy(copy.action);
-    if (own.previous) {
-      wait_for({place.rank, *own.previous, /*is_host_copy=*/true});
+    if (const auto previous = host_found_.get(copy.action).previous) {
+      wait_for({place.rank, *previous, /*is_host_copy=*/true});
     }
     if (copy.action.kind == ActionKind::kReload) {
-      const FoundCopy* const away = find_host_copy(
-          {copy.action.stage, ActionKind::kOffload, copy.action.microbatch});
-      if (away) wait_for(away->found);
+      const Found away = host_found_
+                             .get({copy.action.stage, ActionKind::kOffload,
+                                   copy.action.microbatch})
+                             .found;
+      if (away.exists()) wait_for(away);
     }
     return latest;
   }
@@ -139,13 +129,6 @@ class Tracer {
                        " waits for itself");
     }
     path_.push_back(step);
-  }
-
-  const Found* find(const Action& action) const {
-    const std::size_t found = index_.find(action);
-    if (found == internal::ActionIndex::kNone || found_[found].rank < 0)
-      return nullptr;
-    return &found_[found];
   }
 
   const Span& span_of(const Found& found) const {
@@ -196,19 +179,19 @@ class Tracer {
       const auto copies =
           copies_for(spans[k].action, place.rank, spans[first].start);
       for (const Action& need : internal::needs(spans[k].action)) {
-        const FoundCopy* const host_copy = find_host_copy(need);
-        if (host_copy) wait_for(host_copy->found);
-        const Found* found = find(need);
-        if (!found) continue;
-        if (found->rank == place.rank && found->position >= first &&
-            found->position < end) {
+        const Found host_copy = host_found_.get(need).found;
+        if (host_copy.exists()) wait_for(host_copy);
+        const Found found = found_.get(need);
+        if (!found.exists()) continue;
+        if (found.rank == place.rank && found.position >= first &&
+            found.position < end) {
           continue;  // in the same block
         }
         const bool copied =
             std::any_of(copies.begin(), copies.end(), [&](int number) {
               return timeline_.transfers[number].action.stage == need.stage;
             });
-        if (!copied) wait_for(*found);
+        if (!copied) wait_for(found);
       }
       for (const int number : copies) {
         const double there = timeline_.transfers[number].end;
@@ -226,7 +209,7 @@ class Tracer {
                               double start) const {
     std::vector<int> numbers;
     const bool forward = action.kind == ActionKind::kForward;
-    if (!forward && !begins_backward(action.kind)) return numbers;
+    if (!forward && !internal::begins_backward(action.kind)) return numbers;
     const auto found = arrivals_.find(
         {forward, action.microbatch, timeline_.first_rank + rank});
     if (found == arrivals_.end()) return numbers;
@@ -248,10 +231,10 @@ class Tracer {
     while (true) {
       add({transfer->action, transfer->from, transfer->to, transfer->start,
            end});
-      const Found* made_by = find(transfer->action);
-      if (!made_by) return std::nullopt;
-      if (before_[number] < 0 || transfer->start <= span_of(*made_by).end) {
-        return *made_by;
+      const Found made_by = found_.get(transfer->action);
+      if (!made_by.exists()) return std::nullopt;
+      if (before_[number] < 0 || transfer->start <= span_of(made_by).end) {
+        return made_by;
       }
       number = before_[number];
       transfer = &timeline_.transfers[number];
@@ -260,11 +243,9 @@ class Tracer {
   }
 
   const Timeline& timeline_;
-  const internal::ActionIndex index_;
-  std::vector<Found> found_;
+  internal::ActionTable<Found> found_;
   std::vector<int> before_;  // of each copy, the previous one on its link
-  const internal::ActionIndex host_index_;
-  std::vector<FoundCopy> host_found_;         // by host_index_
+  internal::ActionTable<FoundCopy> host_found_;
   std::map<Way, std::vector<int>> arrivals_;  // indices of `transfers`
   std::vector<CriticalStep> path_;
 };

@@ -64,13 +64,12 @@ struct Piece {
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
-      : timeline_(timeline), index_(timeline.ranks), ends_(index_.size()) {
+      : timeline_(timeline), ends_(timeline.ranks) {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       blocks_.push_back(blocks_of(spans));
       for (const Span& span : spans) {
-        ends_[index_.find(span.action)] = {static_cast<int>(r), span.end,
-                                           span.end};
+        ends_[span.action] = {static_cast<int>(r), span.end, span.end};
         if (span.end <= last_end_) continue;
         last_end_ = span.end;
         last_rank_ = r;
@@ -208,19 +207,17 @@ class Explainer {
   Awaited source_of(const Action& need, std::size_t rank) const {
     const auto arrival = arrivals_.find(
         key_of(need, timeline_.first_rank + static_cast<int>(rank)));
-    const std::size_t found = index_.find(need);
-    if (found == internal::ActionIndex::kNone || ends_[found].rank < 0) {
+    Awaited source = ends_.get(need);
+    if (source.rank < 0) {
       return arrival != arrivals_.end() ? arrival->second : Awaited();
     }
-    Awaited source = ends_[found];
     if (static_cast<std::size_t>(source.rank) == rank) return {};
     if (arrival != arrivals_.end()) source.there = arrival->second.there;
     return source;
   }
 
   const Timeline& timeline_;
-  const internal::ActionIndex index_;
-  std::vector<Awaited> ends_;               // by action
+  internal::ActionTable<Awaited> ends_;
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;
   std::map<Key, double> copy_ends_;  // of O and L

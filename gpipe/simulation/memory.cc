@@ -14,11 +14,8 @@ namespace {
 class Memory {
  public:
   Memory(const Timeline& timeline, const Costs& costs)
-      : index_(timeline.ranks),
-        copy_index_(timeline.host_copies),
-        present_(index_.size()),
-        is_copied_(copy_index_.size()) {
-    const std::size_t stages = std::max(index_.stages(), copy_index_.stages());
+      : present_(timeline.ranks), is_copied_(timeline.host_copies) {
+    const std::size_t stages = std::max(present_.stages(), is_copied_.stages());
     const std::vector<double> none(stages);
     const auto list = [&](const char* name, const std::vector<double>& bytes,
                           const std::vector<double>& otherwise) {
@@ -31,11 +28,11 @@ class Memory {
                    activation_);
     offload_ = list("offload_bytes", costs.offload_bytes, activation_);
     for (const auto& spans : timeline.ranks) {
-      for (const Span& span : spans) present_[index_.find(span.action)] = 1;
+      for (const Span& span : spans) present_[span.action] = 1;
     }
     for (const auto& copies : timeline.host_copies) {
       for (const HostCopy& copy : copies) {
-        is_copied_[copy_index_.find(copy.action)] = 1;
+        is_copied_[copy.action] = 1;
       }
     }
   }
@@ -100,14 +97,11 @@ class Memory {
   }
 
   bool has(const Action& cell, ActionKind kind) const {
-    const std::size_t found = index_.find({cell.stage, kind, cell.microbatch});
-    return found != internal::ActionIndex::kNone && present_[found] != 0;
+    return present_.get({cell.stage, kind, cell.microbatch}) != 0;
   }
 
   bool is_copied(const Action& cell, ActionKind kind) const {
-    const std::size_t found =
-        copy_index_.find({cell.stage, kind, cell.microbatch});
-    return found != internal::ActionIndex::kNone && is_copied_[found] != 0;
+    return is_copied_.get({cell.stage, kind, cell.microbatch}) != 0;
   }
 
   // Returns whether the cell's `offload_bytes` are on the host before its L:
@@ -185,7 +179,7 @@ class Memory {
   // Returns the bytes that a rank holds at the beginning.
   double at_first(const std::vector<Span>& spans) const {
     double bytes = 0;
-    std::vector<char> counted(index_.stages());
+    std::vector<char> counted(present_.stages());
     for (const Span& span : spans) {
       char& is_counted = counted[span.action.stage];
       if (!is_counted) bytes += resident_[span.action.stage];
@@ -195,9 +189,7 @@ class Memory {
     return bytes;
   }
 
-  const internal::ActionIndex index_, copy_index_;
-  std::vector<char> present_;    // by index_
-  std::vector<char> is_copied_;  // by copy_index_
+  internal::ActionTable<char> present_, is_copied_;
   std::vector<double> resident_, activation_, input_, weight_, offload_;
 };
 

@@ -23,13 +23,12 @@ class Run {
       : schedule_(schedule),
         durations_(internal::Engine(schedule, costs).durations()),
         cores_(cores),
-        index_(schedule.ranks),
-        done_(index_.size(), true),
+        waits_for_(schedule.ranks),
         ranks_(schedule.ranks.size()) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       ranks_[r].shares = on_cores.empty() || on_cores[r];
       for (const Action& action : schedule.ranks[r]) {
-        done_[index_.find(action)] = false;
+        waits_for_[action] = 1;
       }
     }
   }
@@ -55,7 +54,7 @@ class Run {
         if (is_compute(action.kind)) {
           spans[r].push_back({action, rank.start, now});
         }
-        done_[index_.find(action)] = true;
+        waits_for_[action] = 0;
         rank.works = false;
       }
     }
@@ -79,8 +78,7 @@ class Run {
           need.microbatch == beside->microbatch) {
         continue;
       }
-      const std::size_t found = index_.find(need);
-      if (found != internal::ActionIndex::kNone && !done_[found]) return false;
+      if (waits_for_.get(need) != 0) return false;
     }
     return true;
   }
@@ -123,8 +121,7 @@ class Run {
   const Schedule& schedule_;
   const internal::Durations durations_;
   const double cores_;
-  const internal::ActionIndex index_;
-  std::vector<bool> done_;  // also true for actions not in the schedule
+  internal::ActionTable<char> waits_for_;  // 1: the action is not done
   std::vector<Rank> ranks_;
 };
 

@@ -1,15 +1,14 @@
 #include "gpipe/simulation/svg.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "gpipe/simulation/kind_name.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "gpipe/text/xml.h"
@@ -45,11 +44,7 @@ constexpr char kStyle[] =
     "<line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" stroke=\"#ddd\" "
     "stroke-width=\"2\"/></pattern></defs>\n";
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
+std::string number(double value) { return format("%.2f", value); }
 
 // Returns the distance of ticks: 1, 2 or 5 times a power of ten, for at most
 // about eight ticks in `span`.
@@ -170,7 +165,7 @@ class Picture {
 
   void draw_box(const Span& span, double y, double height, double opacity) {
     const Action& action = span.action;
-    const char letter = letter_of(action.kind);
+    const char letter = internal::letter_of(action.kind);
     kinds_.insert(action.kind);
     const double x = x_of(span.start), width = x_of(span.end) - x;
     const std::string place = "\" x=\"" + number(x) + "\" y=\"" + number(y) +
@@ -242,9 +237,9 @@ class Picture {
     for (const ActionKind kind : kAllKinds) {
       if (kinds_.count(kind) == 0) continue;
       const std::string name =
-          std::string(1, letter_of(kind)) + ": " + to_string(kind);
-      text_ += std::string("<rect class=\"") + letter_of(kind) + "\" x=\"" +
-               number(x) + "\" y=\"" + number(y_ + 10) +
+          std::string(1, internal::letter_of(kind)) + ": " + to_string(kind);
+      text_ += std::string("<rect class=\"") + internal::letter_of(kind) +
+               "\" x=\"" + number(x) + "\" y=\"" + number(y_ + 10) +
                "\" width=\"14\" height=\"14\"/>\n";
       write_text(x + 20, y_ + 21, "", name);
       x += 40 + kLetter * static_cast<double>(name.size());

@@ -45,7 +45,7 @@ std::string line_of(const std::vector<Span>& spans, double makespan,
   for (std::size_t k = 0; k < spans.size(); ++k) {
     const Action& action = spans[k].action;
     std::string name = to_string(action);
-    char letter = letter_of(action.kind);
+    char letter = internal::letter_of(action.kind);
     double end = spans[k].end;
     const double start = spans[k].start;
     if (is_overlapped(action) && k + 1 < spans.size()) {

@@ -2,11 +2,11 @@
 // tensor.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <tuple>
 
 namespace gpipe {
 
@@ -29,15 +29,7 @@ class Namespace {
   std::uint64_t number() const { return id_; }
   static Namespace of_number(std::uint64_t number) { return Namespace(number); }
 
-  friend bool operator==(const Namespace& a, const Namespace& b) {
-    return a.id_ == b.id_;
-  }
-  friend bool operator!=(const Namespace& a, const Namespace& b) {
-    return a.id_ != b.id_;
-  }
-  friend bool operator<(const Namespace& a, const Namespace& b) {
-    return a.id_ < b.id_;
-  }
+  friend auto operator<=>(const Namespace&, const Namespace&) = default;
   // Returns a hash value that is equal for equal namespaces.
   std::size_t hash() const { return std::hash<std::uint64_t>()(id_); }
 
@@ -52,12 +44,7 @@ struct SkipKey {
   Namespace ns = Namespace::none();
   std::string name;
 
-  friend bool operator==(const SkipKey& a, const SkipKey& b) {
-    return a.ns == b.ns && a.name == b.name;
-  }
-  friend bool operator<(const SkipKey& a, const SkipKey& b) {
-    return std::tie(a.ns, a.name) < std::tie(b.ns, b.name);
-  }
+  friend auto operator<=>(const SkipKey&, const SkipKey&) = default;
 };
 
 }  // namespace gpipe

@@ -7,6 +7,11 @@
 
 namespace gpipe::internal {
 
+void write_below_autograd(at::Tensor tensor, const at::Tensor& value) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  tensor.copy_(value);
+}
+
 BufferCopies::BufferCopies(const std::vector<at::Tensor>& buffers) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const at::Tensor& buffer : buffers) {

@@ -1,4 +1,4 @@
-// Copies of buffers, which can be put back.
+// Copies of buffers, which can be put back without a trace in autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +6,10 @@
 #include <vector>
 
 namespace gpipe::internal {
+
+// Copies `value` into `tensor` without raising its version: autograd may have
+// saved the tensor for a backward and must not see a change.
+void write_below_autograd(at::Tensor tensor, const at::Tensor& value);
 
 // The values that some buffers had when this object was made. Each direction
 // takes one operator per dtype and device, however many buffers there are: a
@@ -15,8 +19,7 @@ class BufferCopies {
  public:
   explicit BufferCopies(const std::vector<at::Tensor>& buffers);
 
-  // Copies the values back without raising versions: autograd may have saved a
-  // buffer for the backward of another cell and must not see a change.
+  // Copies the values back without raising versions, as write_below_autograd().
   void put_back() const;
 
  private:

@@ -8,15 +8,12 @@
 
 #include <utility>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/recompute_check.h"
 
 namespace gpipe::internal {
 namespace {
-
-void write_below_autograd(at::Tensor tensor, const at::Tensor& value) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  tensor.copy_(value);
-}
 
 at::Tensor copy_of(const at::Tensor& tensor) {
   const c10::NoGradGuard no_grad;
@@ -29,17 +26,6 @@ WatchedVersion::WatchedVersion(const at::Tensor& tensor) {
   if (version_of(tensor) < 0) return;
   counter_ = torch::autograd::impl::version_counter(tensor);
   value_ = now();
-}
-
-Form::Form(const at::Tensor& tensor) : defined(tensor.defined()) {
-  if (!defined) return;
-  type = tensor.scalar_type();
-  sizes = {tensor.sizes().begin(), tensor.sizes().end()};
-}
-
-std::string Form::text() const {
-  if (!defined) return "undefined";
-  return c10::str(c10::IntArrayRef(sizes), " ", type);
 }
 
 KeptTensor::KeptTensor(const at::Tensor& tensor)

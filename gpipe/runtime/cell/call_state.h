@@ -6,7 +6,6 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/nn/module.h>
 
@@ -36,19 +35,6 @@ class WatchedVersion {
   uint32_t now() const { return counter_->current_version(); }
   std::optional<c10::VariableVersion> counter_;
   uint32_t value_ = 0;
-};
-
-// Sizes and dtype of a tensor, compared between the two calls.
-struct Form {
-  bool defined = false;
-  at::ScalarType type = at::kFloat;
-  c10::SmallVector<int64_t, 5> sizes;
-
-  Form() = default;
-  explicit Form(const at::Tensor& tensor);
-  friend bool operator==(const Form&, const Form&) = default;
-  // Returns a text such as "[2, 3] Float", or "undefined".
-  std::string text() const;
 };
 
 // An input of the first call, kept without its graph for the second call. If

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {

@@ -97,7 +97,6 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   if (!c10::GradMode::is_enabled()) return output;
 
   leaves_ = find_leaves(output_edges_, input_edges_);
-  if (!leaves_.foreign.empty()) name_captured();
   check_no_other_input(leaves_);
   if (checkpointed_) {
     TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
@@ -288,17 +287,13 @@ std::string Cell::layer_of(uint64_t node) const {
   return k < layers ? partition_->layers[k].name : "loss";
 }
 
-void Cell::name_captured() {
-  for (Leaves::Foreign& each : leaves_.foreign) {
-    std::string layer;
-    if (each.user) layer = layer_of(*each.user);
-    captured_.push_back({std::move(each.node), std::move(layer)});
-  }
-  leaves_.foreign.clear();
-}
-
 std::vector<Cell::Captured> Cell::take_captured() {
-  return std::exchange(captured_, {});
+  std::vector<Captured> captured;
+  for (Leaves::Foreign& each : std::exchange(leaves_.foreign, {})) {
+    captured.push_back(
+        {std::move(each.node), each.user ? layer_of(*each.user) : ""});
+  }
+  return captured;
 }
 
 void Cell::take_roots(Gradients grads,
@@ -381,7 +376,6 @@ void Cell::release() {
   split_.reset();
   kept_.reset();
   leaves_ = Leaves();
-  captured_.clear();
 }
 
 }  // namespace gpipe::internal

@@ -130,7 +130,7 @@ class Cell {
     NodePtr node;
     std::string layer;
   };
-  // Moves these out. Call after forward().
+  // Moves these out. Call after forward(), and before other layers run.
   std::vector<Captured> take_captured();
   // Returns the number of each of leaves() in the partition's list. Set by the
   // step.
@@ -174,8 +174,6 @@ class Cell {
   // Returns the name of the layer that made the node with this sequence number,
   // "loss", or "" if it is unknown.
   std::string layer_of(uint64_t node) const;
-  // Fills captured_ from leaves_.
-  void name_captured();
   // Finds the edges to the leaves in the graph of a recompute. The leaves keep
   // their order of the first forward.
   void relink_leaf_edges();
@@ -219,7 +217,6 @@ class Cell {
   // in the last run_layers().
   std::vector<uint64_t> layer_starts_;
   Leaves leaves_;
-  std::vector<Captured> captured_;
   std::vector<int64_t> leaf_numbers_;
   Saved saved_;
   std::string layer_at_work_;

@@ -1,5 +1,4 @@
 // The part of Cell that computes a checkpointed forward again.
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,20 +10,6 @@
 #include "gpipe/runtime/cell/cell.h"
 
 namespace gpipe::internal {
-namespace {
-
-// Copies saved values back into their buffers without raising versions.
-// Autograd may have saved a buffer for the backward of another cell and must
-// not see a change.
-void put_back(const std::vector<BufferValue>& values) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const BufferValue& each : values) {
-    at::Tensor target = each.buffer;
-    target.copy_(each.value);
-  }
-}
-
-}  // namespace
 
 void Cell::check_unchanged() const {
   TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
@@ -68,7 +53,9 @@ void Cell::recompute(StepSeed& seed) {
   const BufferCopies now(written);
   std::vector<Outline> outlines;
   try {
-    put_back(changed);
+    for (const BufferValue& then : changed) {
+      write_below_autograd(then.buffer, then.value);
+    }
     outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
     now.put_back();
   } catch (...) {

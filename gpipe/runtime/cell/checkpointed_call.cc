@@ -23,6 +23,7 @@
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {

@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace gpipe {
@@ -65,7 +64,7 @@ void internal::check_finite(const std::vector<at::Tensor>& tensors,
 }
 
 void internal::NonFiniteGradients::look_at(const at::Tensor& grad,
-                                           std::string of) {
+                                           std::function<std::string()> of) {
   if (!has_numbers(grad)) return;
   const c10::NoGradGuard no_grad;
   seen_.push_back({std::move(of), grad.numel(), at::isfinite(grad).sum(),
@@ -73,25 +72,22 @@ void internal::NonFiniteGradients::look_at(const at::Tensor& grad,
 }
 
 void internal::NonFiniteGradients::check(const std::string& where) const {
-  std::vector<std::string> found;
+  std::string names;
+  std::size_t found = 0;
   for (const Seen& each : seen_) {
     const auto part = describe(each.elements, each.finite.item<int64_t>(),
                                each.nan.item<int64_t>());
-    if (part) found.push_back(each.of + " (" + *part + ")");
+    if (!part || ++found > kNamed) continue;
+    names += (found > 1 ? ", " : "") + each.of() + " (" + *part + ")";
   }
-  if (found.empty()) return;
-  std::string text = found.size() == 1
-                         ? "a gradient is not finite: that of "
-                         : "gradients are not finite (in order of arrival): "
-                           "those of ";
-  for (std::size_t k = 0; k < std::min(kNamed, found.size()); ++k) {
-    if (k > 0) text += ", ";
-    text += found[k];
+  if (found == 0) return;
+  if (found > kNamed) {
+    names += " and " + std::to_string(found - kNamed) + " more";
   }
-  if (found.size() > kNamed) {
-    text += " and " + std::to_string(found.size() - kNamed) + " more";
-  }
-  fail(text + where);
+  fail((found == 1 ? "a gradient is not finite: that of "
+                   : "gradients are not finite (in order of arrival): "
+                     "those of ") +
+       names + where);
 }
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,16 +43,17 @@ void check_finite(const std::vector<at::Tensor>& tensors,
 // result.
 class NonFiniteGradients {
  public:
-  // Starts the check of `grad`. `of`: its name, such as "parameter '3.weight'".
-  // Not thread-safe.
-  void look_at(const at::Tensor& grad, std::string of);
+  // Starts the check of `grad`. `of` returns its name, such as "parameter
+  // '3.weight'", and is called by check() if the gradient is not finite. Not
+  // thread-safe.
+  void look_at(const at::Tensor& grad, std::function<std::string()> of);
   // Throws NonFiniteError if any of the gradients is not finite. The text lists
   // all of them (up to 8 by name) and ends with `where`. Waits for the devices.
   void check(const std::string& where = "") const;
 
  private:
   struct Seen {
-    std::string of;
+    std::function<std::string()> of;
     int64_t elements = 0;
     at::Tensor finite, nan;  // number of such elements, a scalar on the device
   };

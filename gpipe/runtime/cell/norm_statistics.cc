@@ -10,19 +10,13 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
 namespace {
 
 thread_local NormScope* current_scope = nullptr;
-
-// Copies `value` into `tensor` without raising its version, as autograd may
-// have saved the tensor.
-void write_below_autograd(at::Tensor tensor, const at::Tensor& value) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  tensor.copy_(value);
-}
 
 // The operators that at::batch_norm() calls in the end. All take (input,
 // weight, bias, running_mean, running_var, training, momentum, epsilon) and
@@ -224,21 +218,16 @@ NormScope::NormScope(NormStatistics* statistics, bool record)
       outer_(std::exchange(current_scope, this)) {}
 
 NormScope::NormScope(CallNorms& call, bool again)
-    : record_(!again),
-      call_(&call),
-      outer_(std::exchange(current_scope, this)) {
-  if (!again) return;
-  try {
+    : record_(!again), call_(&call), outer_(current_scope) {
+  if (again) {
     for (const CallNorms::Counter& each : call.counters) {
       counters_now_.push_back(each.tensor.detach().clone());
     }
     for (const CallNorms::Counter& each : call.counters) {
       write_below_autograd(each.tensor, each.before);
     }
-  } catch (...) {
-    current_scope = outer_;
-    throw;
   }
+  current_scope = this;  // last, as the rest may throw
 }
 
 NormScope::~NormScope() {

@@ -1,5 +1,6 @@
 #include "gpipe/runtime/cell/phase.h"
 
+#include <cstddef>
 #include <memory>
 
 #include "gpipe/libtorch/debug_info.h"
@@ -47,27 +48,14 @@ std::optional<int64_t> current_microbatch() {
 }
 
 const char* to_string(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return "forward";
-    case Phase::kCheckpointing:
-      return "forward (checkpointed)";
-    case Phase::kRecomputing:
-      return "recompute";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kOffload:
-      return "offload";
-    case Phase::kReload:
-      return "reload";
-    case Phase::kScatter:
-      return "scatter";
-    case Phase::kGather:
-      return "gather";
-    case Phase::kGradients:
-      return "gradients";
-  }
-  return "unknown phase";
+  // In the order of Phase.
+  static constexpr const char* kNames[] = {
+      "forward",   "forward (checkpointed)",
+      "recompute", "backward",
+      "offload",   "reload",
+      "scatter",   "gather",
+      "gradients"};
+  return kNames[static_cast<std::size_t>(phase)];
 }
 
 internal::PhaseScope::PhaseScope(Phase phase, int64_t microbatch,

@@ -12,11 +12,6 @@ namespace {
 
 thread_local RandomScope* current_scope = nullptr;
 
-uint64_t random64(at::Generator generator) {
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-}
-
 at::Generator copy_of(at::Generator generator) {
   std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.clone();
@@ -44,6 +39,11 @@ uint64_t mix(uint64_t x) {
 }
 
 }  // namespace
+
+uint64_t random64(at::Generator generator) {
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
 
 StepSeed::StepSeed() : outer_(RandomScope::current()) {
   // The outer layer waits for this pipeline, so the draw must be made here, on
@@ -87,11 +87,13 @@ RandomScope::RandomScope(CallDraws& draws, bool again)
     : call_(&draws),
       draws_(&draws.given),
       again_(again),
-      outer_(std::exchange(current_scope, this)) {
-  if (!again) return;
-  for (const CallDraws::Start& start : draws.starts) {
-    copies_.push_back(copy_of(start.before));
+      outer_(current_scope) {
+  if (again) {
+    for (const CallDraws::Start& start : draws.starts) {
+      copies_.push_back(copy_of(start.before));
+    }
   }
+  current_scope = this;  // last, as the rest may throw
 }
 
 RandomScope::~RandomScope() { current_scope = outer_; }

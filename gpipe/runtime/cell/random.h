@@ -17,6 +17,9 @@ namespace gpipe::internal {
 
 class RandomScope;
 
+// Draws 64 bits from a generator of the CPU. Thread-safe.
+uint64_t random64(at::Generator generator);
+
 // The seed of one mini-batch. It is drawn from LibTorch's default CPU generator
 // when the first random operator needs it. So a model without random operators
 // does not change that generator. If the pipeline runs inside a layer of an

@@ -1,6 +1,5 @@
 #include "gpipe/runtime/cell/random_operators.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
@@ -150,7 +149,7 @@ class MakeDropoutState : public c10::OperatorKernel {
       if (const auto generator = scope->generator(c10::Device(c10::kCPU))) {
         const auto device = device_of(arguments, count_, std::nullopt);
         arguments[state_] = at::_cudnn_init_dropout_state(
-            dropout, train, seed_from(*generator),
+            dropout, train, static_cast<int64_t>(random64(*generator)),
             at::TensorOptions(at::kByte).device(device));
       }
     }
@@ -158,12 +157,6 @@ class MakeDropoutState : public c10::OperatorKernel {
   }
 
  private:
-  static int64_t seed_from(at::Generator generator) {
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    return static_cast<int64_t>(
-        at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
-  }
-
   std::size_t count_, state_, dropout_, train_;
 };
 

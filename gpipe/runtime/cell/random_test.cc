@@ -189,5 +189,25 @@ TEST(RandomScope, AGeneratorOfTheLayerIsUsedAndReplayedInTheRecompute) {
   EXPECT_EQ(draws.size(), 2u);
 }
 
+// A generator whose state cannot be copied.
+class Uncopyable : public at::CPUGeneratorImpl {
+ public:
+  Uncopyable() = default;
+
+ private:
+  Uncopyable* clone_impl() const override {
+    TORCH_CHECK(false, "the state cannot be copied");
+  }
+};
+
+TEST(RandomScope, ThatCannotBeMadeLeavesTheThreadAsItWas) {
+  CallDraws draws;
+  draws.starts.push_back(
+      {c10::Device(c10::kCPU), at::make_generator<Uncopyable>()});
+  EXPECT_THROW(RandomScope(draws, /*again=*/true), c10::Error);
+  EXPECT_EQ(RandomScope::current(), nullptr);
+  torch::rand({8});  // draws from no destroyed scope
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -1,6 +1,19 @@
 #include "gpipe/runtime/cell/recompute_check.h"
 
+#include <c10/util/StringUtil.h>
+
 namespace gpipe::internal {
+
+Form::Form(const at::Tensor& tensor) : defined(tensor.defined()) {
+  if (!defined) return;
+  type = tensor.scalar_type();
+  sizes = {tensor.sizes().begin(), tensor.sizes().end()};
+}
+
+std::string Form::text() const {
+  if (!defined) return "undefined";
+  return c10::str(c10::IntArrayRef(sizes), " ", type);
+}
 
 std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> versions;
@@ -42,14 +55,7 @@ std::vector<Outline> outlines_of(const std::vector<at::Tensor>& outputs) {
   std::vector<Outline> outlines;
   outlines.reserve(outputs.size());
   for (const at::Tensor& each : outputs) {
-    if (each.defined()) {
-      outlines.push_back({true,
-                          each.requires_grad(),
-                          each.scalar_type(),
-                          {each.sizes().begin(), each.sizes().end()}});
-    } else {
-      outlines.emplace_back();
-    }
+    outlines.push_back({Form(each), each.defined() && each.requires_grad()});
   }
   return outlines;
 }

@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,17 +15,25 @@
 
 namespace gpipe::internal {
 
-// The shape, the dtype and requires_grad of an output.
-struct Outline {
+// Sizes and dtype of a tensor.
+struct Form {
   bool defined = false;
-  bool requires_grad = false;
   c10::ScalarType type = c10::kFloat;
   c10::SmallVector<int64_t, 5> sizes;
 
-  friend bool operator==(const Outline& a, const Outline& b) {
-    return a.defined == b.defined && a.requires_grad == b.requires_grad &&
-           a.type == b.type && a.sizes == b.sizes;
-  }
+  Form() = default;
+  explicit Form(const at::Tensor& tensor);
+  friend bool operator==(const Form&, const Form&) = default;
+  // Returns a text such as "[2, 3] Float", or "undefined".
+  std::string text() const;
+};
+
+// The shape, the dtype and requires_grad of an output.
+struct Outline {
+  Form form;
+  bool requires_grad = false;
+
+  friend bool operator==(const Outline&, const Outline&) = default;
 };
 
 // Return the versions of tensors, which operators that change them in place

@@ -233,12 +233,8 @@ void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
 
 SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges,
                              edge_list inner, Leaves leaves)
-    : graph_(std::make_unique<Graph>()) {
-  graph_->output_edges = std::move(output_edges);
-  graph_->input_edges = std::move(input_edges);
-  graph_->inner = std::move(inner);
-  graph_->leaves = std::move(leaves);
-}
+    : graph_(new Graph{std::move(output_edges), std::move(input_edges),
+                       std::move(inner), std::move(leaves)}) {}
 
 SplitBackward::~SplitBackward() = default;
 SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;

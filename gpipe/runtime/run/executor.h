@@ -81,8 +81,8 @@ class Executor {
   // later action is started.
   //
   // `recording`: receives the time of every action, and of the copies of O and
-  // L; may be null. LibTorch's
-  // profilers show each action as a user range, such as "gpipe 1F0".
+  // L; may be null. LibTorch's profilers show each action as a user range, such
+  // as "gpipe 1F0".
   // Threads: one run at a time.
   std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
                                    Recording* recording = nullptr);

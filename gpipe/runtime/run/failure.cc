@@ -23,11 +23,7 @@ std::string Failure::to_string() const {
 }
 
 Failure whole(int64_t partition, Phase phase) {
-  Failure place;
-  place.partition = partition;
-  place.microbatch = Failure::kAll;
-  place.phase = phase;
-  return place;
+  return {partition, Failure::kAll, phase, "", ""};
 }
 
 Failure caught_at(Failure place) {

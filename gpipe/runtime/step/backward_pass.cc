@@ -119,9 +119,7 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
     if (j >= first_wanted_) copy_kept(action, log);
     return;
   }
-  const bool takes = action.kind == ActionKind::kBackward ||
-                     action.kind == ActionKind::kBackwardInput;
-  if (!takes || j < first_wanted_) return;
+  if (!begins_backward(action.kind) || j < first_wanted_) return;
   const PhaseScope phase(Phase::kBackward, i);
   fault_point("gradient copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
@@ -195,7 +193,9 @@ void BackwardPass::perform(const Action& action) {
     fault_point("gradient sum", j, i);
     const auto number = cell.leaf_numbers()[leaf];
     if (options_.check_finite) {
-      non_finite.look_at(grad, describe_leaf(j, cell.leaves()[leaf]));
+      non_finite.look_at(grad, [this, j, &tensor = cell.leaves()[leaf]] {
+        return describe_leaf(j, tensor);
+      });
     }
     sums_[j].add(i, number, std::move(grad));
     if (each_is_complete) complete(j, number);
@@ -253,14 +253,16 @@ std::string BackwardPass::describe_leaf(int64_t j,
 void BackwardPass::look_at(int64_t j, const Gradients& back,
                            NonFiniteGradients& non_finite) const {
   const Partition& partition = stages_.partitions[j];
-  const std::string input =
-      "the input of partition " + std::to_string(partition.index);
-  for (const at::Tensor& grad : back.boundary) non_finite.look_at(grad, input);
+  for (const at::Tensor& grad : back.boundary) {
+    non_finite.look_at(grad, [&partition] {
+      return c10::str("the input of partition ", partition.index);
+    });
+  }
   for (std::size_t k = 0; k < back.skips.size(); ++k) {
-    non_finite.look_at(back.skips[k], "the skip tensor '" +
-                                          partition.imports[k].key.name +
-                                          "' that enters partition " +
-                                          std::to_string(partition.index));
+    non_finite.look_at(back.skips[k], [&partition, k] {
+      return c10::str("the skip tensor '", partition.imports[k].key.name,
+                      "' that enters partition ", partition.index);
+    });
   }
 }
 

@@ -26,7 +26,7 @@ class ForwardPass : public Actor {
               bool leaf_input, RemoteStages* remote = nullptr);
 
   // Delivers activations, complete at event `ready`, to a stage of this
-  // process. Threads: any; once for each passage.
+  // process. Threads: any; once for each edge.
   void deliver(const StageEdge& edge, Value::Kind kind,
                std::vector<Activation> content, const Event& ready);
 

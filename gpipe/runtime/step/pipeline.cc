@@ -52,17 +52,6 @@ class StepBackward : public OpaqueBackward {
     for (const SharedLeaf& each : leaves_) changes_.watch(each.tensor);
   }
 
-  // Adds an element of the input that needs a gradient.
-  void add_input(Element element) { inputs_.push_back(std::move(element)); }
-
-  // Adds an element of the output that has a graph.
-  void add_output(Element element) { outputs_.push_back(std::move(element)); }
-
-  // Sets the number of output tensors of each micro-batch.
-  void set_widths(std::vector<std::size_t> widths) {
-    widths_ = std::move(widths);
-  }
-
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) override {
@@ -83,7 +72,7 @@ class StepBackward : public OpaqueBackward {
       for (const auto& [device, event] : forward_done_) event.wait(device);
       return split(std::move(grads));
     });
-    const auto first_leaf = wanted.begin() + inputs_.size();
+    const auto first_leaf = wanted.begin() + inputs.size();
     BackwardPass::Options options;
     options.input_wanted =
         std::find(wanted.begin(), first_leaf, true) != first_leaf;
@@ -110,8 +99,8 @@ class StepBackward : public OpaqueBackward {
 
     return pipeline_->workers_.outside(place, [&] {
       std::vector<at::Tensor> result;
-      for (std::size_t n = 0; n < inputs_.size(); ++n) {
-        result.push_back(wanted[n] ? inputs_[n].join(pass.input_grads())
+      for (std::size_t n = 0; n < inputs.size(); ++n) {
+        result.push_back(wanted[n] ? inputs[n].join(pass.input_grads())
                                    : at::Tensor());
       }
       for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
@@ -122,6 +111,12 @@ class StepBackward : public OpaqueBackward {
   }
 
   void release() override { step_.reset(); }
+
+  // The elements of the input that need a gradient, and those of the output
+  // that have a graph.
+  std::vector<Element> inputs, outputs;
+  // The number of output tensors of each micro-batch.
+  std::vector<std::size_t> widths;
 
  private:
   // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
@@ -150,9 +145,9 @@ class StepBackward : public OpaqueBackward {
   // Returns the gradients of the outputs, by micro-batch and tensor.
   std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads) {
     std::vector<std::vector<at::Tensor>> pieces;
-    for (const std::size_t width : widths_) pieces.emplace_back(width);
-    for (std::size_t n = 0; n < outputs_.size(); ++n) {
-      if (grads[n].defined()) outputs_[n].split(std::move(grads[n]), pieces);
+    for (const std::size_t width : widths) pieces.emplace_back(width);
+    for (std::size_t n = 0; n < outputs.size(); ++n) {
+      if (grads[n].defined()) outputs[n].split(std::move(grads[n]), pieces);
     }
     return pieces;
   }
@@ -161,9 +156,7 @@ class StepBackward : public OpaqueBackward {
   std::shared_ptr<Step> step_;
   const Pipeline::Plans& plans_;
   std::unordered_map<c10::Device, Event> forward_done_;
-  std::vector<Element> inputs_, outputs_;
   std::vector<SharedLeaf> leaves_;
-  std::vector<std::size_t> widths_;  // by micro-batch
   LeafChanges changes_;
 };
 
@@ -183,7 +176,8 @@ std::vector<at::Tensor> add_outputs(StepBackward& backward,
     for (std::size_t i = 0; i < made.size(); ++i) {
       for (std::size_t k = 0; k < widths[i]; ++k) {
         if (!made[i].boundary[k].requires_grad) continue;
-        backward.add_output(Element::of_part(static_cast<int64_t>(i), k));
+        backward.outputs.push_back(
+            Element::of_part(static_cast<int64_t>(i), k));
         with_edges.push_back(output.values()[i].tensors()[k]);
       }
     }
@@ -194,11 +188,11 @@ std::vector<at::Tensor> add_outputs(StepBackward& backward,
             return each.boundary[k].requires_grad;
           });
       if (!has_graph) continue;
-      backward.add_output(Element(k, pieces));
+      backward.outputs.emplace_back(k, pieces);
       with_edges.push_back(output.whole().tensors()[k]);
     }
   }
-  backward.set_widths(std::move(widths));
+  backward.widths = std::move(widths);
   return with_edges;
 }
 
@@ -263,7 +257,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
     auto backward =
         std::make_shared<StepBackward>(shared_from_this(), step, plans);
     for (auto& [tensor, element] : batch.wanted()) {
-      backward->add_input(std::move(element));
+      backward->inputs.push_back(std::move(element));
       edges.push_back(torch::autograd::impl::gradient_edge(tensor));
     }
     for (const SharedLeaf& leaf : leaves) {

@@ -174,12 +174,8 @@ std::vector<SharedLeaf> Step::shared_leaves() const {
 }
 
 Failure Step::failure_at(const Action& action, Phase phase) const {
-  Failure failure;
-  failure.partition = action.stage;
-  failure.microbatch = action.microbatch;
-  failure.phase = phase;
-  failure.layer = cells[action.stage][action.microbatch].layer_at_work();
-  return failure;
+  return {action.stage, action.microbatch, phase,
+          cells[action.stage][action.microbatch].layer_at_work(), ""};
 }
 
 }  // namespace gpipe::internal

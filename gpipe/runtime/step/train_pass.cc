@@ -41,9 +41,7 @@ bool TrainPass::ready(const Action& action) {
 }
 
 bool TrainPass::begins_backward(const Action& action) const {
-  return action.stage == last_stage_ &&
-         (action.kind == ActionKind::kBackward ||
-          action.kind == ActionKind::kBackwardInput);
+  return action.stage == last_stage_ && internal::begins_backward(action.kind);
 }
 
 void TrainPass::fetch(const Action& action, CopyLog* log) {

@@ -8,18 +8,6 @@
 #include "gpipe/schedule/validate.h"
 
 namespace gpipe::internal {
-namespace {
-
-bool has(const Schedule& schedule, ActionKind kind) {
-  for (const auto& rank : schedule.ranks) {
-    for (const Action& action : rank) {
-      if (action.kind == kind) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
 
 std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
                                                  ActionKind kind) {
@@ -35,8 +23,8 @@ std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
 }
 
 bool has_backward(const Schedule& schedule) {
-  return has(schedule, ActionKind::kBackward) ||
-         has(schedule, ActionKind::kBackwardInput);
+  return has_kind(schedule, ActionKind::kBackward) ||
+         has_kind(schedule, ActionKind::kBackwardInput);
 }
 
 std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
@@ -55,7 +43,7 @@ std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
 }
 
 Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {
-  if (!has_backward(schedule) || has(schedule, ActionKind::kRecompute)) {
+  if (!has_backward(schedule) || has_kind(schedule, ActionKind::kRecompute)) {
     return schedule;
   }
   const int64_t checkpointed =

@@ -69,8 +69,7 @@ at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
 std::vector<Value> split_target(const Value& target, int64_t chunks,
                                 const std::vector<int64_t>& rows,
                                 const c10::Device& device, Copier& copier) {
-  int64_t all = 0;
-  for (const int64_t each : rows) all += each;
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   Value there = target;
   for (std::size_t k = 0; k < there.tensors().size(); ++k) {
     at::Tensor& tensor = there.tensors()[k];
@@ -284,11 +283,10 @@ void TrainStep::check_sums() {
   if (!options_.check_finite() || !with_backward_) return;
   NonFiniteGradients non_finite;
   for (const LeafGrad& each : leaf_grads()) {
-    non_finite.look_at(
-        each.grad,
-        each.partition < 0
-            ? "a parameter that only other replicas use"
-            : pass_->backward().describe_leaf(each.partition, each.leaf));
+    non_finite.look_at(each.grad, [this, &each]() -> std::string {
+      if (each.partition < 0) return "a parameter that only other replicas use";
+      return pass_->backward().describe_leaf(each.partition, each.leaf);
+    });
   }
   non_finite.check(", in the sum over all micro-batches");
 }

@@ -180,7 +180,7 @@ class Candidates {
   }
 
   void add(const Schedule& schedule, const std::string& name) {
-    if (has_kind(schedule, ActionKind::kBackwardWeight)) {
+    if (internal::has_kind(schedule, ActionKind::kBackwardWeight)) {
       if (problem_.may_split) add_recomputed(schedule, name);
       add_recomputed(in_one(schedule), name + " with whole backwards");
     } else {
