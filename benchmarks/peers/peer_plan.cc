@@ -32,7 +32,7 @@ void write_peer_plan(const PeerModel& model,
                           .checkpoints({Checkpoint::kNever})
                           .latency(kLatency)
                           .bandwidth(kBandwidth)
-          .overhead(kOverhead)
+                          .overhead(kOverhead)
                           .profile(balancing::TimeOptions().timeout(3)));
   std::ofstream file(path);
   file << balancing::to_json(plan) << std::flush;

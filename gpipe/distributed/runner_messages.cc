@@ -13,9 +13,9 @@ void Runner::receive() {
   for (const auto& [from, bundles] : plan_->incoming) {
     auto& receiver = receivers_[from];
     if (!receiver) {
-      receiver = std::make_unique<Receiver>(*world_, *transport_,
-                                            workers_.executor().devices().front(),
-                                            layout_.world_rank(from), tags_);
+      receiver = std::make_unique<Receiver>(
+          *world_, *transport_, workers_.executor().devices().front(),
+          layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
     for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
