@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/world/store_text.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
@@ -40,6 +41,8 @@
 namespace gpipe::testing {
 namespace {
 
+using internal::bytes_of;
+using internal::text_of;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // Called by connect() of a group, after the host has begun to wait.
@@ -212,16 +215,17 @@ class HostedGroup final : public c10d::Backend {
   void connect() {
     if (connected_) return;
     if (on_connect) on_connect();
-    store_->set(name("process", getRank()), bytes(std::to_string(::getpid())));
+    store_->set(name("process", getRank()),
+                bytes_of(std::to_string(::getpid())));
     // As with NCCL, one end waits in the store for an identifier of the other.
-    if (getRank() == 0) store_->set("identifier", bytes("1"));
+    if (getRank() == 0) store_->set("identifier", bytes_of("1"));
     store_->get("identifier");
     if (store_->add("arrived", 1) == 2) decide("connect");
     while (!store_->check({"decision"})) {
       if (aborted_) decide("abort");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (text(store_->get("decision")) != "connect") {
+    if (text_of(store_->get("decision")) != "connect") {
       throw std::runtime_error("it was aborted");
     }
     auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
@@ -229,21 +233,15 @@ class HostedGroup final : public c10d::Backend {
         c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, getRank(), 2,
                                                         options);
-    peer_.emplace(std::stoi(text(store_->get(name("process", 1 - getRank())))));
+    peer_.emplace(
+        std::stoi(text_of(store_->get(name("process", 1 - getRank())))));
     connected_ = true;
   }
 
   // The first decision counts for both ends: Gloo cannot be interrupted while
   // it connects, so that either both ends let it or none does.
   void decide(const std::string& decision) {
-    store_->compareSet("decision", bytes(""), bytes(decision));
-  }
-
-  static std::vector<uint8_t> bytes(const std::string& text) {
-    return {text.begin(), text.end()};
-  }
-  static std::string text(const std::vector<uint8_t>& bytes) {
-    return {bytes.begin(), bytes.end()};
+    store_->compareSet("decision", bytes_of(""), bytes_of(decision));
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;

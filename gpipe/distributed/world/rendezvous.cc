@@ -22,6 +22,7 @@
 #include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/secured_rendezvous.h"
 #include "gpipe/distributed/world/starts.h"
+#include "gpipe/distributed/world/store_text.h"
 #include "gpipe/distributed/world/tree.h"
 
 namespace gpipe::internal {
@@ -41,14 +42,6 @@ constexpr auto kLinger = std::chrono::seconds(2);
 
 std::string place(const std::string& address, int port) {
   return address + ":" + std::to_string(port);
-}
-
-std::string text_of(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
 }
 
 // A key that exists if `rank` has come.

@@ -14,6 +14,7 @@
 
 #include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/world/store_text.h"
 
 namespace gpipe::internal {
 namespace {
@@ -30,10 +31,6 @@ auto with_c10_errors(Part part) {
   } catch (const LinkError& error) {
     C10_THROW_ERROR(DistNetworkError, error.what());
   }
-}
-
-std::string text_of(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
 }
 
 class SecuredStore final : public c10d::Store {

@@ -9,11 +9,11 @@
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
-#include <vector>
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/links/mesh.h"
+#include "gpipe/distributed/world/store_text.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -112,11 +112,10 @@ c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store_beside(
     const std::string place =
         own_address(options) + " " + std::to_string(port_of(socket));
     auto store = serve(socket.release());
-    launchers.set(key, std::vector<uint8_t>(place.begin(), place.end()));
+    launchers.set(key, bytes_of(place));
     return store;
   }
-  const std::vector<uint8_t> bytes = launchers.get(key);
-  std::istringstream place(std::string(bytes.begin(), bytes.end()));
+  std::istringstream place(text_of(launchers.get(key)));
   std::string address;
   int port = 0;
   place >> address >> port;
@@ -135,13 +134,9 @@ c10::intrusive_ptr<SecuredGroup> SecuredRendezvous::group(
   mesh.refusals = refusals_;
   mesh.timeout = options.timeout;
   mesh.tell = [=, rank = options.rank](const std::string& text) {
-    store->set(key(rank), std::vector<uint8_t>(text.begin(), text.end()));
+    store->set(key(rank), bytes_of(text));
   };
-  mesh.ask = [=](int rank) -> std::string {
-    if (!store->check({key(rank)})) return "";
-    const std::vector<uint8_t> bytes = store->get(key(rank));
-    return {bytes.begin(), bytes.end()};
-  };
+  mesh.ask = [=](int rank) { return text_at(*store, key(rank)); };
   return c10::make_intrusive<SecuredGroup>(std::move(mesh));
 }
 

@@ -3,7 +3,8 @@
 #include <random>
 #include <thread>
 #include <utility>
-#include <vector>
+
+#include "gpipe/distributed/world/store_text.h"
 
 namespace gpipe::internal {
 namespace {
@@ -25,17 +26,6 @@ std::string random_text() {
   std::string text;
   while (text.size() < kTokenBytes) text += kDigits[random() % 16];
   return text;
-}
-
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-// Returns "" if there is no such key.
-std::string text_at(c10d::Store& store, const std::string& key) {
-  if (!store.check({key})) return "";
-  const std::vector<uint8_t> bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace
