@@ -72,14 +72,14 @@ class Reports {
     while (text >> word >> value) values_[word].push_back(value);
   }
 
-  std::vector<double> of(const std::string &word) {
+  std::vector<double> of(const std::string& word) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return values_[word];
   }
 
   // Blocks until `count` processes have printed `word`. Throws after a long
   // time.
-  void wait_for(const std::string &word, std::size_t count) {
+  void wait_for(const std::string& word, std::size_t count) {
     const auto deadline = Clock::now() + std::chrono::minutes(10);
     while (of(word).size() < count) {
       if (Clock::now() > deadline) {
@@ -96,7 +96,7 @@ class Reports {
   std::map<std::string, std::vector<double>> values_;
 };
 
-double largest(const std::vector<double> &values) {
+double largest(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
@@ -117,8 +117,8 @@ class SecretFile {
     std::ofstream(path_) << "a secret for a measurement on the loopback\n";
   }
   ~SecretFile() { std::filesystem::remove(path_); }
-  SecretFile(const SecretFile &) = delete;
-  SecretFile &operator=(const SecretFile &) = delete;
+  SecretFile(const SecretFile&) = delete;
+  SecretFile& operator=(const SecretFile&) = delete;
 
   std::string path() const { return path_.string(); }
 
@@ -139,17 +139,17 @@ class BusyThreads {
   }
   ~BusyThreads() {
     is_over_ = true;
-    for (auto &each : threads_) each.join();
+    for (auto& each : threads_) each.join();
   }
-  BusyThreads(const BusyThreads &) = delete;
-  BusyThreads &operator=(const BusyThreads &) = delete;
+  BusyThreads(const BusyThreads&) = delete;
+  BusyThreads& operator=(const BusyThreads&) = delete;
 
  private:
   std::atomic<bool> is_over_{false};
   std::vector<std::thread> threads_;
 };
 
-std::vector<Command> commands_of(int64_t ranks, const std::string &secret) {
+std::vector<Command> commands_of(int64_t ranks, const std::string& secret) {
   const std::string port = std::to_string(free_port());
   std::vector<Command> commands;
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -173,6 +173,14 @@ std::vector<Command> commands_of(int64_t ranks, const std::string &secret) {
   return commands;
 }
 
+// Returns a listener that adds lines to `reports`, and shows those of stderr.
+Processes::OnLine listener_of(Reports& reports) {
+  return [&reports](int rank, Stream stream, std::string_view line) {
+    if (stream == Stream::kStdout) return reports.add(line);
+    std::cerr << "rank " << rank << ": " << line << "\n";
+  };
+}
+
 // What a run of the processes has measured.
 struct Measured {
   double loaded = 0, connected = 0, threads = 0, store_connections = 0,
@@ -184,7 +192,7 @@ struct Measured {
 };
 
 // Returns whether the processes have the bits of one process.
-bool has_same_bits(Reports &reports, int64_t ranks) {
+bool has_same_bits(Reports& reports, int64_t ranks) {
   const auto expected =
       train_in_one_process(training(), ranks / FLAGS_replicas);
   const auto layers = reports.of("layer"), bits = reports.of("bits");
@@ -196,7 +204,7 @@ bool has_same_bits(Reports &reports, int64_t ranks) {
 }
 
 // Kills the process in the middle. Returns the time until all others know it.
-std::string kill_one(Processes &processes, Reports &reports, int64_t ranks) {
+std::string kill_one(Processes& processes, Reports& reports, int64_t ranks) {
   const double killed = seconds_now();
   processes.signal(static_cast<int>(ranks / 2), SIGKILL);
   reports.wait_for("failed", static_cast<std::size_t>(ranks - 1));
@@ -213,11 +221,7 @@ Measured measure(int64_t ranks, bool kill) {
   Reports reports;
   const SecretFile secret;
   const double start = seconds_now();
-  Processes processes(commands_of(ranks, secret.path()),
-                      [&](int rank, Stream stream, std::string_view line) {
-                        if (stream == Stream::kStdout) return reports.add(line);
-                        std::cerr << "rank " << rank << ": " << line << "\n";
-                      });
+  Processes processes(commands_of(ranks, secret.path()), listener_of(reports));
   reports.wait_for("median", static_cast<std::size_t>(ranks));
   Measured result;
   result.death = "-";
@@ -252,7 +256,7 @@ MessageCosts measure_costs() {
   return costs;
 }
 
-void measure_training(const std::vector<int64_t> &counts) {
+void measure_training(const std::vector<int64_t>& counts) {
   // The simulator knows pipelines without sums over replicas.
   const bool simulates = FLAGS_replicas == 1;
   const MessageCosts costs = simulates ? measure_costs() : MessageCosts();
@@ -278,7 +282,7 @@ void measure_training(const std::vector<int64_t> &counts) {
   std::cout << columns_text(table, "r");
 }
 
-void measure_clocks(const std::vector<int64_t> &counts) {
+void measure_clocks(const std::vector<int64_t>& counts) {
   Table table = {{"processes", "median error", "largest error", "median bound",
                   "largest bound", "errors above bound"}};
   for (const int64_t ranks : counts) {
@@ -286,9 +290,7 @@ void measure_clocks(const std::vector<int64_t> &counts) {
     const SecretFile secret;
     const BusyThreads busy(FLAGS_busy);
     Processes processes(commands_of(ranks, secret.path()),
-                        [&](int, Stream stream, std::string_view line) {
-                          if (stream == Stream::kStdout) reports.add(line);
-                        });
+                        listener_of(reports));
     reports.wait_for("bound",
                      static_cast<std::size_t>((ranks - 1) * FLAGS_clocks));
     processes.wait_all(Clock::now() + std::chrono::minutes(1));
@@ -325,7 +327,7 @@ void run() {
 }  // namespace
 }  // namespace gpipe::benchmarks
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   try {
     if (!gpipe::read_flags(&argc, &argv,
                            "measures pipelines of many small processes",
@@ -340,10 +342,10 @@ int main(int argc, char **argv) {
     }
     gpipe::benchmarks::run();
     return 0;
-  } catch (const std::invalid_argument &error) {
+  } catch (const std::invalid_argument& error) {
     std::cerr << "many_ranks: " << error.what() << "\n";
     return 1;
-  } catch (const std::exception &error) {
+  } catch (const std::exception& error) {
     std::cerr << "many_ranks: " << error.what() << "\n";
     return 2;
   }

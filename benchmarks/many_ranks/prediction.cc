@@ -8,7 +8,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-Costs costs_of(const MessageCosts &measured, std::size_t ranks,
+Costs costs_of(const MessageCosts& measured, std::size_t ranks,
                double latency) {
   Costs costs;
   for (std::size_t stage = 0; stage < ranks; ++stage) {
@@ -23,7 +23,7 @@ Costs costs_of(const MessageCosts &measured, std::size_t ranks,
 }  // namespace
 
 MessageCosts message_costs(double alone, double with_messages, double step,
-                           const Schedule &two) {
+                           const Schedule& two) {
   MessageCosts costs{alone, std::max(0.0, with_messages - alone), 0};
   const auto makespan = [&](double latency) {
     return simulate(two, costs_of(costs, two.ranks.size(), latency)).makespan;
@@ -38,7 +38,7 @@ MessageCosts message_costs(double alone, double with_messages, double step,
   return costs;
 }
 
-double predicted_step(const MessageCosts &measured, const Schedule &schedule,
+double predicted_step(const MessageCosts& measured, const Schedule& schedule,
                       double cores) {
   const std::size_t ranks = schedule.ranks.size();
   return std::max(

@@ -18,14 +18,14 @@ struct MessageCosts {
 // each of two, where each action sends or receives one message.
 // `two`: the schedule of the two processes.
 MessageCosts message_costs(double alone, double with_messages, double step,
-                           const Schedule &two);
+                           const Schedule& two);
 
 // Returns the simulated seconds of a step of `schedule`, with one stage per
 // rank: the larger one of a step on `cores` cores that all ranks share, without
 // latency, and of a step with latency on cores of the ranks' own. (The
 // simulator has either shared cores or latency.) Stages between the first and
 // the last have two messages per action.
-double predicted_step(const MessageCosts &measured, const Schedule &schedule,
+double predicted_step(const MessageCosts& measured, const Schedule& schedule,
                       double cores);
 
 }  // namespace gpipe::benchmarks

@@ -1,8 +1,5 @@
 #include "benchmarks/many_ranks/rank.h"
 
-#include <sys/resource.h>
-#include <sys/time.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +11,8 @@
 #include <vector>
 
 #include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/throughput.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/world.h"
@@ -26,18 +25,6 @@ namespace {
 int64_t count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
-}
-
-// Returns the CPU seconds of all threads of this process, user and system.
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  double seconds = 0;
-  for (const timeval &each : {usage.ru_utime, usage.ru_stime}) {
-    seconds += static_cast<double>(each.tv_sec) +
-               1e-6 * static_cast<double>(each.tv_usec);
-  }
-  return seconds;
 }
 
 std::shared_ptr<World> connect() {
@@ -55,7 +42,7 @@ double seconds_now() {
       .count();
 }
 
-int run_rank(const Training &training) {
+int run_rank(const Training& training) {
   const double loaded = seconds_now();
   const auto world = connect();
   const int64_t ranks = world->size() / training.replicas;
@@ -81,10 +68,9 @@ int run_rank(const Training &training) {
   std::vector<double> seconds;
   double cpu = 0;
   for (int64_t k = 0; k < training.steps; ++k) {
-    const double start = seconds_now(), cpu_start = cpu_seconds();
-    step();
-    seconds.push_back(seconds_now() - start);
-    cpu += cpu_seconds() - cpu_start;
+    const Duration took = time_of(step);
+    seconds.push_back(took.wall_seconds);
+    cpu += took.cpu_seconds;
     update(pipeline->parameters());
   }
   std::cout << "layer " << pipeline->layout().rank << " bits "
@@ -93,7 +79,7 @@ int run_rank(const Training &training) {
             << " median " << std::to_string(median(seconds)) << std::endl;
   try {
     while (true) step();
-  } catch (const PeerError &error) {
+  } catch (const PeerError& error) {
     std::cout << "failed " << std::to_string(seconds_now()) << " names "
               << error.failure().rank << std::endl;
   }

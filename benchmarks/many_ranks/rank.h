@@ -27,7 +27,7 @@ double seconds_now();
 //   names       the rank that has failed
 //
 // Returns the exit code.
-int run_rank(const Training &training);
+int run_rank(const Training& training);
 
 // Connects as the environment says, and compares clocks `rounds` times. Prints
 // words with a number behind each, once for each round but on rank 0:

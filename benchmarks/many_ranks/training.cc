@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kWidth = 8;
 constexpr double kRate = 0.1;
 
-torch::Tensor rows_of(const Training &training, int64_t seed) {
+torch::Tensor rows_of(const Training& training, int64_t seed) {
   torch::manual_seed(seed);
   return torch::randn({training.microbatches, kWidth});
 }
@@ -31,25 +31,25 @@ torch::nn::Sequential make_layers(int64_t first, int64_t count) {
   return layers;
 }
 
-torch::Tensor inputs_of(const Training &training, int64_t replica) {
+torch::Tensor inputs_of(const Training& training, int64_t replica) {
   return rows_of(training, 10000 + replica);
 }
 
-torch::Tensor targets_of(const Training &training, int64_t replica) {
+torch::Tensor targets_of(const Training& training, int64_t replica) {
   return rows_of(training, 20000 + replica);
 }
 
-torch::Tensor loss_of(const torch::Tensor &output,
-                      const torch::Tensor &target) {
+torch::Tensor loss_of(const torch::Tensor& output,
+                      const torch::Tensor& target) {
   return torch::nn::functional::mse_loss(output, target);
 }
 
-Schedule schedule_of(const Training &training, int64_t ranks) {
+Schedule schedule_of(const Training& training, int64_t ranks) {
   return one_forward_one_backward(static_cast<int>(ranks),
                                   static_cast<int>(training.microbatches));
 }
 
-void update(const std::vector<torch::Tensor> &parameters) {
+void update(const std::vector<torch::Tensor>& parameters) {
   const torch::NoGradGuard no_grad;
   for (torch::Tensor each : parameters) {
     each.sub_(each.grad() * kRate);
@@ -57,9 +57,9 @@ void update(const std::vector<torch::Tensor> &parameters) {
   }
 }
 
-uint32_t bits_of(const std::vector<torch::Tensor> &parameters) {
+uint32_t bits_of(const std::vector<torch::Tensor>& parameters) {
   uint32_t bits = 0;
-  for (const torch::Tensor &each : parameters) {
+  for (const torch::Tensor& each : parameters) {
     const torch::Tensor values = each.detach().contiguous();
     bits = internal::crc32c(values.const_data_ptr(),
                             static_cast<int64_t>(values.nbytes()), bits);
@@ -67,7 +67,7 @@ uint32_t bits_of(const std::vector<torch::Tensor> &parameters) {
   return bits;
 }
 
-std::vector<uint32_t> train_in_one_process(const Training &training,
+std::vector<uint32_t> train_in_one_process(const Training& training,
                                            int64_t ranks) {
   const torch::nn::Sequential layers = make_layers(0, ranks);
   GPipe pipeline(layers,

@@ -20,18 +20,18 @@ struct Training {
 torch::nn::Sequential make_layers(int64_t first, int64_t count);
 
 // Return the rows of a replica, one for each micro-batch, and their targets.
-torch::Tensor inputs_of(const Training &training, int64_t replica);
-torch::Tensor targets_of(const Training &training, int64_t replica);
+torch::Tensor inputs_of(const Training& training, int64_t replica);
+torch::Tensor targets_of(const Training& training, int64_t replica);
 
-torch::Tensor loss_of(const torch::Tensor &output, const torch::Tensor &target);
+torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target);
 
-Schedule schedule_of(const Training &training, int64_t ranks);
+Schedule schedule_of(const Training& training, int64_t ranks);
 
 // One step of an optimizer: subtracts a tenth of each gradient and clears it.
-void update(const std::vector<torch::Tensor> &parameters);
+void update(const std::vector<torch::Tensor>& parameters);
 
 // Returns a checksum of the bits of the parameters.
-uint32_t bits_of(const std::vector<torch::Tensor> &parameters);
+uint32_t bits_of(const std::vector<torch::Tensor>& parameters);
 
 // Trains `ranks` layers in this process: the steps of `training` and the one
 // before them. Each replica's gradients are computed by a GPipe of `ranks`
@@ -41,7 +41,7 @@ uint32_t bits_of(const std::vector<torch::Tensor> &parameters);
 // The bits are those of DistributedPipeline if the numbers of replicas and of
 // micro-batches are powers of two. Otherwise the weights of the means round in
 // another order.
-std::vector<uint32_t> train_in_one_process(const Training &training,
+std::vector<uint32_t> train_in_one_process(const Training& training,
                                            int64_t ranks);
 
 }  // namespace gpipe::benchmarks
