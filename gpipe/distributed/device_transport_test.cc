@@ -124,6 +124,22 @@ const RankProgramEntry kTrain("train", [] {
   return 0;
 });
 
+std::vector<Tensor> parameters_of(DistributedPipeline& pipeline) {
+  std::vector<Tensor> parameters;
+  for (const Tensor& each : pipeline->parameters()) {
+    parameters.push_back(each.cpu());
+  }
+  return parameters;
+}
+
+void check_same(const std::vector<Tensor>& host,
+                const std::vector<Tensor>& direct, const std::string& where) {
+  check(!host.empty() && host.size() == direct.size(), where + "parameters");
+  for (std::size_t k = 0; k < host.size(); ++k) {
+    check(host[k].equal(direct[k]), where + "parameter " + std::to_string(k));
+  }
+}
+
 // Returns the parameters of this rank after some steps of two replicas.
 std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
                                    Transfers transfers) {
@@ -150,11 +166,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
                          target.to(pipeline->device()), mean_square, schedule);
     optimizer.step();
   }
-  std::vector<Tensor> parameters;
-  for (const Tensor& each : pipeline->parameters()) {
-    parameters.push_back(each.cpu());
-  }
-  return parameters;
+  return parameters_of(pipeline);
 }
 
 const RankProgramEntry kReplicas("replicas", [] {
@@ -162,10 +174,7 @@ const RankProgramEntry kReplicas("replicas", [] {
   torch::set_num_threads(1);
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
-  check(!host.empty() && host.size() == direct.size(), "parameters");
-  for (std::size_t k = 0; k < host.size(); ++k) {
-    check(host[k].equal(direct[k]), "parameter " + std::to_string(k));
-  }
+  check_same(host, direct, "");
   check_no_races();
   return 0;
 });
@@ -213,11 +222,7 @@ std::vector<Tensor> train_with_waits(const std::shared_ptr<World>& world,
                          named_schedule(schedule, world->size(), 4, 1));
     optimizer.step();
   }
-  std::vector<Tensor> parameters;
-  for (const Tensor& each : pipeline->parameters()) {
-    parameters.push_back(each.cpu());
-  }
-  return parameters;
+  return parameters_of(pipeline);
 }
 
 const RankProgramEntry kWaits("waits for the device", [] {
@@ -226,11 +231,7 @@ const RankProgramEntry kWaits("waits for the device", [] {
   for (const std::string schedule : {"1f1b", "zb-h1"}) {
     const auto host = train_with_waits(world, Transfers::kHost, schedule);
     const auto direct = train_with_waits(world, Transfers::kDirect, schedule);
-    check(!host.empty() && host.size() == direct.size(), "parameters");
-    for (std::size_t k = 0; k < host.size(); ++k) {
-      check(host[k].equal(direct[k]),
-            schedule + ", parameter " + std::to_string(k));
-    }
+    check_same(host, direct, schedule + ", ");
   }
   check_no_races();
   return 0;

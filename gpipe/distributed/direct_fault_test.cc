@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -30,15 +29,7 @@ const Arguments kLongTimeout{{"timeout_ms", "60000"}};
 // As "train", but the rank may also act when a communicator connects.
 const RankProgramEntry kConnecting("connecting", [] {
   set_on_connect([] { act("connect"); });
-  try {
-    const auto world = World::connect(world_options());
-    Trainee trainee(world->size());
-    train(world, trainee);
-  } catch (...) {
-    say_exception(std::current_exception());
-    return kFailedAsTold;
-  }
-  return 0;
+  return train_as_told();
 });
 
 // Rank 1 keeps its pipeline until rank 0 has destroyed its own.

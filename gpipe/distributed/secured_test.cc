@@ -46,19 +46,13 @@ const RankProgramEntry kTrainSecured("train secured", [] {
          !std::filesystem::exists(argument("after"))) {
     std::this_thread::sleep_for(milliseconds(2));
   }
-  try {
+  return train_as_told([] {
     WorldOptions options = world_options();
     options.secret = argument("secret");
     options.tls = {argument("certificate"), argument("key"),
                    argument("authority")};
-    const auto world = World::connect(options);
-    Trainee trainee(world->size());
-    train(world, trainee);
-  } catch (...) {
-    say_exception(std::current_exception());
-    return kFailedAsTold;
-  }
-  return 0;
+    return options;
+  });
 });
 
 const Arguments kSteps{{"steps", "20"}};

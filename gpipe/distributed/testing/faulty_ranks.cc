@@ -276,6 +276,19 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
   say("bits", bits_of(*pipeline));
 }
 
+int train_as_told(const std::function<WorldOptions()>& options) {
+  try {
+    const auto world = World::connect(options());
+    Trainee trainee(world->size());
+    train(world, trainee);
+  } catch (...) {
+    // If train() has printed the exception already, the test uses that one.
+    say_exception(std::current_exception());
+    return kFailedAsTold;
+  }
+  return 0;
+}
+
 const RankProgramEntry kTrain("train", [] {
   torch::set_num_threads(1);
   say("pid", std::to_string(getpid()));
@@ -285,16 +298,7 @@ const RankProgramEntry kTrain("train", [] {
     internal::set_fault_hook(
         [](const char* site, int64_t, int64_t) { act(site); });
   }
-  try {
-    const auto world = World::connect(world_options());
-    Trainee trainee(world->size());
-    train(world, trainee);
-  } catch (...) {
-    // If train() has printed the exception already, the test uses that one.
-    say_exception(std::current_exception());
-    return kFailedAsTold;
-  }
-  return 0;
+  return train_as_told();
 });
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }

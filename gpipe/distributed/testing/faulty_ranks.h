@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -67,6 +68,9 @@ StepResult train_step(DistributedPipeline& pipeline);
 // Trains for the number of steps in the arguments, and prints a checksum of the
 // parameters. Prints and rethrows the exception of a step.
 void train(const std::shared_ptr<World>& world, Trainee& trainee);
+// Connects with the result of `options`, and trains. Prints an exception.
+// Returns the exit code.
+int train_as_told(const std::function<WorldOptions()>& options = world_options);
 
 // ---- In the test. ----
 
