@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "gpipe/distributed/channel/shape_prediction.h"
@@ -93,22 +94,33 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
       works.push_back(transport_.send(tensors[k], peer_, tag, action));
     }
   };
-  post(header.narrow(0, 0, kHeaderBytes), tags_.header);
   std::vector<at::Tensor> instead;
   at::Tensor overflow_instead;
-  if (predicted && !head.as_predicted) {
-    // The prediction is wrong, but the receiver has posted receives for it.
-    // Send zeros of the predicted sizes first.
-    for (const TensorSpec& spec : *predicted) {
-      instead.push_back(
-          at::zeros({spec.sent_bytes()},
-                    at::TensorOptions(at::kByte).device(transport_.device())));
+  {
+    // A direct transfer may wait for the receiver, who waits for the header.
+    std::optional<World::Together> together;
+    if (transport_.takes_early_receives()) together.emplace(world_, peer_);
+    const auto post_header = [&] {
+      post(header.narrow(0, 0, kHeaderBytes), tags_.header);
+    };
+    // The receiver waits for the header first. If its other receives are posted
+    // already, all is there when it wakes.
+    if (!head.as_predicted) post_header();
+    if (predicted && !head.as_predicted) {
+      // The prediction is wrong, but the receiver has posted receives for it.
+      // Send zeros of the predicted sizes first.
+      for (const TensorSpec& spec : *predicted) {
+        instead.push_back(at::zeros(
+            {spec.sent_bytes()},
+            at::TensorOptions(at::kByte).device(transport_.device())));
+      }
+      overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);
+      post_content(overflow_instead, *predicted, instead);
     }
-    overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);
-    post_content(overflow_instead, *predicted, instead);
+    post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
+                 head.tensors, payload);
+    if (head.as_predicted) post_header();
   }
-  post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
-               head.tensors, payload);
   prediction_.observe(head.id, head.tensors);
   for (const auto& work : works) world_.wait(*work, peer_, action);
 }

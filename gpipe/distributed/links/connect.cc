@@ -113,10 +113,9 @@ std::string address_towards(const std::string& address, int port) {
   fail_network("there is no route to " + address);
 }
 
-bool wait_for(const TlsSocket& socket, TlsSocket::Status status,
+bool wait_for(const Socket& socket, Socket::Status status,
               Clock::time_point deadline) {
-  const short wanted =
-      status == TlsSocket::Status::kNeedsRead ? POLLIN : POLLOUT;
+  const short wanted = status == Socket::Status::kNeedsRead ? POLLIN : POLLOUT;
   pollfd event = {socket.fd(), wanted, 0};
   while (true) {
     const int result = ::poll(&event, 1, until(deadline));
@@ -140,15 +139,14 @@ bool Connecting::advance() {
     try {
       if (greeting_) {
         needs_ = greeting_->advance();
-        if (needs_ == TlsSocket::Status::kDone) return true;
+        if (needs_ == Socket::Status::kDone) return true;
         reason_ = "it does not answer";
         break;
       }
       if (socket_.get() >= 0) {
         if (!is_open()) break;
         greeting_.emplace(
-            TlsSocket(std::move(socket_), credentials_, TlsRole::kClient),
-            hello_);
+            Socket(std::move(socket_), credentials_, TlsRole::kClient), hello_);
       } else if (Clock::now() >= begin_at_) {
         begin();
       } else {
@@ -192,7 +190,7 @@ bool Connecting::is_open() {
 
 pollfd Connecting::event() const {
   if (!greeting_) return {socket_.get(), POLLOUT, 0};
-  const bool needs_read = needs_ == TlsSocket::Status::kNeedsRead;
+  const bool needs_read = needs_ == Socket::Status::kNeedsRead;
   return {greeting_->socket().fd(), needs_read ? short{POLLIN} : short{POLLOUT},
           0};
 }
@@ -202,9 +200,9 @@ Connecting::TimePoint Connecting::next() const {
   return is_idle ? std::min(begin_at_, deadline_) : deadline_;
 }
 
-TlsSocket connect_to(const std::string& address, int port,
-                     const Credentials& credentials, const Hello& hello,
-                     Clock::time_point deadline) {
+Socket connect_to(const std::string& address, int port,
+                  const Credentials& credentials, const Hello& hello,
+                  Clock::time_point deadline) {
   Connecting connecting(address, port, credentials, hello, deadline);
   while (!connecting.advance()) {
     pollfd event = connecting.event();

@@ -11,7 +11,7 @@
 
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/hello.h"
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -46,7 +46,7 @@ class Connecting {
   // they are; socket() can be moved away then. Throws LinkError: kRefused if
   // one end has not proved it, kNetwork if the deadline has passed.
   bool advance();
-  TlsSocket& socket() { return greeting_->socket(); }
+  Socket& socket() { return greeting_->socket(); }
 
   // After advance() has returned false: the event (fd -1: none) and the time
   // after which to call it again, whichever comes first.
@@ -71,7 +71,7 @@ class Connecting {
   TimePoint begin_at_{};
   Descriptor socket_;  // while the TCP connection is being made
   std::optional<Greeting> greeting_;
-  TlsSocket::Status needs_{};
+  Socket::Status needs_{};
   std::string reason_ = "it does not answer";  // of the last failure
 };
 
@@ -79,13 +79,13 @@ class Connecting {
 // ends have proved who they are. Tries again until `deadline` if nothing
 // listens there, or if the connection is closed. Throws LinkError; kRefused at
 // once if one end has not proved who it is.
-TlsSocket connect_to(const std::string& address, int port,
-                     const Credentials& credentials, const Hello& hello,
-                     std::chrono::steady_clock::time_point deadline);
+Socket connect_to(const std::string& address, int port,
+                  const Credentials& credentials, const Hello& hello,
+                  std::chrono::steady_clock::time_point deadline);
 
 // Blocks until `status` can be tried again, at most until `deadline`. Returns
 // false if the deadline has passed.
-bool wait_for(const TlsSocket& socket, TlsSocket::Status status,
+bool wait_for(const Socket& socket, Socket::Status status,
               std::chrono::steady_clock::time_point deadline);
 
 }  // namespace gpipe::internal

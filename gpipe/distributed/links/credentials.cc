@@ -60,14 +60,15 @@ void Credentials::Free::operator()(SSL_CTX* context) const {
   ::SSL_CTX_free(context);
 }
 
-Credentials::Credentials(const Identity& identity)
-    : secret_(identity.secret), context_(::SSL_CTX_new(::TLS_method())) {
+Credentials::Credentials(const Identity& identity) : secret_(identity.secret) {
+  if (identity.empty()) return;
   if (!secret_.empty() && secret_.size() < kLeastSecret) {
     refuse("WorldOptions::secret has ", secret_.size(),
            " bytes, but must have at least ", kLeastSecret,
            ", so that it cannot be guessed; make one with `openssl rand -hex "
            "32`, the same for all ranks");
   }
+  context_.reset(::SSL_CTX_new(::TLS_method()));
   SSL_CTX* const context = context_.get();
   check(context, "no context");
   check(::SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
@@ -139,7 +140,6 @@ struct Credentials::KeyCallbacks {
 };
 
 void Credentials::use_key() {
-  if (secret_.empty()) refuse("there is neither a secret nor a certificate");
   key_ = hmac(secret_, kKeyLabel.data(), kKeyLabel.size());
   // Neither end has a certificate or trusts one, so without the key there is
   // no handshake.
@@ -185,6 +185,7 @@ void Credentials::use_files(const Identity& identity) {
 }
 
 SSL* Credentials::new_ssl(TlsRole role) const {
+  if (!context_) return nullptr;
   SSL* const ssl = ::SSL_new(context_.get());
   if (!ssl) throw std::bad_alloc();
   if (role == TlsRole::kClient) {

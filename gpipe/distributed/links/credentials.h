@@ -11,7 +11,7 @@
 
 namespace gpipe::internal {
 
-// A secret, or the files of a certificate, or both.
+// A secret, or the files of a certificate, or both, or nothing.
 struct Identity {
   std::string secret;
   // Files in PEM format: the certificate (with its chain), its private key, and
@@ -34,6 +34,7 @@ enum class TlsRole : uint8_t { kClient = 1, kServer = 2 };
 //   of TLS 1.3 (RFC 8446, 4.2.11), with an ephemeral Diffie-Hellman exchange.
 //   Both ends prove by HMAC-SHA256 over the handshake, with fresh random
 //   numbers of both, that they know the key.
+// - With neither, connections are open: without TLS.
 // - With a secret, proof() must be exchanged after the handshake. So a
 //   certificate and a secret are both required if both are given.
 //
@@ -47,7 +48,11 @@ class Credentials {
   // three files is missing, or if a file cannot be used.
   explicit Credentials(const Identity& identity);
 
-  // Returns a new TLS object for one end of a connection. The caller frees it.
+  // Returns whether connections are open.
+  bool are_open() const { return !context_; }
+
+  // Returns a new TLS object for one end of a connection, or null if
+  // connections are open. The caller frees it.
   SSL* new_ssl(TlsRole role) const;
 
   // Returns the proof that the end `role` of this connection knows the secret:

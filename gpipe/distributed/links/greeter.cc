@@ -20,7 +20,7 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Status = TlsSocket::Status;
+using Status = Socket::Status;
 
 // How long a greeting may take.
 constexpr auto kPatience = std::chrono::seconds(5);
@@ -30,8 +30,7 @@ constexpr int kAtOnce = 16;
 }  // namespace
 
 struct Greeter::Pending {
-  Pending(TlsSocket socket, const Hello& own)
-      : greeting(std::move(socket), own) {}
+  Pending(Socket socket, const Hello& own) : greeting(std::move(socket), own) {}
 
   Greeting greeting;
   Status needs = Status::kNeedsRead;
@@ -155,7 +154,7 @@ void Greeter::greet(const std::vector<pollfd>& events) {
 void Greeter::make() {
   std::erase_if(calls_, [](Call& call) {
     const auto& [connecting, made] = call;
-    TlsSocket* socket = nullptr;
+    Socket* socket = nullptr;
     std::string reason;
     try {
       if (!connecting->advance()) return false;
@@ -187,7 +186,7 @@ void Greeter::accept_some() {
     if (socket.get() < 0) return;
     try {
       pending_.push_back(std::make_unique<Pending>(
-          TlsSocket(std::move(socket), *credentials_, TlsRole::kServer), own_));
+          Socket(std::move(socket), *credentials_, TlsRole::kServer), own_));
     } catch (const std::exception&) {
       return;  // the stranger is gone, or there is no memory for it
     }
@@ -195,7 +194,7 @@ void Greeter::accept_some() {
 }
 
 bool Greeter::advance(Pending& pending) {
-  TlsSocket& socket = pending.greeting.socket();
+  Socket& socket = pending.greeting.socket();
   const std::string peer = socket.peer();
   std::string reason;
   try {

@@ -16,7 +16,7 @@
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/refusals.h"
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -31,10 +31,10 @@ class Greeter {
 
   // Takes a greeted connection; called on the greeter's thread. Returns ""
   // if it has taken the socket, or the reason why it refuses it.
-  using Take = std::function<std::string(TlsSocket& socket, const Hello&)>;
+  using Take = std::function<std::string(Socket& socket, const Hello&)>;
   // Takes a connection that connect() has made, or null and the reason why
   // there is none; called on the greeter's thread.
-  using Made = std::function<void(TlsSocket* socket, const std::string& error)>;
+  using Made = std::function<void(Socket* socket, const std::string& error)>;
 
   // `listening`: a TCP socket that listens; -1 for none.
   // `own`: this rank (`from`) and token.

@@ -13,34 +13,37 @@ namespace gpipe::internal {
 namespace {
 
 // Bytes 0 to 7; a change of the protocol changes the number. Then `from`, `to`,
-// `token`, eight zeros, and the proof.
-constexpr char kMagic[9] = "gpipe-1\n";
-constexpr std::size_t kFrom = 8, kTo = 12, kToken = 16, kProof = 32;
+// `token`, `memory`, and the proof.
+constexpr char kMagic[9] = "gpipe-2\n";
+constexpr std::size_t kFrom = 8, kTo = 12, kToken = 16, kMemory = 24,
+                      kProof = 32;
+static_assert(kMemory + sizeof(SharedMemory::Place) == kProof);
 static_assert(kProof + sizeof(Credentials::Proof) == kHelloBytes);
 
 TlsRole other(TlsRole role) {
   return role == TlsRole::kClient ? TlsRole::kServer : TlsRole::kClient;
 }
 
-[[noreturn]] void refuse_peer(const TlsSocket& socket, const std::string& why) {
+[[noreturn]] void refuse_peer(const Socket& socket, const std::string& why) {
   throw LinkError(LinkError::Cause::kRefused,
                   "the greeting of " + socket.peer() + ": " + why);
 }
 
 }  // namespace
 
-HelloBytes encode_hello(const Hello& hello, const TlsSocket& socket) {
+HelloBytes encode_hello(const Hello& hello, const Socket& socket) {
   HelloBytes bytes{};
   std::memcpy(bytes.data(), kMagic, kFrom);
   std::memcpy(bytes.data() + kFrom, &hello.from, sizeof hello.from);
   std::memcpy(bytes.data() + kTo, &hello.to, sizeof hello.to);
   std::memcpy(bytes.data() + kToken, &hello.token, sizeof hello.token);
+  std::memcpy(bytes.data() + kMemory, &hello.memory, sizeof hello.memory);
   const Credentials::Proof proof = socket.proof(socket.role());
   std::copy(proof.begin(), proof.end(), bytes.begin() + kProof);
   return bytes;
 }
 
-Hello decode_hello(const HelloBytes& bytes, const TlsSocket& socket) {
+Hello decode_hello(const HelloBytes& bytes, const Socket& socket) {
   if (std::memcmp(bytes.data(), kMagic, kFrom) != 0) {
     refuse_peer(socket, "it is not this version of gpipe");
   }
@@ -52,17 +55,18 @@ Hello decode_hello(const HelloBytes& bytes, const TlsSocket& socket) {
   std::memcpy(&hello.from, bytes.data() + kFrom, sizeof hello.from);
   std::memcpy(&hello.to, bytes.data() + kTo, sizeof hello.to);
   std::memcpy(&hello.token, bytes.data() + kToken, sizeof hello.token);
+  std::memcpy(&hello.memory, bytes.data() + kMemory, sizeof hello.memory);
   return hello;
 }
 
-Greeting::Greeting(TlsSocket socket, const Hello& own)
+Greeting::Greeting(Socket socket, const Hello& own)
     : socket_(std::move(socket)), own_(own) {}
 
 // Client: handshake, write, read. Server: handshake, read, write.
-TlsSocket::Status Greeting::advance() {
+Socket::Status Greeting::advance() {
   const bool is_client = socket_.role() == TlsRole::kClient;
   while (step_ != Step::kDone) {
-    TlsSocket::Status status{};
+    Socket::Status status{};
     switch (step_) {
       case Step::kHandshake:
         status = socket_.handshake();
@@ -73,40 +77,64 @@ TlsSocket::Status Greeting::advance() {
       default:
         status = read();
     }
-    if (status != TlsSocket::Status::kDone) return status;
+    if (status != Socket::Status::kDone) return status;
     if (step_ == Step::kHandshake) {
       step_ = is_client ? Step::kWrite : Step::kRead;
     } else if (step_ == Step::kWrite) {
       step_ = is_client ? Step::kRead : Step::kDone;
     } else {
       check_theirs();
+      settle_memory();
       step_ = is_client ? Step::kDone : Step::kWrite;
     }
   }
-  return TlsSocket::Status::kDone;
+  return Socket::Status::kDone;
 }
 
-TlsSocket::Status Greeting::write() {
-  if (written_ == 0) out_ = encode_hello(own_, socket_);
+Socket::Status Greeting::write() {
+  if (written_ == 0) {
+    if (socket_.role() == TlsRole::kClient) offer_memory();
+    out_ = encode_hello(own_, socket_);
+  }
   while (written_ < out_.size()) {
     std::size_t done = 0;
     const auto status =
         socket_.write(out_.data() + written_, out_.size() - written_, done);
-    if (status != TlsSocket::Status::kDone) return status;
+    if (status != Socket::Status::kDone) return status;
     written_ += done;
   }
-  return TlsSocket::Status::kDone;
+  return Socket::Status::kDone;
 }
 
-TlsSocket::Status Greeting::read() {
+Socket::Status Greeting::read() {
   while (read_ < in_.size()) {
     std::size_t done = 0;
     const auto status =
         socket_.read(in_.data() + read_, in_.size() - read_, done);
-    if (status != TlsSocket::Status::kDone) return status;
+    if (status != Socket::Status::kDone) return status;
     read_ += done;
   }
-  return TlsSocket::Status::kDone;
+  return Socket::Status::kDone;
+}
+
+// The client's.
+void Greeting::offer_memory() {
+  if (!own_.shares) return;
+  socket_.share(SharedMemory::make(own_.token));
+  if (socket_.shared()) own_.memory = socket_.shared()->place();
+}
+
+// Keeps the memory if both ends have it.
+void Greeting::settle_memory() {
+  if (socket_.role() == TlsRole::kServer) {
+    if (!own_.shares) return;
+    socket_.share(SharedMemory::open(theirs_.memory, own_.token));
+    if (socket_.shared()) own_.memory = socket_.shared()->place();
+  } else if (theirs_.memory.process == 0) {
+    socket_.share(nullptr);
+  } else if (socket_.shared()) {
+    socket_.shared()->close_file();
+  }
 }
 
 void Greeting::check_theirs() {

@@ -44,7 +44,7 @@ struct Listening {
       : port(port_of(listening)),
         greeter(
             std::move(listening), std::move(credentials), Hello{0, -1, token},
-            [this](TlsSocket& socket, const Hello&) {
+            [this](Socket& socket, const Hello&) {
               std::lock_guard<std::mutex> lock(mutex);
               sockets.push_back(std::move(socket));
               return std::string();
@@ -55,7 +55,7 @@ struct Listening {
     std::lock_guard<std::mutex> lock(mutex);
     return sockets.size();
   }
-  TlsSocket connect(const Credentials& credentials, Hello hello = {1, 0, 0}) {
+  Socket connect(const Credentials& credentials, Hello hello = {1, 0, 0}) {
     return connect_to(kAddress, port, credentials, hello,
                       Clock::now() + seconds(20));
   }
@@ -79,7 +79,7 @@ struct Listening {
   Log log;
   const int port;
   std::mutex mutex;
-  std::vector<TlsSocket> sockets;
+  std::vector<Socket> sockets;
   Greeter greeter;
 };
 

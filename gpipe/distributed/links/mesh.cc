@@ -65,8 +65,9 @@ Mesh::Mesh(MeshOptions options)
     const Place own{options_.address, listens ? port_of(listening) : 0,
                     random_token()};
     greeter_ = std::make_unique<Greeter>(
-        std::move(listening), options_.credentials, Hello{rank, -1, own.token},
-        [this](TlsSocket& socket, const Hello& hello) {
+        std::move(listening), options_.credentials,
+        Hello{rank, -1, own.token, options_.shares_memory},
+        [this](Socket& socket, const Hello& hello) {
           return take(socket, hello);
         },
         options_.refusals);
@@ -136,7 +137,8 @@ std::shared_ptr<PeerLink> Mesh::make_link(int rank) {
   const Place place = place_of(rank, options_, deadline);
   auto connecting = std::make_unique<Connecting>(
       place.address, place.port, *options_.credentials,
-      Hello{options_.rank, rank, place.token}, deadline);
+      Hello{options_.rank, rank, place.token, options_.shares_memory},
+      deadline);
   // The greeter reports a missing connection.
   const auto link = std::make_shared<PeerLink>(
       epoll_.get(), Clock::time_point::max(), [] { return std::string(); });
@@ -148,7 +150,7 @@ std::shared_ptr<PeerLink> Mesh::make_link(int rank) {
   }
   greeter_->connect(
       std::move(connecting),
-      [link, rank](TlsSocket* socket, const std::string& error) {
+      [link, rank](Socket* socket, const std::string& error) {
         if (socket) {
           link->attach(*socket);
         } else {
@@ -159,7 +161,7 @@ std::shared_ptr<PeerLink> Mesh::make_link(int rank) {
 }
 
 // See Greeter::Take.
-std::string Mesh::take(TlsSocket& socket, const Hello& hello) {
+std::string Mesh::take(Socket& socket, const Hello& hello) {
   if (hello.from <= options_.rank || hello.from >= options_.size) {
     return "rank " + std::to_string(hello.from) + " does not connect to rank " +
            std::to_string(options_.rank) + " of " +

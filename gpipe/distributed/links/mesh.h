@@ -1,4 +1,4 @@
-// Secured connections of one process to other ranks. No LibTorch.
+// Connections of one process to other ranks. No LibTorch.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/links/refusals.h"
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -25,6 +25,8 @@ struct MeshOptions {
   int rank = 0, size = 1;
   std::string address;  // of this machine, where the other ranks connect
   std::shared_ptr<const Credentials> credentials;
+  // Whether messages to processes of this machine go through shared memory.
+  bool shares_memory = true;
   std::shared_ptr<Refusals> refusals;
   // How long to wait for a connection from its first use on.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -65,7 +67,7 @@ class Mesh {
  private:
   std::shared_ptr<PeerLink> make_link(int rank);
   std::shared_ptr<PeerLink> waiting_link(int rank);
-  std::string take(TlsSocket& socket, const Hello& hello);
+  std::string take(Socket& socket, const Hello& hello);
   void run();
 
   const MeshOptions options_;

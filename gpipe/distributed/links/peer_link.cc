@@ -7,15 +7,20 @@
 #include <utility>
 
 #include "gpipe/distributed/links/link_error.h"
+#include "gpipe/distributed/links/shared_memory.h"
 
 namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Status = TlsSocket::Status;
+using Status = Socket::Status;
 
-// What a thread that sends encrypts itself; the mesh's thread does the rest.
+// What a thread that sends writes itself; the mesh's thread does the rest.
 constexpr std::size_t kInline = 64 << 10;
+// Messages of at least this size go through shared memory, in pieces. A ring
+// holds several, so that both ends copy at the same time.
+constexpr std::size_t kShareFrom = 4 << 10;
+constexpr std::size_t kPiece = SharedMemory::kRing / 4;
 // What the mesh's thread handles before it looks at other connections.
 constexpr std::size_t kAtOnce = 4 << 20;
 
@@ -62,7 +67,7 @@ PeerLink::PeerLink(int epoll, TimePoint deadline,
 
 PeerLink::~PeerLink() = default;
 
-std::string PeerLink::attach(TlsSocket& socket) {
+std::string PeerLink::attach(Socket& socket) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (socket_) return "this rank is connected already";
   if (!broken_.empty()) return "the wait for this rank has ended: " + broken_;
@@ -115,6 +120,16 @@ PeerLink::TransferPtr PeerLink::receive(int tag, void* data, std::size_t bytes,
   return transfer;
 }
 
+void PeerLink::hold() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++holds_;
+}
+
+void PeerLink::release() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (--holds_ == 0) flush(kInline);
+}
+
 void PeerLink::match(int tag) {
   const auto waiting = waiting_.find(tag);
   const auto ready = ready_.find(tag);
@@ -136,12 +151,13 @@ void PeerLink::match(int tag) {
   if (ready->second.empty()) ready_.erase(ready);
 }
 
+void PeerLink::put(const Frame& frame) {
+  std::memcpy(record_.data() + record_size_, &frame, sizeof frame);
+  record_size_ += sizeof frame;
+}
+
 // Fills the record with whole frames.
 void PeerLink::fill_record() {
-  const auto put = [this](const Frame& frame) {
-    std::memcpy(record_.data() + record_size_, &frame, sizeof frame);
-    record_size_ += sizeof frame;
-  };
   while (record_size_ + sizeof(Frame) < kRecord) {
     if (!notices_.empty()) {
       put(notices_.front());
@@ -149,26 +165,49 @@ void PeerLink::fill_record() {
       continue;
     }
     if (outgoing_.empty()) return;
-    const Outgoing& next = outgoing_.front();
-    Transfer& transfer = *next.transfer;
-    const std::size_t bytes = std::min(transfer.bytes_ - transfer.done_,
-                                       kRecord - record_size_ - sizeof(Frame));
-    put({Frame::kData, next.tag, bytes});
-    if (bytes > 0) {
-      std::memcpy(record_.data() + record_size_,
-                  transfer.data_ + transfer.done_, bytes);
-    }
-    record_size_ += bytes;
-    transfer.done_ += bytes;
+    Transfer& transfer = *outgoing_.front().transfer;
+    const bool is_long = transfer.bytes_ >= kShareFrom;
+    if (!(is_long && socket_->shared() ? put_shared() : put_data())) return;
     if (transfer.done_ < transfer.bytes_) continue;
-    // The rest is a copy in the record.
+    // The rest is a copy in the record, or in the shared memory.
     finish(transfer, Transfer::State::kDone);
     outgoing_.pop_front();
   }
 }
 
+// Return whether more may follow in this record.
+bool PeerLink::put_data() {
+  const Outgoing& next = outgoing_.front();
+  Transfer& transfer = *next.transfer;
+  const std::size_t bytes =
+      std::min(next.left(), kRecord - record_size_ - sizeof(Frame));
+  put({Frame::kData, next.tag, bytes});
+  if (bytes > 0) {
+    std::memcpy(record_.data() + record_size_, transfer.data_ + transfer.done_,
+                bytes);
+  }
+  record_size_ += bytes;
+  transfer.done_ += bytes;
+  return true;
+}
+
+bool PeerLink::put_shared() {
+  const Outgoing& next = outgoing_.front();
+  Transfer& transfer = *next.transfer;
+  const std::size_t space = SharedMemory::kRing - (written_ - freed_);
+  const std::size_t bytes = std::min({next.left(), space, kPiece});
+  if (bytes == 0) return false;  // a frame of kTaken comes
+  socket_->shared()->write(written_, transfer.data_ + transfer.done_, bytes);
+  put({Frame::kShared, next.tag, bytes});
+  written_ += bytes;
+  transfer.done_ += bytes;
+  // The other end can copy this piece while this one copies the next.
+  return next.left() == 0;
+}
+
 // Writes until nothing is left, or the socket is full, or `limit` is reached.
 void PeerLink::flush(std::size_t limit) {
+  if (holds_ > 0) return;
   std::size_t total = 0;
   try {
     while (socket_ && broken_.empty()) {
@@ -264,30 +303,68 @@ void PeerLink::finish_receive(int tag) {
 }
 
 void PeerLink::handle(const Frame& frame) {
-  if (frame.kind == Frame::kReady) {
-    ready_[frame.tag].push_back(frame.bytes);
-    match(frame.tag);
-    flush(kInline);
-    return;
+  switch (frame.kind) {
+    case Frame::kReady:
+      ready_[frame.tag].push_back(frame.bytes);
+      match(frame.tag);
+      return flush(kInline);
+    case Frame::kData:
+    case Frame::kShared:
+      return begin_data(frame);
+    case Frame::kTaken:
+      return free_shared(frame.bytes);
+    default:
+      fail("a frame of kind " + std::to_string(frame.kind) + " from " + peer() +
+           ", but there are kinds 1 to 4");
   }
+}
+
+void PeerLink::begin_data(const Frame& frame) {
   const auto found = receives_.find(frame.tag);
   const std::string from = " from " + peer();
-  if (frame.kind != Frame::kData) {
-    return fail("a frame of kind " + std::to_string(frame.kind) + from +
-                ", but there are kinds 1 and 2");
-  }
   if (found == receives_.end()) {
     return fail("a message with tag " + std::to_string(frame.tag) + from +
                 ", but none is expected");
   }
-  const Transfer& transfer = *found->second.front();
+  Transfer& transfer = *found->second.front();
   if (frame.bytes > transfer.bytes_ - transfer.done_) {
     return fail(std::to_string(frame.bytes) + " more bytes" + from + " after " +
                 std::to_string(transfer.done_) + " of a message of " +
                 std::to_string(transfer.bytes_));
   }
+  if (frame.kind == Frame::kShared) {
+    if (!socket_->shared() || frame.bytes > SharedMemory::kRing) {
+      return fail(std::to_string(frame.bytes) + " bytes in shared memory" +
+                  from + ", which has no such memory");
+    }
+    read_shared(transfer, frame.bytes);
+    return finish_receive(frame.tag);
+  }
   in_left_ = frame.bytes;
   if (in_left_ == 0) finish_receive(frame.tag);
+}
+
+void PeerLink::read_shared(Transfer& transfer, std::size_t bytes) {
+  if (transfer.state_ == Transfer::State::kGoing) {
+    socket_->shared()->read(taken_, transfer.data_ + transfer.done_, bytes);
+  }
+  transfer.done_ += bytes;
+  taken_ += bytes;
+  // Not for each piece: the sender waits only when the ring is full.
+  if (taken_ - told_ < SharedMemory::kRing / 2) return;
+  notices_.push_back({Frame::kTaken, 0, taken_ - told_});
+  told_ = taken_;
+  flush(kInline);
+}
+
+void PeerLink::free_shared(std::size_t bytes) {
+  if (bytes > written_ - freed_) {
+    return fail(peer() + " has read " + std::to_string(bytes) +
+                " bytes of shared memory, of " +
+                std::to_string(written_ - freed_) + " that were there");
+  }
+  freed_ += bytes;
+  flush(kInline);
 }
 
 void PeerLink::finish(Transfer& transfer, Transfer::State state) {

@@ -1,4 +1,4 @@
-// Messages over one secured connection. No LibTorch.
+// Messages over one connection. No LibTorch.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 
 namespace gpipe::internal {
 
@@ -55,6 +55,9 @@ class Transfer {
 // receiver tells the sender), into the memory of that receive. So messages of
 // different tags do not wait for each other, and nothing is buffered.
 //
+// If the socket has shared memory (socket.h), the bytes of longer messages go
+// through that, and the socket carries only the frames that tell about them.
+//
 // Transfers can be started before the connection is there. They go on when
 // attach() has given the link a socket.
 //
@@ -71,7 +74,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
   // Takes the socket. Returns "", or the reason why it is not taken: there is
   // one, or the link is broken.
-  std::string attach(TlsSocket& socket);
+  std::string attach(Socket& socket);
 
   // Start to send or to receive `bytes` bytes. `owner` keeps the memory alive
   // while it is needed. Throw LinkError if the connection is broken.
@@ -79,6 +82,11 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
                                  std::shared_ptr<const void> owner);
   std::shared_ptr<Transfer> receive(int tag, void* data, std::size_t bytes,
                                     std::shared_ptr<const void> owner);
+
+  // Between hold() and release(), which nest, frames are kept, so that the
+  // other end is woken once for all of them.
+  void hold();
+  void release();
 
   // Handles events of epoll. Returns whether more has arrived than was handled.
   bool on_events(bool is_writable);
@@ -91,9 +99,11 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   using TransferPtr = std::shared_ptr<Transfer>;
 
   // The header of a frame. A frame of kReady says that a receive of `bytes` is
-  // posted. One of kData is followed by the next `bytes` of the message.
+  // posted. One of kData is followed by the next `bytes` of the message. With
+  // kShared these are in the shared memory, and kTaken says that `bytes` of
+  // there have been read.
   struct Frame {
-    enum Kind : uint32_t { kReady = 1, kData = 2 };
+    enum Kind : uint32_t { kReady = 1, kData = 2, kShared = 3, kTaken = 4 };
     uint32_t kind = 0;
     int32_t tag = 0;
     uint64_t bytes = 0;
@@ -101,8 +111,10 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   struct Outgoing {
     int tag = 0;
     TransferPtr transfer;
+
+    std::size_t left() const { return transfer->bytes_ - transfer->done_; }
   };
-  // A TLS record.
+  // What is sent at once: a TLS record.
   static constexpr std::size_t kRecord = 16384;
 
   // These need the mutex.
@@ -111,10 +123,16 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void match(int tag);
   void flush(std::size_t limit);
   void fill_record();
+  void put(const Frame& frame);
+  bool put_data();
+  bool put_shared();
   bool read_some();
   bool read_header();
   bool read_data();
   void handle(const Frame& frame);
+  void begin_data(const Frame& frame);
+  void read_shared(Transfer& transfer, std::size_t bytes);
+  void free_shared(std::size_t bytes);
   void finish_receive(int tag);
   void finish(Transfer& transfer, Transfer::State state);
   void arm(bool for_write);
@@ -125,12 +143,13 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   std::string peer() const;
 
   mutable std::mutex mutex_;
-  std::optional<TlsSocket> socket_;
+  std::optional<Socket> socket_;
   const int epoll_;
   const TimePoint deadline_;
   const std::function<std::string()> missing_;
   bool is_armed_ = false;  // for writing
   std::string broken_;     // the reason; "" while it works
+  int holds_ = 0;
 
   // To be sent: notices, messages whose receive is posted, others by tag.
   std::deque<Frame> notices_;
@@ -144,6 +163,10 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   Frame in_;
   std::size_t in_header_ = 0;  // bytes of the header that have arrived
   std::size_t in_left_ = 0;    // bytes of data that follow
+
+  // Bytes in the shared memory, in total.
+  uint64_t written_ = 0, freed_ = 0;  // by this end; of these by the other end
+  uint64_t taken_ = 0, told_ = 0;     // from there; of these told to there
 };
 
 }  // namespace gpipe::internal

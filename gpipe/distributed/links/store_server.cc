@@ -21,7 +21,7 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Status = TlsSocket::Status;
+using Status = Socket::Status;
 
 constexpr auto kPatience = std::chrono::minutes(1);
 
@@ -34,9 +34,9 @@ int64_t number_in(const std::string& text) {
 }  // namespace
 
 struct StoreServer::Client {
-  explicit Client(TlsSocket connection) : socket(std::move(connection)) {}
+  explicit Client(Socket connection) : socket(std::move(connection)) {}
 
-  TlsSocket socket;
+  Socket socket;
   Status needs = Status::kNeedsRead;
   std::string in, out;
 };
@@ -50,7 +50,7 @@ StoreServer::StoreServer(Descriptor listening,
   thread_ = std::thread([this] { run(); });
   greeter_ = std::make_unique<Greeter>(
       std::move(listening), credentials_, Hello{0, -1, 0},
-      [this](TlsSocket& socket, const Hello&) {
+      [this](Socket& socket, const Hello&) {
         std::lock_guard<std::mutex> lock(mutex_);
         arrived_.push_back(std::make_unique<Client>(std::move(socket)));
         wake();
@@ -168,7 +168,7 @@ void StoreServer::serve(Client& client) {
   }
 }
 
-StoreClient::StoreClient(TlsSocket socket,
+StoreClient::StoreClient(Socket socket,
                          std::shared_ptr<const Credentials> credentials)
     : credentials_(std::move(credentials)), socket_(std::move(socket)) {}
 

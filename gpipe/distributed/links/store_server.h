@@ -11,8 +11,8 @@
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/greeter.h"
 #include "gpipe/distributed/links/refusals.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/distributed/links/store_wire.h"
-#include "gpipe/distributed/links/tls_socket.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -61,7 +61,7 @@ class StoreServer {
 class StoreClient {
  public:
   // `credentials` must outlive this object.
-  explicit StoreClient(TlsSocket socket,
+  explicit StoreClient(Socket socket,
                        std::shared_ptr<const Credentials> credentials);
 
   // Blocks until the answer is there. Throws LinkError if the connection
@@ -71,7 +71,7 @@ class StoreClient {
  private:
   std::mutex mutex_;
   const std::shared_ptr<const Credentials> credentials_;
-  TlsSocket socket_;
+  Socket socket_;
 };
 
 }  // namespace gpipe::internal

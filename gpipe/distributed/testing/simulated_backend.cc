@@ -9,7 +9,7 @@
 // - A shutdown waits for the other end. So does an abort of a communicator that
 //   is connected, unless the process of the other end has ended. A communicator
 //   that is dropped without either shuts down.
-// The bytes travel by Gloo.
+// The bytes travel by a mesh of two.
 #include "gpipe/distributed/testing/simulated_backend.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -28,12 +28,14 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
 
 #include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/world/admission.h"
+#include "gpipe/distributed/world/mesh_group.h"
 #include "gpipe/distributed/world/store_text.h"
+#include "gpipe/distributed/world/world_options.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
@@ -116,7 +118,7 @@ class HostedGroup final : public c10d::Backend {
     return launch("a direct send", tensors[0], /*write=*/false,
                   [this, to, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{memory.clone()};
-                    finish(gloo_->send(bytes, to, tag));
+                    finish(mesh_->send(bytes, to, tag));
                   });
   }
 
@@ -124,7 +126,7 @@ class HostedGroup final : public c10d::Backend {
     return launch("a direct receive", tensors[0], /*write=*/true,
                   [this, from, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{at::empty_like(memory)};
-                    finish(gloo_->recv(bytes, from, tag));
+                    finish(mesh_->recv(bytes, from, tag));
                     memory.copy_(bytes[0]);
                   });
   }
@@ -228,18 +230,19 @@ class HostedGroup final : public c10d::Backend {
     if (text_of(store_->get("decision")) != "connect") {
       throw std::runtime_error("it was aborted");
     }
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
-    options->devices.push_back(
-        c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, getRank(), 2,
-                                                        options);
+    WorldOptions options;
+    options.rank = getRank();
+    options.size = 2;
+    options.timeout = timeout_;
+    mesh_ = internal::mesh_group(options, internal::Admission(options), store_,
+                                 "127.0.0.1");
     peer_.emplace(
         std::stoi(text_of(store_->get(name("process", 1 - getRank())))));
     connected_ = true;
   }
 
-  // The first decision counts for both ends: Gloo cannot be interrupted while
-  // it connects, so that either both ends let it or none does.
+  // The first decision counts for both ends, so that either both connect or
+  // none does.
   void decide(const std::string& decision) {
     store_->compareSet("decision", bytes_of(""), bytes_of(decision));
   }
@@ -250,7 +253,7 @@ class HostedGroup final : public c10d::Backend {
   const c10::Stream stream_;
   std::atomic<bool> connected_{false}, aborted_{false}, closed_{false};
   // Made by the first transfer, before `connected_` is set.
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  c10::intrusive_ptr<internal::MeshGroup> mesh_;
   std::optional<Process> peer_;
 
   std::mutex mutex_;

@@ -15,11 +15,11 @@
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/link_error.h"
-#include "gpipe/distributed/world/edge_groups.h"
+#include "gpipe/distributed/world/admission.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
+#include "gpipe/distributed/world/mesh_group.h"
 #include "gpipe/distributed/world/reach.h"
-#include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/secured_rendezvous.h"
 #include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/store_text.h"
@@ -64,12 +64,13 @@ constexpr char kFailure[] = "failure";
 // store waits without a deadline for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
  public:
-  // `secured`: null if the world has neither a secret nor certificates.
-  Joining(const WorldOptions& options,
-          std::unique_ptr<SecuredRendezvous> secured)
+  Joining(const WorldOptions& options, const Admission& admission)
       : options_(options),
         deadline_(Clock::now() + options.timeout),
-        secured_(std::move(secured)) {}
+        admission_(admission) {
+    if (admission.credentials->are_open()) return;
+    secured_.emplace(admission.credentials, admission.refusals);
+  }
 
   Rendezvous run(int listening) {
     std::promise<Outcome> promise;
@@ -161,28 +162,17 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   void connect_groups(Rendezvous& meeting, const std::string& own) {
     const int rank = options_.rank, size = options_.size;
-    const auto prefixed = [&](const char* name) {
-      return c10::make_intrusive<c10d::PrefixStore>(name, meeting.store);
+    const auto group = [&](const char* name) {
+      return mesh_group(
+          options_, admission_,
+          c10::make_intrusive<c10d::PrefixStore>(name, meeting.store), own);
     };
-    c10::intrusive_ptr<SecuredGroup> secured_control;
-    if (secured_) {
-      meeting.data = secured_->group(options_, prefixed("data"), own);
-      meeting.control = secured_control =
-          secured_->group(options_, prefixed("control"), own);
-    } else {
-      const auto group = [&](const char* name,
-                             std::chrono::milliseconds waiting) {
-        return c10::make_intrusive<EdgeGroups>(prefixed(name), rank, size, own,
-                                               options_.timeout, waiting);
-      };
-      meeting.data = group("data", options_.timeout);
-      // The failure detector's receives wait until something happens.
-      meeting.control = group("control", std::chrono::hours(24 * 365));
-    }
+    meeting.data = group("data");
+    meeting.control = group("control");
     reach(*meeting.data, tree_neighbours(rank, size), kReachTag);
     reach(*meeting.control, heartbeat_peers(rank, size), kReachTag);
     // The failure detector uses no other links.
-    if (secured_control) secured_control->stop_connecting();
+    meeting.control->stop_connecting();
   }
 
   c10::intrusive_ptr<c10d::Store> connect(int listening) {
@@ -316,6 +306,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     for (const int rank : missing) {
       list += (list.empty() ? "" : ", ") + std::to_string(rank);
     }
+    const std::string refused = admission_.refusals->summary();
     // The last rank may have come just now.
     const int first = missing.empty() ? options_.rank : missing.front();
     fail_all(store, Fault::kTimeout, first,
@@ -323,13 +314,14 @@ class Joining : public std::enable_shared_from_this<Joining> {
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
                  std::to_string(options_.timeout.count()) + " ms; missing: " +
-                 list + (secured_ ? secured_->refusals() : "") +
+                 list + (refused.empty() ? "" : "; " + refused) +
                  "; raise WorldOptions::timeout if they need longer to start");
   }
 
   const WorldOptions options_;
   const Clock::time_point deadline_;
-  const std::unique_ptr<SecuredRendezvous> secured_;
+  const Admission admission_;
+  std::optional<SecuredRendezvous> secured_;  // not of an open world
   // Used by the inner thread only.
   c10::intrusive_ptr<c10d::Store> server_;
   std::optional<Starts> starts_;  // if a launcher serves the store
@@ -349,9 +341,10 @@ Rendezvous meet(const WorldOptions& options) {
       options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
       "timeouts must be positive (timeout: ", options.timeout.count(),
       " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
-  std::unique_ptr<SecuredRendezvous> secured = SecuredRendezvous::of(options);
-  const bool serves = options.rank == 0 && options.size > 1 &&
-                      (!options.store_is_served || secured);
+  const Admission admission(options);
+  const bool serves =
+      options.rank == 0 && options.size > 1 &&
+      (!options.store_is_served || !admission.credentials->are_open());
   int listening = -1;
   if (serves) {
     try {
@@ -368,7 +361,7 @@ Rendezvous meet(const WorldOptions& options) {
                           "rank 0's machine (MASTER_ADDR)");
     }
   }
-  return std::make_shared<Joining>(options, std::move(secured))->run(listening);
+  return std::make_shared<Joining>(options, admission)->run(listening);
 }
 
 }  // namespace gpipe::internal

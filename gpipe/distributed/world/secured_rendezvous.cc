@@ -4,44 +4,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <sstream>
-#include <stdexcept>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/link_error.h"
-#include "gpipe/distributed/links/mesh.h"
+#include "gpipe/distributed/world/secured_store.h"
 #include "gpipe/distributed/world/store_text.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
-namespace {
-
-Identity identity_of(const WorldOptions& options) {
-  return {options.secret, options.tls.certificate, options.tls.key,
-          options.tls.authority};
-}
-
-std::shared_ptr<const Credentials> credentials_of(const WorldOptions& options) {
-  try {
-    return std::make_shared<Credentials>(identity_of(options));
-  } catch (const std::invalid_argument& error) {
-    C10_THROW_ERROR(ValueError, error.what());
-  }
-}
-
-std::function<void(const std::string&)> reporter_of(
-    const WorldOptions& options) {
-  if (options.on_refused) return options.on_refused;
-  return [rank = options.rank](const std::string& line) {
-    TORCH_WARN("rank ", rank, ": ", line);
-  };
-}
-
-}  // namespace
-
 std::string own_address(const WorldOptions& options) {
   if (!options.own_address.empty()) return options.own_address;
   try {
@@ -68,16 +41,6 @@ c10::intrusive_ptr<c10d::Store> tcp_store(
   if (listening >= 0) store.masterListenFd = listening;
   return c10::make_intrusive<c10d::TCPStore>(options.address, store);
 }
-
-std::unique_ptr<SecuredRendezvous> SecuredRendezvous::of(
-    const WorldOptions& options) {
-  if (identity_of(options).empty()) return nullptr;
-  return std::make_unique<SecuredRendezvous>(options);
-}
-
-SecuredRendezvous::SecuredRendezvous(const WorldOptions& options)
-    : credentials_(credentials_of(options)),
-      refusals_(std::make_shared<Refusals>(reporter_of(options))) {}
 
 c10::intrusive_ptr<c10d::Store> SecuredRendezvous::serve(int listening) {
   server_ = std::make_shared<StoreServer>(Descriptor(listening), credentials_,
@@ -122,31 +85,8 @@ c10::intrusive_ptr<c10d::Store> SecuredRendezvous::store_beside(
   return connect(options.rank, address, port, deadline);
 }
 
-c10::intrusive_ptr<SecuredGroup> SecuredRendezvous::group(
-    const WorldOptions& options, c10::intrusive_ptr<c10d::Store> store,
-    const std::string& own) {
-  const auto key = [](int rank) { return "place/" + std::to_string(rank); };
-  MeshOptions mesh;
-  mesh.rank = options.rank;
-  mesh.size = options.size;
-  mesh.address = own;
-  mesh.credentials = credentials_;
-  mesh.refusals = refusals_;
-  mesh.timeout = options.timeout;
-  mesh.tell = [=, rank = options.rank](const std::string& text) {
-    store->set(key(rank), bytes_of(text));
-  };
-  mesh.ask = [=](int rank) { return text_at(*store, key(rank)); };
-  return c10::make_intrusive<SecuredGroup>(std::move(mesh));
-}
-
 void SecuredRendezvous::stop_listening() {
   if (server_) server_->stop_listening();
-}
-
-std::string SecuredRendezvous::refusals() const {
-  const std::string text = refusals_->summary();
-  return text.empty() ? "" : "; " + text;
 }
 
 }  // namespace gpipe::internal

@@ -9,11 +9,11 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/refusals.h"
 #include "gpipe/distributed/links/store_server.h"
-#include "gpipe/distributed/world/secured.h"
 #include "gpipe/distributed/world/world_options.h"
 
 namespace gpipe::internal {
@@ -32,11 +32,10 @@ class SecuredRendezvous {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // Returns null if `options` have neither a secret nor certificates. Throws
-  // c10::ValueError if these cannot be used.
-  static std::unique_ptr<SecuredRendezvous> of(const WorldOptions& options);
-
-  explicit SecuredRendezvous(const WorldOptions& options);
+  // `credentials`: with a secret or certificates.
+  SecuredRendezvous(std::shared_ptr<const Credentials> credentials,
+                    std::shared_ptr<Refusals> refusals)
+      : credentials_(std::move(credentials)), refusals_(std::move(refusals)) {}
 
   // Returns the store. Rank 0 serves it on `listening`; the others connect to
   // rank 0 at the place in `options`. Throws LinkError or c10::DistError.
@@ -53,17 +52,8 @@ class SecuredRendezvous {
                                                c10d::Store& launchers,
                                                int64_t start);
 
-  // Returns a group of all ranks, which tell each other by `store` where they
-  // listen. Throws c10::DistNetworkError.
-  c10::intrusive_ptr<SecuredGroup> group(const WorldOptions& options,
-                                         c10::intrusive_ptr<c10d::Store> store,
-                                         const std::string& own);
-
   // Closes the port of the store, if this rank serves it.
   void stop_listening();
-
-  // Returns "", or "; " and how many connections were refused.
-  std::string refusals() const;
 
  private:
   c10::intrusive_ptr<c10d::Store> serve(int listening);

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
@@ -337,6 +338,13 @@ c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
     std::vector<at::Tensor> list{bytes};
     return group().recv(list, from, tag);
   });
+}
+World::Together::Together(World& world, int peer)
+    : link_(world.impl_->meeting().data->link_with(peer)) {
+  if (link_) link_->hold();
+}
+World::Together::~Together() {
+  if (link_) link_->release();
 }
 void World::wait(c10d::Work& work, int peer, const Action& action) {
   impl_->wait(work, peer, action);

@@ -22,6 +22,10 @@ class Work;
 
 namespace gpipe {
 
+namespace internal {
+class PeerLink;
+}
+
 // The connections between all ranks, for as long as the object lives.
 //
 // If a rank fails, dies or freezes, every wait on every rank ends with a
@@ -100,6 +104,20 @@ class World {
                                       const Action& action);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& bytes, int from,
                                          int tag, const Action& action);
+
+  // While in scope, what send() and receive() begin with rank `peer` is kept,
+  // so that the other end is woken once for all of it. Waiting in the scope is
+  // an error: it may be for something that is kept.
+  class Together {
+   public:
+    Together(World& world, int peer);
+    ~Together();
+    Together(const Together&) = delete;
+    Together& operator=(const Together&) = delete;
+
+   private:
+    internal::PeerLink* const link_;
+  };
 
   // Runs `post`, which starts a transfer with rank `peer` by another transport,
   // and returns its work. If `post` throws a std::exception, the connection to

@@ -43,6 +43,7 @@ WorldOptions WorldOptions::from_environment() {
   options.address = found.master_address;
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
+  options.shares_memory = variable("GPIPE_SHARED_MEMORY") != "0";
   options.secret = read_secret();
   options.tls = {variable("GPIPE_TLS_CERTIFICATE"), variable("GPIPE_TLS_KEY"),
                  variable("GPIPE_TLS_AUTHORITY")};

@@ -17,7 +17,7 @@
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/links/testing/certificates.h"
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::testing {

@@ -1,19 +1,15 @@
-#include "gpipe/distributed/world/secured.h"
+#include "gpipe/distributed/world/secured_store.h"
 
-#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/links/link_error.h"
-#include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/world/link_conversion.h"
 #include "gpipe/distributed/world/store_text.h"
 
 namespace gpipe::internal {
@@ -22,16 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{10};
-
-// Returns the result of `part`; a LinkError becomes a c10::DistNetworkError.
-template <typename Part>
-auto with_c10_errors(Part part) {
-  try {
-    return part();
-  } catch (const LinkError& error) {
-    C10_THROW_ERROR(DistNetworkError, error.what());
-  }
-}
 
 class SecuredStore final : public c10d::Store {
  public:
@@ -108,68 +94,11 @@ class SecuredStore final : public c10d::Store {
   const Call call_;
 };
 
-class SecuredWork final : public c10d::Work {
- public:
-  SecuredWork(int rank, c10d::OpType type, std::shared_ptr<Transfer> transfer)
-      : c10d::Work(rank, type), transfer_(std::move(transfer)) {}
-
-  bool isCompleted() override { return transfer_->is_over(); }
-
-  bool wait(milliseconds timeout) override {
-    return with_c10_errors([&] {
-      return transfer_->wait(timeout == kNoTimeout
-                                 ? std::nullopt
-                                 : std::optional<milliseconds>(timeout));
-    });
-  }
-
-  void abort() override { transfer_->abort(); }
-
- private:
-  const std::shared_ptr<Transfer> transfer_;
-};
-
-const at::Tensor& checked(const std::vector<at::Tensor>& tensors) {
-  TORCH_CHECK_VALUE(
-      tensors.size() == 1 && tensors[0].is_cpu() && tensors[0].is_contiguous(),
-      "a message is one contiguous tensor on the CPU");
-  return tensors[0];
-}
-
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> secured_store(
     std::function<StoreReply(const StoreRequest&)> call) {
   return c10::make_intrusive<SecuredStore>(std::move(call));
-}
-
-SecuredGroup::SecuredGroup(MeshOptions options)
-    : c10d::Backend(options.rank, options.size), mesh_(with_c10_errors([&] {
-        return std::make_unique<Mesh>(std::move(options));
-      })) {}
-
-SecuredGroup::~SecuredGroup() = default;
-
-c10::intrusive_ptr<c10d::Work> SecuredGroup::send(
-    std::vector<at::Tensor>& tensors, int to, int tag) {
-  const at::Tensor bytes = checked(tensors);
-  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
-    return c10::make_intrusive<SecuredWork>(
-        rank_, c10d::OpType::SEND,
-        mesh_->link(to).send(tag, bytes.const_data_ptr(), bytes.nbytes(),
-                             std::make_shared<at::Tensor>(bytes)));
-  });
-}
-
-c10::intrusive_ptr<c10d::Work> SecuredGroup::recv(
-    std::vector<at::Tensor>& tensors, int from, int tag) {
-  const at::Tensor bytes = checked(tensors);
-  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
-    return c10::make_intrusive<SecuredWork>(
-        rank_, c10d::OpType::RECV,
-        mesh_->link(from).receive(tag, bytes.mutable_data_ptr(), bytes.nbytes(),
-                                  std::make_shared<at::Tensor>(bytes)));
-  });
 }
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/links/tls_socket.h"
+#include "gpipe/distributed/links/socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -66,10 +66,9 @@ std::string peer_of(int socket) {
   return (address.ss_family == AF_INET6 ? "[" + text + "]" : text) + ":" + port;
 }
 
-void TlsSocket::Free::operator()(SSL* ssl) const { ::SSL_free(ssl); }
+void Socket::Free::operator()(SSL* ssl) const { ::SSL_free(ssl); }
 
-TlsSocket::TlsSocket(Descriptor socket, const Credentials& credentials,
-                     TlsRole role)
+Socket::Socket(Descriptor socket, const Credentials& credentials, TlsRole role)
     : socket_(std::move(socket)),
       ssl_(credentials.new_ssl(role)),
       credentials_(&credentials),
@@ -78,20 +77,21 @@ TlsSocket::TlsSocket(Descriptor socket, const Credentials& credentials,
   ::fcntl(fd(), F_SETFL, ::fcntl(fd(), F_GETFL) | O_NONBLOCK);
   const int yes = 1;
   ::setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  if (::SSL_set_fd(ssl_.get(), fd()) != 1) {
+  if (ssl_ && ::SSL_set_fd(ssl_.get(), fd()) != 1) {
     throw LinkError(LinkError::Cause::kNetwork, take_tls_error());
   }
 }
 
-TlsSocket::TlsSocket(TlsSocket&&) noexcept = default;
-TlsSocket& TlsSocket::operator=(TlsSocket&&) noexcept = default;
+Socket::Socket(Socket&&) noexcept = default;
+Socket& Socket::operator=(Socket&&) noexcept = default;
 
-TlsSocket::~TlsSocket() {
-  if (ssl_ && is_ready_ && !is_broken_) ::SSL_shutdown(ssl_.get());
+Socket::~Socket() {
+  if (!ssl_) return;
+  if (is_ready_ && !is_broken_) ::SSL_shutdown(ssl_.get());
   ::ERR_clear_error();
 }
 
-TlsSocket::Status TlsSocket::status(int result, const char* call) {
+Socket::Status Socket::status(int result, const char* call) {
   const int number = errno;
   const int error = ::SSL_get_error(ssl_.get(), result);
   if (error == SSL_ERROR_WANT_READ) return Status::kNeedsRead;
@@ -103,16 +103,9 @@ TlsSocket::Status TlsSocket::status(int result, const char* call) {
       (error == SSL_ERROR_SYSCALL && (number == 0 || number == ECONNRESET)) ||
       (ERR_GET_LIB(reason) == ERR_LIB_SSL &&
        ERR_GET_REASON(reason) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
-  if (is_end) {
+  if (is_end || error == SSL_ERROR_SYSCALL) {
     ::ERR_clear_error();
-    throw LinkError(LinkError::Cause::kNetwork,
-                    "Connection closed by peer " + peer_);
-  }
-  if (error == SSL_ERROR_SYSCALL) {
-    ::ERR_clear_error();
-    throw LinkError(
-        LinkError::Cause::kNetwork,
-        std::string(call) + " " + peer_ + ": " + std::strerror(number));
+    fail(call, is_end ? 0 : number);
   }
   std::string what = meaning(reason);
   const long verified = ::SSL_get_verify_result(ssl_.get());
@@ -126,7 +119,24 @@ TlsSocket::Status TlsSocket::status(int result, const char* call) {
                   std::string(call) + " with " + peer_ + ": " + what);
 }
 
-TlsSocket::Status TlsSocket::handshake() {
+// `number`: of the system's error; 0 if the connection has been closed.
+void Socket::fail(const char* call, int number) {
+  is_broken_ = true;
+  throw LinkError(LinkError::Cause::kNetwork,
+                  number == 0 ? "Connection closed by peer " + peer_
+                              : std::string(call) + " " + peer_ + ": " +
+                                    std::strerror(number));
+}
+
+Socket::Status Socket::plain_status(ssize_t result, Status wait,
+                                    const char* call) {
+  if (result < 0 && (errno == EAGAIN || errno == EINTR)) return wait;
+  const bool is_end = result == 0 || errno == ECONNRESET || errno == EPIPE;
+  fail(call, is_end ? 0 : errno);
+}
+
+Socket::Status Socket::handshake() {
+  if (!ssl_) return Status::kDone;
   ::ERR_clear_error();
   errno = 0;
   const int result = ::SSL_do_handshake(ssl_.get());
@@ -135,18 +145,31 @@ TlsSocket::Status TlsSocket::handshake() {
   return Status::kDone;
 }
 
-TlsSocket::Status TlsSocket::read(void* to, std::size_t size,
-                                  std::size_t& done) {
+Socket::Status Socket::read(void* to, std::size_t size, std::size_t& done) {
   done = 0;
+  if (!ssl_) {
+    const ssize_t result = ::recv(fd(), to, size, 0);
+    if (result <= 0) return plain_status(result, Status::kNeedsRead, "reading");
+    done = static_cast<std::size_t>(result);
+    return Status::kDone;
+  }
   ::ERR_clear_error();
   errno = 0;
   const int result = ::SSL_read_ex(ssl_.get(), to, size, &done);
   return result == 1 ? Status::kDone : status(result, "reading");
 }
 
-TlsSocket::Status TlsSocket::write(const void* from, std::size_t size,
-                                   std::size_t& done) {
+Socket::Status Socket::write(const void* from, std::size_t size,
+                             std::size_t& done) {
   done = 0;
+  if (!ssl_) {
+    const ssize_t result = ::send(fd(), from, size, MSG_NOSIGNAL);
+    if (result <= 0) {
+      return plain_status(result, Status::kNeedsWrite, "writing");
+    }
+    done = static_cast<std::size_t>(result);
+    return Status::kDone;
+  }
   ::ERR_clear_error();
   errno = 0;
   const int result = ::SSL_write_ex(ssl_.get(), from, size, &done);
@@ -158,12 +181,12 @@ TlsSocket::Status TlsSocket::write(const void* from, std::size_t size,
   return Status::kDone;
 }
 
-void TlsSocket::shut_down() {
+void Socket::shut_down() {
   is_broken_ = true;
   ::shutdown(fd(), SHUT_RDWR);
 }
 
-Credentials::Proof TlsSocket::proof(TlsRole role) const {
+Credentials::Proof Socket::proof(TlsRole role) const {
   return credentials_->proof(ssl_.get(), role);
 }
 

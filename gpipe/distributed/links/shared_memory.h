@@ -1,0 +1,64 @@
+// Memory that two processes of one machine share. No LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "gpipe/processes/descriptor.h"
+
+namespace gpipe::internal {
+
+// Two rings of bytes, one for each direction between two processes. It says
+// nothing about what a ring contains: the two ends tell each other by other
+// means how much has been written and read, in a way that orders memory (a
+// socket does).
+//
+// One process makes the memory and tells the other one its place; the other one
+// maps it by /proc. That works between processes of one user on one machine who
+// see each other's processes. The memory has no name in a file system, and ends
+// with its last process.
+class SharedMemory {
+ public:
+  // The bytes of a ring. Rings that fit the second-level cache are the fastest.
+  static constexpr std::size_t kRing = std::size_t{1} << 20;
+
+  // Where a process has the memory open. `process` 0: nowhere.
+  struct Place {
+    int32_t process = 0, file = 0;
+  };
+
+  // Returns new memory, or null if the system has none. `token`: a random
+  // number by which open() recognises the memory.
+  static std::unique_ptr<SharedMemory> make(uint64_t token);
+
+  // Returns the memory at the place that another process has told, or null if
+  // there is none that this process may map, or if it was made with another
+  // token. Never blocks.
+  static std::unique_ptr<SharedMemory> open(const Place& place, uint64_t token);
+
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // Returns the place until close_file(), after which only the processes that
+  // have mapped the memory have it.
+  Place place() const;
+  void close_file() { file_.close(); }
+
+  // Copies bytes into the ring of this end, or out of that of the other end.
+  // `at`: how many bytes were written or read before. `size`: at most kRing.
+  void write(uint64_t at, const void* from, std::size_t size);
+  void read(uint64_t at, void* to, std::size_t size) const;
+
+ private:
+  struct Layout;
+  SharedMemory(Descriptor file, Layout* memory, bool is_maker);
+  static Layout* map(const Descriptor& file);
+
+  Descriptor file_;
+  Layout* const memory_;
+  const bool is_maker_;
+};
+
+}  // namespace gpipe::internal

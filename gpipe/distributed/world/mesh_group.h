@@ -1,0 +1,54 @@
+// c10d's group of ranks over a mesh of connections.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "gpipe/distributed/links/mesh.h"
+#include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/world/admission.h"
+#include "gpipe/distributed/world/world_options.h"
+
+namespace gpipe::internal {
+
+// A c10d backend with sends and receives over connections that are made when
+// they are first used (mesh.h), and without collective operations. Errors of
+// Mesh and of transfers are c10::DistNetworkErrors. A wait() without a timeout
+// has no limit once there is a connection. Thread-safe.
+class MeshGroup final : public c10d::Backend {
+ public:
+  explicit MeshGroup(MeshOptions options);
+  ~MeshGroup() override;
+
+  const std::string getBackendName() const override { return "gpipe"; }
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
+                                      int from, int tag) override;
+
+  // Returns the link with another rank, for PeerLink::hold(), or null if it
+  // cannot be connected. The group must outlive its use.
+  PeerLink* link_with(int rank);
+
+  // See Mesh::stop_connecting().
+  void stop_connecting() { mesh_->stop_connecting(); }
+
+ private:
+  const std::unique_ptr<Mesh> mesh_;
+};
+
+// Returns a group of all ranks, which tell each other by `store` where they
+// listen: each at its address `own`. Throws c10::DistNetworkError.
+c10::intrusive_ptr<MeshGroup> mesh_group(const WorldOptions& options,
+                                         const Admission& admission,
+                                         c10::intrusive_ptr<c10d::Store> store,
+                                         const std::string& own);
+
+}  // namespace gpipe::internal
