@@ -21,7 +21,6 @@ _FROM_THIS_TREE = {
     "com_github_nlohmann_json": "third_party/nlohmann_json",
     "com_google_absl": "third_party/absl",
     "com_google_googletest": "third_party/googletest",
-    "gloo": "third_party/gloo",
     "libjpeg": "third_party/libjpeg",
     "libpng": "third_party/libpng",
     "openssl": "third_party/openssl",

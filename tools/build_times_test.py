@@ -19,7 +19,7 @@ ACTIONS = [
     ("Testing //gpipe:skip_test_cpu (shard 1 of 2)", 2.0),
     ("Testing //gpipe:skip_test_cpu (shard 2 of 2)", 3.0),
     ("Testing //gpipe/testing/simulated:queue_test", 1.0),
-    ("Executing genrule @gloo//:config", 0.5),
+    ("Executing genrule @libpng//:config", 0.5),
     ("Creating runfiles tree bazel-out/k8-opt/bin/data/text/x.runfiles", 0.25),
     ("Workspace status.txt", 0.25),
 ]
@@ -52,7 +52,7 @@ ONE_BUILD = """\
 | gpipe | compile | 1 | 3.0 | 17.6% |
 | gpipe | link | 1 | 1.0 | 5.9% |
 | gpipe/testing | test | 1 | 1.0 | 5.9% |
-| external/gloo | other | 1 | 0.5 | 2.9% |
+| external/libpng | other | 1 | 0.5 | 2.9% |
 | (root) | other | 1 | 0.2 | 1.5% |
 | data/text | other | 1 | 0.2 | 1.5% |
 

@@ -12,12 +12,12 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Messages between two processes over Gloo's loopback: 16 MiB take 9 to 16 ms
-// (docs/results/peers.md).
-constexpr double kLatency = 1e-4, kBandwidth = 1.2e9;
-// Each message takes CPU time of both processes besides: some 0.7 ms together
-// for 256 KiB of the MLP (408 ms with 56 messages beside 373 ms with 8).
-constexpr double kOverhead = 3.5e-4;
+// Messages between two processes of a machine, through shared memory
+// (docs/results/processes.md).
+constexpr double kLatency = 1e-4, kBandwidth = 4e9;
+// Each message takes CPU time of both processes besides: some 0.45 ms together
+// for 256 KiB of the MLP (390 ms with 56 messages, 364 ms in one process).
+constexpr double kOverhead = 2.2e-4;
 
 }  // namespace
 

@@ -55,7 +55,7 @@ const std::string kEngineHelp =
     gpipe::join(gpipe::schedule_names(), ", ") + ".";
 DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
-            "Run every partition in a process of its own, over Gloo. --engine "
+            "Run every partition in a process of its own. --engine "
             "must be a schedule.");
 DEFINE_string(balance, "32,32", "Layers per partition.");
 DEFINE_int64(microbatches, 4, "Micro-batches per step.");

@@ -355,7 +355,7 @@ TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
       }
     }
   }
-  EXPECT_GE(found, 4);  // the store, and Gloo on each rank
+  EXPECT_GE(found, 1);  // the store; other ports are closed as soon as possible
   EXPECT_EQ(bits_of(running.wait()), bits);
   for (const int each : sockets) ::close(each);
 }

@@ -207,7 +207,7 @@ const RankProgramEntry kHandledPipe("handled pipe", [] {
   return is_broken_pipe_an_error() && pipes_broken == 1 ? 0 : 1;
 });
 
-// Gloo makes such writes to a rank that has just died.
+// OpenSSL makes such writes to a rank that has just died.
 TEST(Fault, ABrokenPipeDoesNotEndTheProcess) {
   for (const std::string program : {"pipe", "handled pipe"}) {
     expect_all_ok(Ranks(program, 2).wait(seconds(30)));

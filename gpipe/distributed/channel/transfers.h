@@ -10,7 +10,7 @@ enum class Transfers {
   // The default, which means kHost. Direct transfers have never run on two
   // GPUs, so a program gets them only if it asks for kDirect.
   kAuto,
-  // Through the memory of the hosts, over Gloo.
+  // Through the memory of the hosts.
   kHost,
   // From accelerator to accelerator: over NCCL between CUDA devices, in a
   // program that is built with --config=cuda and with nccl.h. Else the

@@ -49,8 +49,7 @@ class Transport {
                        const World::Action& action) = 0;
 };
 
-// The host transport: from CPU to CPU, over the connections of the world
-// (Gloo).
+// The host transport: from CPU to CPU, over the connections of the world.
 class HostTransport final : public Transport {
  public:
   explicit HostTransport(World& world) : world_(world) {}

@@ -1,8 +1,8 @@
 // The wire format: the header before the tensors of a message.
 //
 // send and recv of c10d transfer bytes without a description. If a message has
-// another length than the receiver expects, the receiver's process ends (Gloo).
-// If it has another dtype, the bytes are misread. So a message has three parts:
+// another length than the receiver expects, the connection breaks. If it has
+// another dtype, the bytes are misread. So a message has three parts:
 //
 // 1. A header of kHeaderBytes bytes, a length that both sides know.
 //

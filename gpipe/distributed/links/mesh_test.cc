@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <map>
 #include <memory>
@@ -21,7 +23,9 @@
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/links/socket.h"
 #include "gpipe/distributed/links/store_server.h"
 #include "gpipe/distributed/links/testing/refusal_log.h"
 #include "gpipe/processes/connections.h"
@@ -38,8 +42,10 @@ using Clock = std::chrono::steady_clock;
 // The meshes of all ranks, in one process.
 class Meshes {
  public:
-  explicit Meshes(int size, std::shared_ptr<const Credentials> credentials =
-                                with_secret(kSecret)) {
+  explicit Meshes(
+      int size,
+      std::shared_ptr<const Credentials> credentials = with_secret(kSecret),
+      bool shares_memory = true) {
     std::vector<std::future<std::unique_ptr<Mesh>>> futures;
     for (int rank = 0; rank < size; ++rank) {
       MeshOptions options;
@@ -49,6 +55,7 @@ class Meshes {
       options.credentials = credentials;
       options.refusals = log.refusals;
       options.timeout = seconds(30);
+      options.shares_memory = shares_memory;
       options.tell = [this, rank](const std::string& text) {
         std::lock_guard<std::mutex> lock(mutex_);
         places_[rank] = text;
@@ -96,10 +103,31 @@ Bytes message(std::size_t size, int from, int tag) {
   return bytes;
 }
 
-TEST(MeshTest, MessagesArriveWhole) {
-  const std::vector<std::size_t> sizes = {0,     1,     1000,  16367,
-                                          16368, 16369, 40000, 3000000};
-  Meshes all(3);
+// Returns how often this process has mapped the memory of a link.
+int count_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("gpipe-link") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+struct Kind {
+  bool is_secured, shares_memory;
+};
+
+class MeshOfKind : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(MeshOfKind, MessagesArriveWhole) {
+  const std::vector<std::size_t> sizes = {0,     1,      1000,    4095,
+                                          4096,  16367,  16368,   16369,
+                                          40000, 300000, 1048577, 3000000};
+  Meshes all(3,
+             GetParam().is_secured
+                 ? with_secret(kSecret)
+                 : std::make_shared<const Credentials>(Identity{}),
+             GetParam().shares_memory);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -137,6 +165,97 @@ TEST(MeshTest, MessagesArriveWhole) {
   }
   for (auto& each : ranks) each.join();
   EXPECT_EQ(all.log.text(), "");
+  // Both ends of three links are in this process.
+  EXPECT_EQ(count_shared_memory(), GetParam().shares_memory ? 6 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, MeshOfKind,
+                         ::testing::Values(Kind{false, false},
+                                           Kind{false, true}, Kind{true, false},
+                                           Kind{true, true}));
+
+TEST(MeshTest, HeldFramesLeaveTogetherInTheirOrder) {
+  Meshes all(2);
+  PeerLink &from = all.link(1, 0), &to = all.link(0, 1);
+  Bytes first(100000, 1), second(10, 2), got_first(100000), got_second(10);
+  const auto receive_first =
+      to.receive(1, got_first.data(), got_first.size(), nullptr);
+  const auto receive_second =
+      to.receive(2, got_second.data(), got_second.size(), nullptr);
+  from.hold();
+  from.hold();
+  const auto send_first = from.send(1, first.data(), first.size(), nullptr);
+  const auto send_second = from.send(2, second.data(), second.size(), nullptr);
+  from.release();
+  EXPECT_THAT(text_of_error([&] { receive_second->wait(milliseconds(20)); }),
+              HasSubstr("timed out after 20 ms"));
+  from.release();
+  EXPECT_TRUE(receive_second->wait(seconds(20)));
+  EXPECT_TRUE(receive_first->is_over());  // it left before
+  EXPECT_TRUE(receive_first->wait(seconds(20)));
+  EXPECT_EQ(got_first, first);
+  EXPECT_EQ(got_second, second);
+}
+
+// Connects to rank 0 of `all` as rank 1, sends a frame, and returns the error
+// of a receive on rank 0.
+std::string error_after_frame(Meshes& all, uint32_t kind, uint64_t bytes) {
+  const std::string place = all.place(0);
+  const std::size_t space = place.find(' ');
+  const uint64_t token = std::stoull(place.substr(place.rfind(' ')));
+  const Credentials open{Identity{}};
+  Socket socket = connect_to(kAddress, std::stoi(place.substr(space)), open,
+                             Hello{1, 0, token}, Clock::now() + seconds(20));
+  Bytes memory(10);
+  const auto receive =
+      all.link(0, 1).receive(0, memory.data(), memory.size(), nullptr);
+  struct {
+    uint32_t kind;
+    int32_t tag = 0;
+    uint64_t bytes;
+  } const frame{kind, 0, bytes};
+  std::size_t done = 0;
+  EXPECT_EQ(socket.write(&frame, sizeof frame, done), Socket::Status::kDone);
+  EXPECT_EQ(done, sizeof frame);
+  return text_of_error([&] { receive->wait(seconds(20)); });
+}
+
+TEST(MeshTest, FramesThatCannotBeAreErrors) {
+  const auto open = std::make_shared<const Credentials>(Identity{});
+  const auto error = [&](uint32_t kind, uint64_t bytes) {
+    Meshes all(2, open);
+    return error_after_frame(all, kind, bytes);
+  };
+  // The other end has offered no memory.
+  EXPECT_THAT(error(3, 10), HasSubstr("which has no such memory"));
+  EXPECT_THAT(error(4, 1),
+              HasSubstr("1 bytes of shared memory, of 0 that were there"));
+  EXPECT_THAT(error(5, 0), HasSubstr("a frame of kind 5"));
+  EXPECT_THAT(error(2, 11), HasSubstr("11 more bytes"));
+}
+
+TEST(MeshTest, StrangersAtAnOpenPortAreRefused) {
+  Meshes all(2, std::make_shared<const Credentials>(Identity{}));
+  const std::string place = all.place(0);
+  const int port = std::stoi(place.substr(place.find(' ')));
+  const Credentials open{Identity{}};
+  const auto connect = [&](const Hello& hello) {
+    connect_to(kAddress, port, open, hello, Clock::now() + milliseconds(50));
+  };
+  // A rank of another start, and one with a secret.
+  EXPECT_NE(text_of_error([&] { connect({1, 0, 7}); }), "no exception");
+  EXPECT_TRUE(all.log.has("rank 1 is of another start of this world"));
+  EXPECT_NE(text_of_error([&] {
+              connect_to(kAddress, port, *with_secret(kSecret), {1, 0, 0},
+                         Clock::now() + milliseconds(50));
+            }),
+            "no exception");
+  EXPECT_TRUE(all.log.has("it is not this version of gpipe"));
+  Bytes bytes(10, 1), got(10);
+  const auto send = all.link(1, 0).send(1, bytes.data(), 10, nullptr);
+  EXPECT_TRUE(
+      all.link(0, 1).receive(1, got.data(), 10, nullptr)->wait(seconds(20)));
+  EXPECT_EQ(got, bytes);
 }
 
 TEST(MeshTest, AMessageOfAnotherLengthIsAnErrorOnBothSides) {

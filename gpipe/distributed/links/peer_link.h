@@ -114,6 +114,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
     std::size_t left() const { return transfer->bytes_ - transfer->done_; }
   };
+  // What a thread that sends writes itself; the mesh's thread does the rest.
+  static constexpr std::size_t kInline = 64 << 10;
   // What is sent at once: a TLS record.
   static constexpr std::size_t kRecord = 16384;
 

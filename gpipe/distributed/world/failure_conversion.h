@@ -9,9 +9,8 @@
 
 namespace gpipe::internal {
 
-// Returns the first line of the text of an exception of LibTorch or Gloo,
-// without a backtrace and without the source location that Gloo's texts begin
-// with.
+// Returns the first line of the text of an exception of LibTorch, without a
+// backtrace and without the source location that some texts begin with.
 std::string reason_of(const std::exception& error);
 
 // Returns the whole text of an exception without a backtrace, for other ranks.

@@ -18,12 +18,11 @@ namespace {
 
 // The tag of all messages.
 constexpr int kTag = 1;
-// The size of all messages. It is fixed, because Gloo ends a process that
-// receives a message of an unexpected length.
+// The size of all messages. It is fixed, because a message of another length
+// than expected breaks the connection.
 constexpr int64_t kBytes = 4096;
 // The most heartbeats sent to a rank that does not answer. A rank that stands
-// still receives nothing, and its sends must be kept: Gloo holds a send by a
-// weak pointer and never gets past one that is gone.
+// still receives nothing, and its sends are kept until it does.
 constexpr int kUnanswered = 16;
 // How many sends are kept besides one for each rank, whose leaving is passed
 // on. Older ones are complete, since no more messages can be pending than the

@@ -19,10 +19,10 @@ struct Tags {
   int words;            // of texts at the beginning and the end of a step
   int sums;             // of sums of gradients over replicas, during a step
 
-  // Returns the tag of a payload of `bytes` bytes with dtype `type`. Gloo ends
-  // the receiver's process if a message has another length than the receiver
-  // expects. So the tag depends on length and dtype, and a payload that was
-  // announced differently never arrives.
+  // Returns the tag of a payload of `bytes` bytes with dtype `type`. A message
+  // of another length than the receiver expects breaks the connection, and one
+  // of another dtype would be misread. So the tag depends on length and dtype,
+  // and a payload that was announced differently never arrives.
   int payload_of(int64_t bytes, at::ScalarType type) const;
 };
 

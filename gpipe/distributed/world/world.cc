@@ -27,10 +27,9 @@
 namespace gpipe {
 namespace {
 
-// Ignores SIGPIPE, unless it has a handler. Gloo writes to its sockets such
+// Ignores SIGPIPE, unless it has a handler. OpenSSL writes to its sockets such
 // that a peer that has just closed its connection ends this process by SIGPIPE,
-// instead of causing an error. (Python, for which Gloo was made, ignores the
-// signal.)
+// instead of causing an error.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 &&

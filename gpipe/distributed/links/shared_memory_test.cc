@@ -1,0 +1,64 @@
+// Two ends of a link share memory only if it is theirs.
+#include "gpipe/distributed/links/shared_memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "gpipe/processes/descriptor.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr uint64_t kToken = 17;
+
+TEST(SharedMemoryTest, EachEndReadsWhatTheOtherOneWrites) {
+  const auto one = SharedMemory::make(kToken);
+  ASSERT_TRUE(one);
+  const auto other = SharedMemory::open(one->place(), kToken);
+  ASSERT_TRUE(other);
+  one->close_file();
+  const std::string there(1000, 'a'), back(1000, 'b');
+  // Across the end of the ring.
+  const uint64_t at = 3 * SharedMemory::kRing - 400;
+  one->write(at, there.data(), there.size());
+  other->write(at, back.data(), back.size());
+  std::string got(1000, ' ');
+  other->read(at, got.data(), got.size());
+  EXPECT_EQ(got, there);
+  one->read(at, got.data(), got.size());
+  EXPECT_EQ(got, back);
+}
+
+TEST(SharedMemoryTest, OpensOnlyMemoryThatWasMadeWithTheToken) {
+  const auto memory = SharedMemory::make(kToken);
+  ASSERT_TRUE(memory);
+  const SharedMemory::Place place = memory->place();
+  EXPECT_FALSE(SharedMemory::open(place, kToken + 1));
+  EXPECT_FALSE(SharedMemory::open({place.process, place.file + 1000}, kToken));
+  EXPECT_FALSE(SharedMemory::open({0, place.file}, kToken));
+  EXPECT_FALSE(SharedMemory::open({place.process, -1}, kToken));
+  memory->close_file();
+  EXPECT_FALSE(SharedMemory::open(place, kToken));
+}
+
+TEST(SharedMemoryTest, OpensNoOtherFiles) {
+  const int process = ::getpid();
+  std::FILE* const file = std::tmpfile();
+  EXPECT_FALSE(SharedMemory::open({process, ::fileno(file)}, kToken));
+  std::fclose(file);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_FALSE(SharedMemory::open({process, ends[0]}, kToken));
+  for (const int end : ends) ::close(end);
+  // Memory that could be made smaller.
+  const Descriptor loose(::memfd_create("loose", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(loose.get(), 4 << 20), 0);
+  EXPECT_FALSE(SharedMemory::open({process, loose.get()}, kToken));
+}
+
+}  // namespace
+}  // namespace gpipe::internal
