@@ -119,10 +119,15 @@ def _engines():
                 against=f"{against}/{mode}",
                 default=False,
             )
-    # The choice of our plan(), with a process per partition.
-    entries["processes-plan/never"] = Engine(
-        ("--processes",), against="processes-plan/never", default=False, planned=True
-    )
+    # The choice of our plan(), in one process, and with a process per partition.
+    for name, flags in [
+        ("threads", ()),
+        ("processes", ("--processes",)),
+        ("sockets", ("--processes", "--shared_memory=false")),
+    ]:
+        entries[f"{name}-plan/never"] = Engine(
+            flags, against="processes-plan/never", default=False, planned=True
+        )
     for name, stages_per_rank in [("zb", 1), ("interleaved1f1b", 2), ("zb2", 2), ("zbv", 2)]:
         add(f"pipelining-{name}", "never", "processes-plan", False, stages_per_rank)
     for name, against in [("pipelining-gpipe", "gpipe"), ("pipelining-1f1b", "1f1b")]:
@@ -137,7 +142,10 @@ def _engines():
     return entries
 
 
-OURS = ["gpipe", "1f1b", "processes-fill-drain", "processes-1f1b", "processes-plan"]
+OURS = [
+    *("gpipe", "1f1b", "processes-fill-drain", "processes-1f1b"),
+    *("threads-plan", "processes-plan", "sockets-plan"),
+]
 ENGINES = _engines()
 
 

@@ -57,6 +57,8 @@ DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own. --engine "
             "must be a schedule.");
+DEFINE_bool(shared_memory, true,
+            "With --processes: send messages through shared memory.");
 DEFINE_string(balance, "32,32", "Layers per partition.");
 DEFINE_int64(microbatches, 4, "Micro-batches per step.");
 DEFINE_string(checkpoint, "never",
@@ -274,6 +276,7 @@ WorldOptions world_options() {
   // Long timeouts, since the ranks wait while other engines run their steps.
   options.timeout = std::chrono::hours(1);
   options.heartbeat_timeout = std::chrono::minutes(10);
+  options.shares_memory = FLAGS_shared_memory;
   return options;
 }
 
