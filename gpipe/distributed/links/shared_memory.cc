@@ -49,13 +49,16 @@ std::unique_ptr<SharedMemory> SharedMemory::open(const Place& place,
   if (place.process <= 0 || place.file < 0) return nullptr;
   const std::string path = "/proc/" + std::to_string(place.process) + "/fd/" +
                            std::to_string(place.file);
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  // The place may be a lie: a device must not even be opened.
   struct stat status {};
-  // Only such memory has seals.
-  if (file.get() < 0 || ::fcntl(file.get(), F_GET_SEALS) != kSeals ||
-      ::fstat(file.get(), &status) != 0 ||
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_size != static_cast<off_t>(sizeof(Layout)) ||
       status.st_uid != ::geteuid()) {
+    return nullptr;
+  }
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  // Only memory has seals.
+  if (file.get() < 0 || ::fcntl(file.get(), F_GET_SEALS) != kSeals) {
     return nullptr;
   }
   Layout* const memory = map(file);
