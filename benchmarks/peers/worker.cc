@@ -284,17 +284,10 @@ WorldOptions world_options() {
 void follow() {
   Rank rank(World::connect(world_options()), plan_of_flags());
   rank.parameters();
-  while (true) {
-    switch (rank.hear()) {
-      case Rank::Word::kStop:
-        return;
-      case Rank::Word::kStep:
-        rank.step();
-        break;
-      case Rank::Word::kPeak:
-        rank.peak_mib();
-        break;
-    }
+  Rank::Word word;
+  while ((word = rank.hear()) != Rank::Word::kStop) {
+    if (word == Rank::Word::kStep) rank.step();
+    if (word == Rank::Word::kPeak) rank.peak_mib();
   }
 }
 
