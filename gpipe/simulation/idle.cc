@@ -43,7 +43,7 @@ std::vector<Block> blocks_of(const std::vector<Span>& spans) {
 
 // The input for which a block waited: the output of an action, and its copy.
 struct Awaited {
-  static constexpr int kNothing = -1, kElsewhere = -2;
+  static constexpr int kNothing = -1, kRemote = -2;
   int rank = kNothing;         // the rank of the action
   double made = 0, there = 0;  // when the action ended, and the copy arrived
   double from_host = 0;        // when the rank's own copies from its host ended
@@ -78,7 +78,7 @@ class Explainer {
     for (const Transfer& each : timeline.transfers) {
       const auto [found, is_first] = arrivals_.try_emplace(
           key_of(each.action, each.to),
-          Awaited{Awaited::kElsewhere, each.start, each.end});
+          Awaited{Awaited::kRemote, each.start, each.end});
       if (is_first) continue;
       found->second.made = std::min(found->second.made, each.start);
       found->second.there = std::max(found->second.there, each.end);
@@ -155,21 +155,21 @@ class Explainer {
   // had `awaited`.
   void explain_gap(std::size_t rank, const Awaited& awaited, double from,
                    double to, std::size_t depth) {
-    const bool in_another_process = awaited.rank == Awaited::kElsewhere;
-    const bool elsewhere =
+    const bool in_another_process = awaited.rank == Awaited::kRemote;
+    const bool from_another_rank =
         in_another_process ||
         (awaited.rank >= 0 && static_cast<std::size_t>(awaited.rank) != rank);
-    if (elsewhere && from < awaited.made) {
+    if (from_another_rank && from < awaited.made) {
       const double until = std::min(to, awaited.made);
       if (in_another_process) {
-        add(from, until, IdleCause::kElsewhere);
+        add(from, until, IdleCause::kRemote);
       } else {
         explain(awaited.rank, from, until, depth + 1);
       }
       from = until;
     }
     double copied = awaited.from_host;
-    if (elsewhere) copied = std::max(copied, awaited.there);
+    if (from_another_rank) copied = std::max(copied, awaited.there);
     const double until = std::clamp(copied, from, to);
     add(from, until, IdleCause::kTransfer);
     add(until, to, IdleCause::kOverhead);
@@ -325,7 +325,7 @@ constexpr std::array<Cause, 5> kCauses = {
      {"imbalance", &IdleParts::imbalance},
      {"transfer", &IdleParts::transfer},
      {"overhead", &IdleParts::overhead},
-     {"other processes", &IdleParts::elsewhere}}};
+     {"remote ranks", &IdleParts::remote}}};
 
 const Cause& entry_of(IdleCause cause) {
   return kCauses[static_cast<std::size_t>(cause)];
@@ -359,8 +359,8 @@ std::vector<IdleParts> idle_parts(const Timeline& timeline) {
 std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
   const bool whole =
       std::all_of(parts.begin(), parts.end(),
-                  [](const IdleParts& each) { return each.elsewhere == 0; });
-  // Without `elsewhere`, the last one, if it is 0 everywhere.
+                  [](const IdleParts& each) { return each.remote == 0; });
+  // Without `remote`, the last one, if it is 0 everywhere.
   const std::vector<Cause> causes(kCauses.begin(), kCauses.end() - whole);
   std::vector<std::vector<std::string>> rows{{"", "idle"}};
   for (const Cause& cause : causes) {
