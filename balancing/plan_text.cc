@@ -14,13 +14,6 @@ namespace {
 
 using Table = std::vector<std::vector<std::string>>;
 
-void print(std::ostream& stream, const Table& table) {
-  const std::string sides(table[0].size(), 'r');
-  for (const std::string& line : align_columns(table, sides)) {
-    stream << line << "\n";
-  }
-}
-
 // Returns what limits the partition: "time" if it is about as slow as the
 // slowest one, "memory" if its memory is almost full, both, or nothing.
 std::string bound_of(const Plan& plan, const PlannedPartition& partition) {
@@ -98,7 +91,7 @@ void print_families(std::ostream& stream, const Plan& plan) {
          each.offload ? "yes" : "no", seconds_text(each.step_seconds),
          difference_text(each.step_seconds, plan.step_seconds)});
   }
-  print(stream, table);
+  stream << columns_text(table, "r");
   for (const PlanAlternative& each : plan.alternatives) {
     stream << "with " << each.change << ": " << seconds_text(each.step_seconds)
            << " (" << difference_text(each.step_seconds, plan.step_seconds)
@@ -142,7 +135,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
                      bytes_text(each.memory_limit), percent_text(each.idle, 0),
                      percent_text(each.bubble_share, 0), bound_of(plan, each)});
   }
-  print(stream, table);
+  stream << columns_text(table, "r");
 
   if (plan.bound) {
     print_bound(stream, *plan.bound);
@@ -157,7 +150,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
                          ? "does not fit"
                          : seconds_text(each.step_seconds)});
   }
-  print(stream, tried);
+  stream << columns_text(tried, "r");
   return stream;
 }
 

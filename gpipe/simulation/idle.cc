@@ -382,12 +382,7 @@ std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
     for (const Cause& cause : causes) all.*cause.part += parts[r].*cause.part;
   }
   add("all", all);
-  std::string text;
-  for (const std::string& line :
-       align_columns(rows, std::string("l").append(rows[0].size() - 1, 'r'))) {
-    text += line + "\n";
-  }
-  return text;
+  return columns_text(rows, "lr");
 }
 
 }  // namespace gpipe
