@@ -27,11 +27,9 @@ void check_number(const char* name, double number) {
 }  // namespace
 
 void check_costs(const Costs& costs) {
-  check_list("forward", costs.forward);
-  check_list("backward", costs.backward);
-  check_list("backward_input", costs.backward_input);
-  check_list("backward_weight", costs.backward_weight);
-  check_list("recompute", costs.recompute);
+  for (const auto& [name, list] : internal::kActionCosts) {
+    check_list(name, costs.*list);
+  }
   check_list("boundary_bytes", costs.boundary_bytes);
   check_list("resident_bytes", costs.resident_bytes);
   check_list("activation_bytes", costs.activation_bytes);

@@ -1,6 +1,7 @@
 // The costs of the actions of a schedule: time, copies and memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -65,6 +66,19 @@ struct Costs {
 void check_costs(const Costs& costs);
 
 namespace internal {
+
+// The list of Costs for a kind of computation, with its name.
+struct ActionCost {
+  const char* name;
+  std::vector<double> Costs::*list;
+};
+// In the order of ActionKind.
+inline constexpr std::array<ActionCost, 5> kActionCosts = {
+    {{"forward", &Costs::forward},
+     {"backward", &Costs::backward},
+     {"backward_input", &Costs::backward_input},
+     {"backward_weight", &Costs::backward_weight},
+     {"recompute", &Costs::recompute}}};
 
 // Returns `list`, one of Costs, or `otherwise` if it is empty. Throws
 // std::invalid_argument, with the `name` of the list, if it lacks one of the

@@ -21,20 +21,9 @@ bool may_be_block(const Action& first, const Action& second) {
 // or bytes of O and L.
 std::pair<const char*, const std::vector<double>*> list_of(const Costs& costs,
                                                            ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return {"forward", &costs.forward};
-    case ActionKind::kBackward:
-      return {"backward", &costs.backward};
-    case ActionKind::kBackwardInput:
-      return {"backward_input", &costs.backward_input};
-    case ActionKind::kBackwardWeight:
-      return {"backward_weight", &costs.backward_weight};
-    case ActionKind::kRecompute:
-      return {"recompute", &costs.recompute};
-    case ActionKind::kOffload:
-    case ActionKind::kReload:
-      break;
+  if (is_compute(kind)) {
+    const auto& [name, list] = kActionCosts[static_cast<std::size_t>(kind)];
+    return {name, &(costs.*list)};
   }
   return costs.offload_bytes.empty()
              ? std::pair("activation_bytes", &costs.activation_bytes)

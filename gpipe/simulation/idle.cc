@@ -249,17 +249,11 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
     }
   }
   const auto stages = static_cast<std::size_t>(num_stages(schedule));
-  const auto mean = [&](ActionKind kind) {
-    const auto k = static_cast<std::size_t>(kind);
-    return std::vector<double>(stages,
-                               counts[k] > 0 ? seconds[k] / counts[k] : 0.0);
-  };
   Costs costs;
-  costs.forward = mean(ActionKind::kForward);
-  costs.backward = mean(ActionKind::kBackward);
-  costs.backward_input = mean(ActionKind::kBackwardInput);
-  costs.backward_weight = mean(ActionKind::kBackwardWeight);
-  costs.recompute = mean(ActionKind::kRecompute);
+  for (std::size_t k = 0; k < internal::kActionCosts.size(); ++k) {
+    (costs.*internal::kActionCosts[k].list)
+        .assign(stages, counts[k] > 0 ? seconds[k] / counts[k] : 0.0);
+  }
   const Timeline equal = simulate(schedule, costs);
   std::vector<std::vector<double>> gaps;
   for (const auto& spans : equal.ranks) {
