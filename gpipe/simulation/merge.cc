@@ -14,22 +14,20 @@ namespace {
 
 // Moves all times of a timeline to `by` seconds later.
 void shift(Timeline& timeline, double by) {
-  for (auto& spans : timeline.ranks) {
-    for (Span& each : spans) {
-      each.start += by;
-      each.end += by;
+  const auto shift_all = [by](auto& ranks) {
+    for (auto& list : ranks) {
+      for (auto& each : list) {
+        each.start += by;
+        each.end += by;
+      }
     }
-  }
+  };
+  shift_all(timeline.ranks);
+  shift_all(timeline.host_copies);
   for (Transfer& each : timeline.transfers) {
     each.start += by;
     each.sent += by;
     each.end += by;
-  }
-  for (auto& copies : timeline.host_copies) {
-    for (HostCopy& each : copies) {
-      each.start += by;
-      each.end += by;
-    }
   }
   for (auto& points : timeline.memory) {
     for (MemoryPoint& each : points) each.time += by;
