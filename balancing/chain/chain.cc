@@ -35,8 +35,7 @@ StageCost cost_of(const Chain& chain, const detail::SkipsByPop& skips,
 
 }  // namespace
 
-void keep_for(Chain& chain, ChainSchedule schedule,
-              ChainCheckpoint checkpoint) {
+void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint) {
   if (chain.devices.empty()) internal::refuse("there are no devices");
   if (chain.microbatches < 1) {
     internal::refuse("there are ", chain.microbatches,
@@ -51,8 +50,8 @@ void keep_for(Chain& chain, ChainSchedule schedule,
                                   ? std::min(partitions - j, chain.microbatches)
                                   : chain.microbatches;
     int64_t graphs = under_way;
-    if (checkpoint == ChainCheckpoint::kAlways) graphs = 1;
-    if (checkpoint == ChainCheckpoint::kExceptLast) {
+    if (checkpoint == Checkpoint::kAlways) graphs = 1;
+    if (checkpoint == Checkpoint::kExceptLast) {
       // In fill-drain the backward of the last micro-batch runs first.
       graphs = in_turns ? std::min<int64_t>(under_way, 2) : 1;
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "balancing/solver/infeasible.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::balancing {
 
@@ -63,9 +64,6 @@ struct Chain {
 // one backward in turns (PipeDream-flush, 1F1B).
 enum class ChainSchedule { kFillDrain, kOneForwardOneBackward };
 
-// Which micro-batches are checkpointed.
-enum class ChainCheckpoint { kAlways, kExceptLast, kNever };
-
 // Fills `graphs_kept` and `inputs_kept` from the devices and micro-batches of
 // `chain`.
 //
@@ -79,7 +77,7 @@ enum class ChainCheckpoint { kAlways, kExceptLast, kNever };
 //
 // Throws std::invalid_argument if there are no devices or if `microbatches` <
 // 1.
-void keep_for(Chain& chain, ChainSchedule schedule, ChainCheckpoint checkpoint);
+void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint);
 
 // The costs of one partition per micro-batch.
 struct StageCost {

@@ -44,7 +44,7 @@ std::vector<Recompute> recomputes_to_try(const Problem& problem) {
   std::vector<Recompute> result;
   const bool is_limited = has_limits(problem);
   for (const Recompute recompute : problem.recomputes) {
-    if (recompute == Recompute::kWhereNeeded && !is_limited) continue;
+    if (recompute == kWhereNeeded && !is_limited) continue;
     if (std::find(result.begin(), result.end(), recompute) == result.end()) {
       result.push_back(recompute);
     }
@@ -77,7 +77,7 @@ std::vector<Candidate> candidates(const Problem& problem) {
       for (const int64_t stages : stages_to_try(problem, name)) {
         for (const std::size_t workload : workloads) {
           for (const Recompute recompute : recomputes) {
-            if (offload && recompute != Recompute::kNever) continue;
+            if (offload && recompute != Checkpoint::kNever) continue;
             result.push_back({name, stages, workload, recompute, offload});
           }
         }
@@ -96,16 +96,7 @@ Schedule base_schedule(const Problem& problem, const Candidate& candidate) {
 }
 
 int64_t recomputed_microbatches(Recompute recompute, int64_t microbatches) {
-  switch (recompute) {
-    case Recompute::kExceptLast:
-      return microbatches - 1;
-    case Recompute::kAlways:
-      return microbatches;
-    case Recompute::kNever:
-    case Recompute::kWhereNeeded:
-      break;
-  }
-  return 0;
+  return recompute ? checkpointed_microbatches(*recompute, microbatches) : 0;
 }
 
 }  // namespace gpipe::balancing::planner

@@ -8,19 +8,6 @@
 namespace gpipe::balancing::planner {
 namespace {
 
-ChainCheckpoint for_chain(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kAlways:
-      return ChainCheckpoint::kAlways;
-    case Recompute::kExceptLast:
-      return ChainCheckpoint::kExceptLast;
-    case Recompute::kNever:
-    case Recompute::kWhereNeeded:
-      break;
-  }
-  return ChainCheckpoint::kNever;
-}
-
 Chain chain_of(const Problem& problem, const Workload& workload,
                bool recomputes) {
   Chain chain;
@@ -45,9 +32,7 @@ Chain chain_of(const Problem& problem, const Workload& workload,
   for (const SavedBytes& saved : workload.saved) {
     chain.layers[saved.savers[0]].saved_bytes += saved.bytes;
   }
-  for (const SkipBytes& skip : workload.skips) {
-    chain.skips.push_back({skip.stashed_by, skip.popped_by, skip.bytes});
-  }
+  chain.skips = workload.skips;
   return chain;
 }
 
@@ -57,7 +42,7 @@ std::optional<std::vector<int64_t>> chain_cut(const Problem& problem,
                                               const Candidate& candidate) {
   const bool fill_drain = candidate.schedule == "fill-drain";
   if ((!fill_drain && candidate.schedule != "1f1b") || candidate.offload ||
-      candidate.recompute == Recompute::kWhereNeeded) {
+      candidate.recompute == kWhereNeeded) {
     return std::nullopt;
   }
   const Workload& workload = problem.workloads[candidate.workload];
@@ -67,7 +52,7 @@ std::optional<std::vector<int64_t>> chain_cut(const Problem& problem,
   keep_for(chain,
            fill_drain ? ChainSchedule::kFillDrain
                       : ChainSchedule::kOneForwardOneBackward,
-           for_chain(candidate.recompute));
+           *candidate.recompute);
   try {
     return balance_chain(chain);
   } catch (const InfeasibleError&) {

@@ -138,7 +138,7 @@ bool Evaluator::fits(const std::vector<double>& peaks) const {
 }
 
 const std::vector<Held>& Evaluator::least_held(int rank) {
-  const char all = candidate_.recompute == Recompute::kWhereNeeded ? 1 : 0;
+  const char all = candidate_.recompute == kWhereNeeded ? 1 : 0;
   return held(rank, Recomputed(rank_of_stage_.size(), all));
 }
 
@@ -250,7 +250,7 @@ double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
   const double bound = lower_bound(table);
   if (bound >= enough) return bound;
   Recomputed recomputed(table.size());
-  if (candidate_.recompute == Recompute::kWhereNeeded) {
+  if (candidate_.recompute == kWhereNeeded) {
     if (!choose_recomputed(table, &recomputed)) return kInfinity;
   } else if (!candidate_.offload && has_limits(problem_) &&
              !fits(peaks(table, recomputed))) {
@@ -281,7 +281,7 @@ Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
   Prediction result;
   result.stages = table_of(balance);
   Recomputed recomputed(result.stages.size());
-  if (candidate_.recompute == Recompute::kWhereNeeded) {
+  if (candidate_.recompute == kWhereNeeded) {
     choose_recomputed(result.stages, &recomputed);
   }
   const Variant& variant = this->variant(recomputed);

@@ -75,7 +75,8 @@ TEST(EvaluatorTest, EqualsSimulateForAllSchedulesAndModes) {
   int seed = 0;
   for (const std::string& name : schedule_names()) {
     if (name == "forward-only") continue;
-    for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
+    for (const Recompute recompute :
+         {Checkpoint::kNever, Checkpoint::kAlways}) {
       SCOPED_TRACE(name + ", " + to_string(recompute));
       Dice dice(static_cast<unsigned>(++seed));
       Problem problem;
@@ -94,7 +95,7 @@ TEST(EvaluatorTest, EqualsSimulateForAllSchedulesAndModes) {
 
       const Prediction prediction = evaluator.predict(balance);
       Costs costs = costs_of(prediction.stages);
-      const bool all = recompute == Recompute::kAlways;
+      const bool all = recompute == Checkpoint::kAlways;
       for (std::size_t s = 0; s < balance.size(); ++s) {
         costs.input_bytes.push_back(prediction.stages.incoming[s]);
         costs.activation_bytes.push_back(

@@ -46,7 +46,7 @@ Problem make_problem(int64_t ranks, int64_t layers, int64_t gigabytes) {
   }
   problem.links = {{1e-5, 1e-11}};
   problem.schedules = training_schedule_names();
-  if (gigabytes > 0) problem.recomputes.push_back(Recompute::kWhereNeeded);
+  if (gigabytes > 0) problem.recomputes.push_back(kWhereNeeded);
   return problem;
 }
 

@@ -39,7 +39,7 @@ void check_workload(const Workload& workload) {
   for (std::size_t k = 0; k < workload.layers.size(); ++k) {
     check_layer(workload.layers[k], k);
   }
-  for (const SkipBytes& skip : workload.skips) {
+  for (const ChainSkip& skip : workload.skips) {
     if (skip.stashed_by >= 0 && skip.stashed_by < skip.popped_by &&
         skip.popped_by < layers && is_cost(skip.bytes)) {
       continue;
@@ -94,20 +94,6 @@ void check_ranks(const Problem& problem) {
 }
 
 }  // namespace
-
-const char* to_string(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNever:
-      return "never";
-    case Recompute::kExceptLast:
-      return "except_last";
-    case Recompute::kAlways:
-      return "always";
-    case Recompute::kWhereNeeded:
-      return "where_needed";
-  }
-  return "unknown";
-}
 
 Link Problem::link(int from, int to) const {
   if (links.empty()) return {};

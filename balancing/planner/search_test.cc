@@ -156,14 +156,13 @@ TEST(ChooseTest, FindsTheClosedFormsOfTheFamilies) {
 TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
   // The first rank of 1F1B holds two micro-batches, the second one.
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"1f1b"});
-  problem.recomputes = {Recompute::kNever, Recompute::kAlways,
-                        Recompute::kWhereNeeded};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways, kWhereNeeded};
   problem.stages_per_rank = {1};
   const double parameters = 2 * 8;
   for (Rank& rank : problem.ranks) rank.memory_bytes = parameters + 2 * 20 - 1;
   const auto choice = choose(problem);
   ASSERT_TRUE(choice);
-  EXPECT_EQ(choice->best.candidate.recompute, Recompute::kWhereNeeded);
+  EXPECT_EQ(choice->best.candidate.recompute, kWhereNeeded);
   EXPECT_THAT(choice->prediction.peak_bytes,
               ElementsAre(parameters + 20, parameters + 20 + 6));
   int recomputes = 0;
@@ -177,7 +176,7 @@ TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
 
 TEST(ChooseTest, OffloadsWhatRecomputingWouldSlowDown) {
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});
-  problem.recomputes = {Recompute::kNever, Recompute::kAlways};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways};
   problem.offload = true;
   for (Rank& rank : problem.ranks) {
     rank.memory_bytes = 200;

@@ -28,7 +28,7 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
       before = saver;
     }
   }
-  for (const SkipBytes& skip : workload.skips) {
+  for (const ChainSkip& skip : workload.skips) {
     skips_into_[skip.popped_by].push_back({skip.stashed_by, skip.bytes});
   }
 }

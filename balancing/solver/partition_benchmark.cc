@@ -15,11 +15,12 @@
 #include "balancing/solver/fill_drain.h"
 #include "balancing/solver/infeasible.h"
 #include "balancing/solver/partition.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace {
 
+using gpipe::Checkpoint;
 using gpipe::balancing::Chain;
-using gpipe::balancing::ChainCheckpoint;
 using gpipe::balancing::ChainLayer;
 using gpipe::balancing::ChainSchedule;
 
@@ -122,7 +123,7 @@ Chain u_net(int64_t layers, int64_t partitions, int64_t microbatches) {
   chain.devices.resize(partitions);
   chain.link = {2e-5, 1e-10};
   chain.microbatches = microbatches;
-  keep_for(chain, ChainSchedule::kFillDrain, ChainCheckpoint::kAlways);
+  keep_for(chain, ChainSchedule::kFillDrain, Checkpoint::kAlways);
   return chain;
 }
 
