@@ -54,23 +54,6 @@ void check(const Starts& starts, const RefineOptions& options) {
   }
 }
 
-// Returns whether there are at most `most` ways to cut `layers` into
-// `partitions`.
-bool at_most(int64_t most, int64_t layers, int64_t partitions) {
-  // Computes the binomial coefficient of (layers - 1) over (partitions - 1) by
-  // factors whose products are whole and grow. A double does not overflow
-  // before the product exceeds `most`.
-  const int64_t places = layers - 1;
-  const int64_t cuts = std::min(partitions - 1, layers - partitions);
-  double ways = 1;
-  for (int64_t k = 1; k <= cuts; ++k) {
-    ways =
-        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
-    if (ways > static_cast<double>(most) + 0.5) return false;
-  }
-  return ways <= static_cast<double>(most) + 0.5;
-}
-
 class Refining {
  public:
   explicit Refining(const BalanceScore& score) : score_(score) {}
@@ -185,6 +168,21 @@ class Refining {
 
 }  // namespace
 
+bool detail::has_few_cuts(int64_t layers, int64_t partitions, int64_t most) {
+  // Computes the binomial coefficient of (layers - 1) over (partitions - 1) by
+  // factors whose products are whole and grow. A double does not overflow
+  // before the product exceeds `most`.
+  const int64_t places = layers - 1;
+  const int64_t cuts = std::min(partitions - 1, layers - partitions);
+  double ways = 1;
+  for (int64_t k = 1; k <= cuts; ++k) {
+    ways =
+        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
+    if (ways > static_cast<double>(most) + 0.5) return false;
+  }
+  return ways <= static_cast<double>(most) + 0.5;
+}
+
 std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
                             const RefineOptions& options) {
   check(starts, options);
@@ -192,7 +190,7 @@ std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
   for (const Balance& start : starts) refining.score(start);
   const int64_t layers = layers_of(starts[0]);
   const auto partitions = static_cast<int64_t>(starts[0].size());
-  if (at_most(options.score_calls, layers, partitions)) {
+  if (detail::has_few_cuts(layers, partitions, options.score_calls)) {
     refining.exhaust(layers, partitions);
     return refining.best();
   }

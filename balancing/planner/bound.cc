@@ -77,12 +77,10 @@ bool splits_backward(const std::string& schedule) {
                             ActionKind::kBackwardWeight);
 }
 
-namespace {
-
-// See the public function. `splits`: splits_backward() of the schedule.
 std::vector<double> layer_work(const Problem& problem,
-                               const Candidate& candidate, bool splits) {
+                               const Candidate& candidate) {
   const Workload& workload = problem.workloads[candidate.workload];
+  const bool splits = splits_backward(candidate.schedule);
   const double recomputed = static_cast<double>(recomputed_microbatches(
                                 candidate.recompute, workload.microbatches)) /
                             static_cast<double>(workload.microbatches);
@@ -98,18 +96,11 @@ std::vector<double> layer_work(const Problem& problem,
   return work;
 }
 
-}  // namespace
-
-std::vector<double> layer_work(const Problem& problem,
-                               const Candidate& candidate) {
-  return layer_work(problem, candidate, splits_backward(candidate.schedule));
-}
-
 double lower_bound(const Problem& problem, const Candidate& candidate,
                    const Blocks& blocks) {
   const Workload& workload = blocks.workload();
   const bool splits = splits_backward(candidate.schedule);
-  const std::vector<double> work = layer_work(problem, candidate, splits);
+  const std::vector<double> work = layer_work(problem, candidate);
   const auto microbatches = static_cast<double>(workload.microbatches);
   double all = 0, longest = 0, there_and_back = 0, speeds = 0;
   std::vector<double> passing;
