@@ -34,8 +34,8 @@ TEST(BlocksTest, CountSharedTensorsAndSkipsOnce) {
   EXPECT_EQ(blocks.incoming(1, 2), 6);
   EXPECT_EQ(blocks.incoming(1, 3), 1006);
   EXPECT_EQ(blocks.incoming(2, 3), 1006);
-  EXPECT_EQ(blocks.forward(1, 3), 5);
-  EXPECT_EQ(blocks.backward(1, 3), 10);
+  EXPECT_EQ(blocks.seconds(ActionKind::kForward, 1, 3), 5);
+  EXPECT_EQ(blocks.seconds(ActionKind::kBackward, 1, 3), 10);
   EXPECT_EQ(blocks.resident(0, 2), 16);
   GrowingBlock block(blocks, 1);
   block.extend();
@@ -51,20 +51,15 @@ TEST(StageTableTest, HasSpeedsAndLinks) {
   const Blocks blocks(problem, problem.workloads[0]);
   const StageTable table =
       stage_table(problem, blocks, {0, 1, 1, 0}, {1, 1, 1, 1});
-  EXPECT_THAT(table.forward, ElementsAre(1, 1, 1.5, 4));
-  EXPECT_THAT(table.weight, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.seconds.forward, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.seconds.backward_weight, ElementsAre(1, 1, 1.5, 4));
   EXPECT_THAT(table.wire, ElementsAre(0, 3, 0, 1.5));
   EXPECT_THAT(table.delay, ElementsAre(0, 1, 0, 2));
 }
 
 // Returns the costs of a table in the form of simulate().
 Costs costs_of(const StageTable& table) {
-  Costs costs;
-  costs.forward = table.forward;
-  costs.backward = table.backward;
-  costs.backward_input = table.input;
-  costs.backward_weight = table.weight;
-  costs.recompute = table.recompute;
+  Costs costs = table.seconds;
   costs.resident_bytes = table.resident;
   costs.boundary_bytes.assign(table.wire.begin() + 1, table.wire.end());
   costs.bandwidth = 1;

@@ -2,6 +2,8 @@
 
 namespace gpipe::balancing::planner {
 
+using gpipe::internal::kActionCosts;
+
 Blocks::Blocks(const Problem& problem, const Workload& workload)
     : workload_(workload),
       savers_(workload.layers.size()),
@@ -13,11 +15,13 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
     }
     return result;
   };
-  forward_ = sums([](const Layer& layer) { return layer.forward; });
-  backward_ = sums([](const Layer& layer) { return layer.backward; });
-  input_ = sums([](const Layer& layer) { return layer.backward_input; });
-  weight_ = sums([](const Layer& layer) { return layer.backward_weight; });
-  recompute_ = sums([](const Layer& layer) { return layer.recompute; });
+  // In the order of ActionKind.
+  constexpr double Layer::*kSeconds[] = {
+      &Layer::forward, &Layer::backward, &Layer::backward_input,
+      &Layer::backward_weight, &Layer::recompute};
+  for (std::size_t k = 0; k < seconds_.size(); ++k) {
+    seconds_[k] = sums([&](const Layer& layer) { return layer.*kSeconds[k]; });
+  }
   resident_ = sums([&](const Layer& layer) {
     return problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
   });
@@ -91,14 +95,12 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
     const int64_t last = first + balance[s];
     const int rank = rank_of_stage[s];
     const double speed = problem.ranks[static_cast<std::size_t>(rank)].speed;
-    const auto seconds = [&](double of_layers) {
-      return of_layers / speed + problem.action_seconds;
-    };
-    table.forward.push_back(seconds(blocks.forward(first, last)));
-    table.backward.push_back(seconds(blocks.backward(first, last)));
-    table.input.push_back(seconds(blocks.backward_input(first, last)));
-    table.weight.push_back(seconds(blocks.backward_weight(first, last)));
-    table.recompute.push_back(seconds(blocks.recompute(first, last)));
+    for (std::size_t k = 0; k < kActionCosts.size(); ++k) {
+      const auto kind = static_cast<ActionKind>(k);
+      (table.seconds.*kActionCosts[k].list)
+          .push_back(blocks.seconds(kind, first, last) / speed +
+                     problem.action_seconds);
+    }
     table.saved.push_back(blocks.saved(first, last));
     table.incoming.push_back(blocks.incoming(first, last));
     table.resident.push_back(blocks.resident(first, last));

@@ -1,11 +1,14 @@
 // Costs of the stages into which a workload is cut. No LibTorch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "balancing/planner/problem.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
 
 namespace gpipe::balancing::planner {
 
@@ -16,23 +19,13 @@ class Blocks {
   Blocks(const Problem& problem, const Workload& workload);
 
   const Workload& workload() const { return workload_; }
-  int64_t layers() const { return static_cast<int64_t>(forward_.size()) - 1; }
+  int64_t layers() const { return static_cast<int64_t>(savers_.size()); }
 
-  // Return seconds at speed 1 of the layers first..last-1. O(1).
-  double forward(int64_t first, int64_t last) const {
-    return forward_[last] - forward_[first];
-  }
-  double backward(int64_t first, int64_t last) const {
-    return backward_[last] - backward_[first];
-  }
-  double backward_input(int64_t first, int64_t last) const {
-    return input_[last] - input_[first];
-  }
-  double backward_weight(int64_t first, int64_t last) const {
-    return weight_[last] - weight_[first];
-  }
-  double recompute(int64_t first, int64_t last) const {
-    return recompute_[last] - recompute_[first];
+  // Returns the seconds at speed 1 of a kind of computation of the layers
+  // first..last-1. O(1).
+  double seconds(ActionKind kind, int64_t first, int64_t last) const {
+    const auto& sums = seconds_[static_cast<std::size_t>(kind)];
+    return sums[last] - sums[first];
   }
   // Returns the bytes of parameters, gradients, optimizer and buffers. O(1).
   double resident(int64_t first, int64_t last) const {
@@ -64,8 +57,10 @@ class Blocks {
   };
 
   const Workload& workload_;
-  std::vector<double> forward_, backward_, input_, weight_, recompute_,
-      resident_;                               // prefix sums
+  // Prefix sums. The seconds are by kind of computation.
+  std::array<std::vector<double>, gpipe::internal::kActionCosts.size()>
+      seconds_;
+  std::vector<double> resident_;
   std::vector<std::vector<Saver>> savers_;     // by layer
   std::vector<std::vector<Skip>> skips_into_;  // by the layer that pops
 };
@@ -97,15 +92,15 @@ class GrowingBlock {
 // The costs of all stages of a cut. All lists have one entry per stage.
 struct StageTable {
   // Seconds per micro-batch, on the rank of the stage, with
-  // Problem::action_seconds.
-  std::vector<double> forward, backward, input, weight, recompute;
+  // Problem::action_seconds. All else of the costs is empty.
+  Costs seconds;
   // Bytes per micro-batch, and in total.
   std::vector<double> saved, incoming, resident;
   // Seconds of the copy from the previous stage: how long it occupies the link,
   // and how much later it arrives. 0 if both are on one rank.
   std::vector<double> wire, delay;
 
-  std::size_t size() const { return forward.size(); }
+  std::size_t size() const { return saved.size(); }
 };
 
 // Returns the costs of the stages. `balance`: layers per stage, each > 0.
