@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -82,13 +83,14 @@ PlanCandidate read_candidate(JsonReader& reader) {
   result.schedule = reader.text("schedule");
   result.stages_per_rank = count_of(reader, "stages_per_rank");
   result.chunks = count_of(reader, "chunks");
-  const int mode = choice_of<int>(
+  const auto mode = choice_of<std::optional<Checkpoint>>(
       reader, "checkpoint",
-      {{"never", 0}, {"except_last", 1}, {"always", 2}, {"where_needed", 3}});
-  result.checkpoint = mode == 0   ? Checkpoint::kNever
-                      : mode == 1 ? Checkpoint::kExceptLast
-                                  : Checkpoint::kAlways;
-  result.recompute_where_needed = mode == 3;
+      {{"never", Checkpoint::kNever},
+       {"except_last", Checkpoint::kExceptLast},
+       {"always", Checkpoint::kAlways},
+       {"where_needed", std::nullopt}});
+  result.checkpoint = mode.value_or(Checkpoint::kAlways);
+  result.recompute_where_needed = !mode;
   result.offload = reader.flag("offload");
   result.step_seconds = reader.number("step_seconds");
   return result;
@@ -121,7 +123,7 @@ class PlanReader {
     JsonReader reader(json, source, kDocument);
     reader.check_format(kFormat);
     read_choice(reader);
-    each(reader, "ranks", [&](JsonReader& rank) {
+    reader.each("ranks", "ranks", [&](JsonReader& rank) {
       plan_.partitions.push_back(read_partition(rank));
     });
     if (const Json* bound = reader.find("bound")) {
@@ -137,10 +139,10 @@ class PlanReader {
       plan_.bound->share = members.number("share");
       members.end();
     }
-    each(reader, "families", [&](JsonReader& family) {
+    reader.each("families", "families", [&](JsonReader& family) {
       plan_.families.push_back(read_candidate(family));
     });
-    each(reader, "alternatives", [&](JsonReader& alternative) {
+    reader.each("alternatives", "alternatives", [&](JsonReader& alternative) {
       plan_.alternatives.push_back(
           {alternative.text("with"), alternative.number("step_seconds")});
     });
@@ -151,18 +153,6 @@ class PlanReader {
   Plan take() { return std::move(plan_); }
 
  private:
-  template <typename Read>
-  void each(JsonReader& reader, const std::string& name, const Read& read) {
-    int64_t count = 0;
-    for (const Json& json : reader.list(name)) {
-      JsonReader members(json,
-                         source_ + ": " + name + " " + std::to_string(count++),
-                         kDocument);
-      read(members);
-      members.end();
-    }
-  }
-
   void read_choice(JsonReader& reader) {
     const PlanCandidate choice = read_candidate(reader);
     plan_.schedule_name = choice.schedule;
