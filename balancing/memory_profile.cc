@@ -218,8 +218,8 @@ class MemoryProfiler {
     std::vector<OperatorMemory> result;
     for (const OperatorMemory& each : all) {
       if (each.bytes == 0) continue;
-      const auto same = std::find_if(
-          result.begin(), result.end(),
+      const auto same = std::ranges::find_if(
+          result,
           [&](const OperatorMemory& one) { return one.name == each.name; });
       if (same == result.end()) {
         result.push_back(each);

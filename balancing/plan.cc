@@ -58,8 +58,7 @@ void check_choices(std::size_t devices, const PlanOptions& options) {
   const std::vector<std::string> names = schedule_names();
   for (const std::string& name : options.schedules()) {
     TORCH_CHECK_VALUE(
-        name != "forward-only" &&
-            std::find(names.begin(), names.end(), name) != names.end(),
+        name != "forward-only" && std::ranges::find(names, name) != names.end(),
         "plan: there is no schedule \"", name, "\" that trains; there are ",
         join(names, ", "), ", of which forward-only does not train");
   }
@@ -145,8 +144,7 @@ void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
 bool splits_backward(const PlanOptions& options) {
   if (options.schedule() != PlanSchedule::kNamed) return false;
   const auto& names = options.schedules();
-  return names.empty() ||
-         std::any_of(names.begin(), names.end(), planner::splits_backward);
+  return names.empty() || std::ranges::any_of(names, planner::splits_backward);
 }
 
 }  // namespace
@@ -245,9 +243,8 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
     samples.push_back({&profiles.back(), 1, chunks});
   }
   PlanOptions with_overhead = options;
-  const bool on_cpus = std::all_of(
-      devices.begin(), devices.end(),
-      [](const PlanDevice& each) { return each.device().is_cpu(); });
+  const bool on_cpus = std::ranges::all_of(
+      devices, [](const PlanDevice& each) { return each.device().is_cpu(); });
   if (!options.overhead() && on_cpus) with_overhead.overhead(kOverhead);
   return plan_search(samples, devices, with_overhead);
 }

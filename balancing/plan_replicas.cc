@@ -151,10 +151,7 @@ std::vector<ReplicatedPlan> plan_replicas(
     }
   }
   if (plans.empty()) throw InfeasibleError(*error);
-  std::stable_sort(plans.begin(), plans.end(),
-                   [](const ReplicatedPlan& a, const ReplicatedPlan& b) {
-                     return a.step_seconds < b.step_seconds;
-                   });
+  std::ranges::stable_sort(plans, {}, &ReplicatedPlan::step_seconds);
   return plans;
 }
 

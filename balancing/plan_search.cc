@@ -94,7 +94,7 @@ std::vector<Recompute> recomputes_of(const PlanOptions& options) {
   const auto& modes = options.checkpoints();
   std::vector<Recompute> result(modes.begin(), modes.end());
   const auto has = [&](Checkpoint mode) {
-    return std::find(modes.begin(), modes.end(), mode) != modes.end();
+    return std::ranges::find(modes, mode) != modes.end();
   };
   if (options.schedule() == PlanSchedule::kNamed && has(Checkpoint::kNever) &&
       has(Checkpoint::kAlways)) {
@@ -204,8 +204,8 @@ std::vector<PlannedPartition> partitions_of(
     if (part.stages.empty()) part.first_layer = first;
     part.stages.push_back(static_cast<int64_t>(s));
     part.layers += choice.best.balance[s];
-    part.forward += prediction.stages.forward[s];
-    part.backward += prediction.stages.backward[s];
+    part.forward += prediction.stages.seconds.forward[s];
+    part.backward += prediction.stages.seconds.backward[s];
     first += choice.best.balance[s];
   }
   for (std::size_t r = 0; r < devices.size(); ++r) {
@@ -299,7 +299,7 @@ std::vector<PlanAlternative> alternatives_of(const Problem& problem,
 // recomputes do not depend on the rank.
 bool may_lack_memory(const Plan& plan, const PlannedPartition& part) {
   return plan.recomputed_stages.empty() ||
-         std::any_of(part.stages.begin(), part.stages.end(), [&](int64_t s) {
+         std::ranges::any_of(part.stages, [&](int64_t s) {
            return plan.recomputed_stages[static_cast<std::size_t>(s)];
          });
 }
@@ -325,8 +325,7 @@ PlanBound bound_of(const Plan& plan) {
     }
     return bound;
   }
-  const auto busiest =
-      std::min_element(timeline.idle.begin(), timeline.idle.end());
+  const auto busiest = std::ranges::min_element(timeline.idle);
   bound.rank = busiest - timeline.idle.begin();
   if (timeline.makespan <= 0) return bound;
   const IdleParts idle =

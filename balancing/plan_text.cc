@@ -69,13 +69,11 @@ std::string difference_text(double seconds, double least) {
 // Returns whether a family is not faster than the same one without offload.
 bool offloads_for_nothing(const Plan& plan, const PlanCandidate& family) {
   if (!family.offload) return false;
-  return std::any_of(plan.families.begin(), plan.families.end(),
-                     [&](const PlanCandidate& other) {
-                       return !other.offload &&
-                              other.schedule == family.schedule &&
-                              other.stages_per_rank == family.stages_per_rank &&
-                              other.step_seconds <= family.step_seconds;
-                     });
+  return std::ranges::any_of(plan.families, [&](const PlanCandidate& other) {
+    return !other.offload && other.schedule == family.schedule &&
+           other.stages_per_rank == family.stages_per_rank &&
+           other.step_seconds <= family.step_seconds;
+  });
 }
 
 void print_families(std::ostream& stream, const Plan& plan) {

@@ -144,8 +144,9 @@ class Company {
     for (int64_t k = 0; k < threads; ++k) {
       auto sandboxes =
           std::make_shared<std::vector<Sandbox>>(sandboxes_of(module));
-      if (std::any_of(sandboxes->begin(), sandboxes->end(),
-                      [](const Sandbox& each) { return !each.is_copy(); })) {
+      if (std::ranges::any_of(*sandboxes, [](const Sandbox& each) {
+            return !each.is_copy();
+          })) {
         return;
       }
       threads_.emplace_back(
@@ -184,7 +185,7 @@ class Company {
 // in the middle; 0 if there are none.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 ? values[half]
                            : (values[half - 1] + values[half]) / 2;
@@ -214,8 +215,8 @@ bool is_on_cpu(const torch::nn::Module& module) {
     return !tensor.defined() || tensor.is_cpu();
   };
   const auto parameters = module.parameters(), buffers = module.buffers();
-  return std::all_of(parameters.begin(), parameters.end(), on_cpu) &&
-         std::all_of(buffers.begin(), buffers.end(), on_cpu);
+  return std::ranges::all_of(parameters, on_cpu) &&
+         std::ranges::all_of(buffers, on_cpu);
 }
 
 // Returns the medians of `layers` layers over sweeps. The first sweep (with

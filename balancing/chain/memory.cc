@@ -128,8 +128,8 @@ void throw_infeasible(const ChainCosts& costs) {
          << " bytes, even if the devices before it take as many layers as "
             "they can";
   }
-  const bool equal = std::all_of(
-      chain.devices.begin(), chain.devices.end(), [&](const ChainDevice& each) {
+  const bool equal =
+      std::ranges::all_of(chain.devices, [&](const ChainDevice& each) {
         return each.memory_bytes == chain.devices[0].memory_bytes;
       });
   if (equal) {

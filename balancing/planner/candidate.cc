@@ -9,7 +9,7 @@ namespace gpipe::balancing::planner {
 namespace {
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 // Returns the schedule that `name` becomes with one stage per rank, or "".
@@ -35,7 +35,7 @@ std::vector<int64_t> stages_to_try(const Problem& problem,
       result.push_back(stages);
     }
   }
-  std::sort(result.begin(), result.end());
+  std::ranges::sort(result);
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
@@ -45,7 +45,7 @@ std::vector<Recompute> recomputes_to_try(const Problem& problem) {
   const bool is_limited = has_limits(problem);
   for (const Recompute recompute : problem.recomputes) {
     if (recompute == kWhereNeeded && !is_limited) continue;
-    if (std::find(result.begin(), result.end(), recompute) == result.end()) {
+    if (std::ranges::find(result, recompute) == result.end()) {
       result.push_back(recompute);
     }
   }
@@ -57,9 +57,8 @@ std::vector<Recompute> recomputes_to_try(const Problem& problem) {
 std::vector<std::size_t> workloads_to_try(const Problem& problem) {
   std::vector<std::size_t> result(problem.workloads.size());
   std::iota(result.begin(), result.end(), std::size_t{0});
-  std::stable_sort(result.begin(), result.end(), [&](auto a, auto b) {
-    return problem.workloads[a].microbatches <
-           problem.workloads[b].microbatches;
+  std::ranges::stable_sort(result, {}, [&](std::size_t k) {
+    return problem.workloads[k].microbatches;
   });
   return result;
 }

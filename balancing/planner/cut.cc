@@ -254,9 +254,9 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
 // Returns the most even cut, without regard to memory.
 Balance even_cut(const Blocks& blocks, const std::vector<double>& work,
                  const std::vector<StageLimit>& stages) {
-  const bool equal = std::all_of(
-      stages.begin(), stages.end(),
-      [&](const StageLimit& each) { return each.speed == stages[0].speed; });
+  const bool equal = std::ranges::all_of(stages, [&](const StageLimit& each) {
+    return each.speed == stages[0].speed;
+  });
   if (equal) return balance_cost(work, static_cast<int64_t>(stages.size()));
   return *bottleneck_cut(blocks, work, stages);
 }

@@ -99,9 +99,8 @@ Need least_memory(const Problem& problem, const Effort& effort) {
                      static_cast<int64_t>(evaluator.rank_of_stage().size()));
     by_even_cut.emplace_back(evaluator.largest_peak(even), candidate);
   }
-  std::stable_sort(
-      by_even_cut.begin(), by_even_cut.end(),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(by_even_cut, {},
+                           [](auto& each) { return each.first; });
   // The cuts of large problems are looked at for the leanest candidates only.
   const auto layers = static_cast<double>(blocks[0].layers());
   const double work =

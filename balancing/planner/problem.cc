@@ -103,9 +103,9 @@ Link Problem::link(int from, int to) const {
 }
 
 bool has_limits(const Problem& problem) {
-  return std::any_of(
-      problem.ranks.begin(), problem.ranks.end(),
-      [](const Rank& rank) { return !std::isinf(rank.memory_bytes); });
+  return std::ranges::any_of(problem.ranks, [](const Rank& rank) {
+    return !std::isinf(rank.memory_bytes);
+  });
 }
 
 void check(const Problem& problem) {

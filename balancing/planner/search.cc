@@ -71,9 +71,8 @@ class Search {
 
   // Tries the members of a family, those with the smallest lower bounds first.
   void try_family(std::vector<std::size_t> members) {
-    std::stable_sort(members.begin(), members.end(), [&](auto a, auto b) {
-      return tried_[a].lower_bound < tried_[b].lower_bound;
-    });
+    std::ranges::stable_sort(
+        members, {}, [&](std::size_t k) { return tried_[k].lower_bound; });
     double best = kInfinity;
     for (const std::size_t k : members) {
       Tried& tried = tried_[k];
@@ -147,9 +146,7 @@ class Search {
       Tried* const tried = best_of(members);
       if (tried) best.push_back(tried);
     }
-    std::stable_sort(best.begin(), best.end(), [](Tried* a, Tried* b) {
-      return a->seconds < b->seconds;
-    });
+    std::ranges::stable_sort(best, {}, &Tried::seconds);
     best.resize(std::min(best.size(), kImproved));
     const double share =
         effort_.actions_to_improve / static_cast<double>(kImproved);
@@ -193,9 +190,7 @@ class Search {
       const Tried* const tried = best_of(members);
       if (tried) choice.families.push_back(*tried);
     }
-    std::stable_sort(
-        choice.families.begin(), choice.families.end(),
-        [](const Tried& a, const Tried& b) { return a.seconds < b.seconds; });
+    std::ranges::stable_sort(choice.families, {}, &Tried::seconds);
     Evaluator evaluator(problem_, best->candidate, blocks_of(*best));
     choice.prediction = evaluator.predict(best->balance);
     choice.tried = std::move(tried_);

@@ -111,7 +111,7 @@ std::vector<int64_t> balance_fill_drain(const std::vector<double>& forward,
         both, partitions,
         {{&forwards, pair.forward}, {&backwards, pair.backward}}));
   }
-  const int64_t least = *std::min_element(limits.begin(), limits.end());
+  const int64_t least = *std::ranges::min_element(limits);
 
   std::vector<int64_t> best;
   detail::Unevenness best_unevenness;

@@ -36,7 +36,7 @@ class Missing {
     if (number < static_cast<int64_t>(seen_.size())) seen_[number] = true;
   }
   std::optional<int64_t> first() const {
-    const auto found = std::find(seen_.begin(), seen_.end(), false);
+    const auto found = std::ranges::find(seen_, false);
     if (found == seen_.end()) return std::nullopt;
     return found - seen_.begin();
   }
@@ -290,8 +290,7 @@ class Validation {
     for (; !seen[rank]; rank = next(rank)) seen[rank] = true;
     std::vector<std::size_t> circle = {rank};
     for (auto r = next(rank); r != rank; r = next(r)) circle.push_back(r);
-    std::rotate(circle.begin(), std::min_element(circle.begin(), circle.end()),
-                circle.end());
+    std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
 
     constexpr std::size_t kTold = 8;
     std::ostringstream story;

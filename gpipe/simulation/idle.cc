@@ -351,9 +351,8 @@ std::vector<IdleParts> idle_parts(const Timeline& timeline) {
 }
 
 std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
-  const bool whole =
-      std::all_of(parts.begin(), parts.end(),
-                  [](const IdleParts& each) { return each.remote == 0; });
+  const bool whole = std::ranges::all_of(
+      parts, [](const IdleParts& each) { return each.remote == 0; });
   // Without `remote`, the last one, if it is 0 everywhere.
   const std::vector<Cause> causes(kCauses.begin(), kCauses.end() - whole);
   std::vector<std::vector<std::string>> rows{{"", "idle"}};

@@ -78,20 +78,15 @@ class Memory {
       }
     }
     if (!copies.empty()) {
-      std::stable_sort(changes.begin(), changes.end(),
-                       [](const Change& a, const Change& b) {
-                         return std::pair(a.time, a.bytes > 0) <
-                                std::pair(b.time, b.bytes > 0);
-                       });
+      std::ranges::stable_sort(changes, {}, [](const Change& each) {
+        return std::pair(each.time, each.bytes > 0);
+      });
       return changes;
     }
-    const auto earlier = [](const Change& a, const Change& b) {
-      return a.time < b.time;
-    };
     // The sort is stable: at the same time, the end of a span comes before the
     // start of the next one.
-    if (!std::is_sorted(changes.begin(), changes.end(), earlier)) {
-      std::stable_sort(changes.begin(), changes.end(), earlier);
+    if (!std::ranges::is_sorted(changes, {}, &Change::time)) {
+      std::ranges::stable_sort(changes, {}, &Change::time);
     }
     return changes;
   }

@@ -78,9 +78,7 @@ std::vector<Transfer> transfers_of(const std::vector<Timeline>& parts) {
     each.end = std::max(each.end, each.sent);
     transfers.push_back(each);
   }
-  std::stable_sort(
-      transfers.begin(), transfers.end(),
-      [](const Transfer& a, const Transfer& b) { return a.start < b.start; });
+  std::ranges::stable_sort(transfers, {}, &Transfer::start);
   return transfers;
 }
 
@@ -109,14 +107,13 @@ Timeline merge_timelines(std::vector<Timeline> parts) {
   whole.began = began;
   whole.transfers = transfers_of(parts);
   const auto all = [&](auto member) {
-    return std::all_of(parts.begin(), parts.end(), [&](const Timeline& part) {
+    return std::ranges::all_of(parts, [&](const Timeline& part) {
       return (part.*member).size() == part.ranks.size();
     });
   };
   const bool has_memory = all(&Timeline::memory) && all(&Timeline::peak_bytes);
-  const bool has_copies = std::any_of(
-      parts.begin(), parts.end(),
-      [](const Timeline& part) { return !part.host_copies.empty(); });
+  const bool has_copies = std::ranges::any_of(
+      parts, [](const Timeline& part) { return !part.host_copies.empty(); });
   for (Timeline& part : parts) {
     const std::size_t count = part.ranks.size();
     part.host_copies.resize(count);

@@ -36,10 +36,6 @@ struct Candidate {
   bool searched = false;  // whether local search has improved it
 };
 
-bool is_shorter(const Candidate& a, const Candidate& b) {
-  return a.makespan < b.makespan;
-}
-
 // Returns `schedule` with I and W instead of each B. W is right after I, or
 // after the block of I.
 Schedule in_parts(const Schedule& schedule) {
@@ -161,7 +157,7 @@ class Candidates {
   // Returns up to `count` candidates, the shortest first, one for each
   // makespan. No candidate is left in this object.
   std::vector<Candidate> best(std::size_t count) {
-    std::stable_sort(candidates_.begin(), candidates_.end(), is_shorter);
+    std::ranges::stable_sort(candidates_, {}, &Candidate::makespan);
     const auto last = std::unique(candidates_.begin(), candidates_.end(),
                                   [](const Candidate& a, const Candidate& b) {
                                     return a.makespan == b.makespan;
@@ -173,10 +169,9 @@ class Candidates {
 
  private:
   bool is_limited() const {
-    return std::any_of(problem_.limit.begin(), problem_.limit.end(),
-                       [](double bytes) {
-                         return bytes < std::numeric_limits<double>::infinity();
-                       });
+    return std::ranges::any_of(problem_.limit, [](double bytes) {
+      return bytes < std::numeric_limits<double>::infinity();
+    });
   }
 
   void add(const Schedule& schedule, const std::string& name) {
@@ -305,7 +300,7 @@ Candidate best_of(const internal::Problem& problem,
       if (times.makespan >= candidate.makespan) continue;
       candidate = {std::move(order), times.makespan, candidate.start, true};
     }
-    std::stable_sort(candidates.begin(), candidates.end(), is_shorter);
+    std::ranges::stable_sort(candidates, {}, &Candidate::makespan);
     candidates.resize((candidates.size() + 1) / 2);
   }
   return candidates.front();

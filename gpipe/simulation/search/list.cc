@@ -172,12 +172,8 @@ class ListScheduling {
     if (!bank_.can_begin()) return std::nullopt;
     std::vector<Choice> choices;
     for (int r = 0; r < problem_.ranks; ++r) choices.push_back(choose(r));
-    const auto earlier = [](const Choice& a, const Choice& b) {
-      return a.start < b.start;
-    };
     while (true) {
-      const auto next =
-          std::min_element(choices.begin(), choices.end(), earlier);
+      const auto next = std::ranges::min_element(choices, {}, &Choice::start);
       if (next->start == kInfinite) break;
       const Action action = next->action;
       commit(*next);

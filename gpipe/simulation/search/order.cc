@@ -62,7 +62,7 @@ Schedule schedule_of(const Order& order, const Problem& problem) {
 
 bool has_copies(const Order& order, int rank) {
   const auto& steps = order.ranks[size(rank)];
-  return std::any_of(steps.begin(), steps.end(), [](const Block& step) {
+  return std::ranges::any_of(steps, [](const Block& step) {
     return step.first.kind == ActionKind::kReload;
   });
 }
@@ -242,11 +242,9 @@ double OrderSimulator::peak_of(const Order& order, int rank,
     change(away_[size(problem_.cell(action))], -bytes);
     change(done[k].start, bytes);
   }
-  std::sort(changes_.begin(), changes_.end(),
-            [](const Change& a, const Change& b) {
-              return std::tuple(a.time, a.bytes > 0, a.number) <
-                     std::tuple(b.time, b.bytes > 0, b.number);
-            });
+  std::ranges::sort(changes_, {}, [](const Change& each) {
+    return std::tuple(each.time, each.bytes > 0, each.number);
+  });
   double now = problem_.resident[size(rank)], peak = now;
   for (const Change& each : changes_) {
     now += each.bytes;

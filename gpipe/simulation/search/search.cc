@@ -259,13 +259,12 @@ class Search {
     }
     mode = others[count == 1 ? 0 : draw(count)];
     if (mode == CellMode::kKeep) return true;
-    auto place =
-        std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
-          const auto is_it = [&](const Action& a) {
-            return begins_backward(a.kind) && is_same_cell(a, action);
-          };
-          return is_it(step.first) || (step.is_pair() && is_it(step.second));
-        });
+    auto place = std::ranges::find_if(steps, [&](const Block& step) {
+      const auto is_it = [&](const Action& a) {
+        return begins_backward(a.kind) && is_same_cell(a, action);
+      };
+      return is_it(step.first) || (step.is_pair() && is_it(step.second));
+    });
     added.kind = ActionKind::kRecompute;
     if (mode == CellMode::kOffload) {
       added.kind = ActionKind::kReload;
@@ -281,7 +280,7 @@ class Search {
   // Returns the step of `rank_` whose first action is `action`.
   std::vector<Block>::iterator find(const Action& action) {
     auto& steps = now_.ranks[rank_];
-    return std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
+    return std::ranges::find_if(steps, [&](const Block& step) {
       return step.first.kind == action.kind && is_same_cell(step.first, action);
     });
   }
