@@ -9,6 +9,8 @@
 #include "balancing/chain/paths.h"
 #include "balancing/chain/search.h"
 #include "balancing/chain/ties.h"
+#include "balancing/solver/fill_drain.h"
+#include "balancing/solver/partition.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
@@ -122,6 +124,20 @@ std::vector<int64_t> balance_chain(const Chain& chain) {
   const std::vector<detail::Label> labels = detail::best_labels(paths);
   if (labels.empty()) detail::throw_infeasible(costs);
   return detail::evenest(paths, labels);
+}
+
+std::vector<std::vector<int64_t>> detail::plain_balances(const Chain& chain) {
+  std::vector<double> forward, backward, both;
+  for (const ChainLayer& layer : chain.layers) {
+    // Halves do not overflow when they are added.
+    forward.push_back(layer.forward / 2);
+    backward.push_back(layer.backward / 2);
+    both.push_back(forward.back() + backward.back());
+  }
+  const auto partitions = static_cast<int64_t>(chain.devices.size());
+  return {
+      balance_cost(both, partitions),
+      balance_fill_drain(forward, backward, partitions, chain.microbatches)};
 }
 
 }  // namespace gpipe::balancing

@@ -159,4 +159,12 @@ double makespan(const std::vector<StageCost>& stages, int64_t microbatches);
 // //balancing/solver:partition_benchmark).
 std::vector<int64_t> balance_chain(const Chain& chain);
 
+namespace detail {
+// Returns cuts by the solvers that assume equal devices, free copies and
+// unlimited memory: those of balance_cost() (balancing/solver/partition.h) for
+// forward + backward, and of balance_fill_drain()
+// (balancing/solver/fill_drain.h). The chain must have passed check_chain().
+std::vector<std::vector<int64_t>> plain_balances(const Chain& chain);
+}  // namespace detail
+
 }  // namespace gpipe::balancing

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <string>
 
-#include "balancing/chain/plain.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <queue>
 
-#include "balancing/chain/plain.h"
-
 namespace gpipe::balancing::detail {
 namespace {
 

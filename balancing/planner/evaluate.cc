@@ -35,8 +35,7 @@ Evaluator::Evaluator(const Problem& problem, const Candidate& candidate,
       recomputed_(static_cast<double>(recomputed_microbatches(
           candidate.recompute, blocks.workload().microbatches))) {
   for (std::size_t s = 0; s < rank_of_stage_.size(); ++s) {
-    stages_of_[static_cast<std::size_t>(rank_of_stage_[s])].push_back(
-        static_cast<int>(s));
+    stages_of_[rank_of_stage_[s]].push_back(static_cast<int>(s));
   }
   for (const auto& actions : base_.ranks) actions_ += actions.size();
 }
@@ -51,7 +50,7 @@ Schedule Evaluator::with_recomputes(const Schedule& schedule,
                                     const Recomputed& recomputed) const {
   const auto count = static_cast<int>(recomputed_);
   return with_recompute(schedule, [&](int stage, int microbatch) {
-    return microbatch < count || recomputed[static_cast<std::size_t>(stage)];
+    return microbatch < count || recomputed[stage];
   });
 }
 
@@ -80,7 +79,7 @@ const std::vector<Held>& Evaluator::held(int rank,
   const auto [found, is_new] = held_.try_emplace({rank, own});
   if (is_new) {
     Schedule one;
-    one.ranks.push_back(base_.ranks[static_cast<std::size_t>(rank)]);
+    one.ranks.push_back(base_.ranks[rank]);
     found->second =
         most_held(with_recomputes(one, own).ranks[0], stages_of(rank));
   }

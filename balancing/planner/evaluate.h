@@ -55,9 +55,7 @@ class Evaluator {
 
   // Returns what a rank holds at most if it recomputes as in fullness().
   const std::vector<Held>& least_held(int rank);
-  const std::vector<int>& stages_of(int rank) const {
-    return stages_of_[static_cast<std::size_t>(rank)];
-  }
+  const std::vector<int>& stages_of(int rank) const { return stages_of_[rank]; }
 
   // Returns how often seconds() and predict() have simulated.
   int64_t simulations() const { return simulations_; }

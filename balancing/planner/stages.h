@@ -31,16 +31,9 @@ class Blocks {
   double resident(int64_t first, int64_t last) const {
     return resident_[last] - resident_[first];
   }
-  // Returns the bytes that one micro-batch keeps from forward to backward, on
-  // top of those that arrive. O(layers of the block).
-  double saved(int64_t first, int64_t last) const;
-  // Returns the bytes that arrive from other stages per micro-batch: the output
-  // of layer first - 1, and the skips from before `first`. 0 if `first` is 0.
-  // O(skips of the block).
-  double incoming(int64_t first, int64_t last) const;
 
-  // Return what `layer` adds to saved() and incoming() of a block that begins
-  // at `first`, when the block is extended to it.
+  // Return what `layer` adds to GrowingBlock::saved() and incoming() of a block
+  // that begins at `first`, when the block is extended to it.
   double saved_of(int64_t first, int64_t layer) const;
   double skips_into(int64_t first, int64_t layer) const;
 
@@ -75,9 +68,14 @@ class GrowingBlock {
   GrowingBlock(const Blocks& blocks, int64_t first);
 
   int64_t last() const { return last_; }
-  // Return Blocks::resident(), saved() and incoming() of this block.
+  // Returns Blocks::resident() of this block.
   double resident() const { return blocks_->resident(first_, last_); }
+  // Returns the bytes that one micro-batch keeps from forward to backward, on
+  // top of those that arrive.
   double saved() const { return saved_; }
+  // Returns the bytes that arrive from other stages per micro-batch: the output
+  // of the layer before the block, and the skips from before. 0 for the first
+  // block.
   double incoming() const { return incoming_; }
 
   // Adds the layer last().
