@@ -177,8 +177,7 @@ Schedule Plan::schedule() const {
           ? 0
           : static_cast<int>(checkpointed_microbatches(checkpoint, chunks));
   Schedule schedule = with_recompute(base, [&](int stage, int microbatch) {
-    return by_stage ? recomputed_stages[static_cast<std::size_t>(stage)]
-                    : microbatch < checkpointed;
+    return by_stage ? recomputed_stages[stage] : microbatch < checkpointed;
   });
   if (!offload) return schedule;
   return with_offload(std::move(schedule),

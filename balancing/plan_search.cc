@@ -173,7 +173,7 @@ std::vector<bool> recomputed_stages(const Schedule& schedule,
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
       if (action.kind == ActionKind::kRecompute) {
-        result[static_cast<std::size_t>(action.stage)] = true;
+        result[action.stage] = true;
       }
     }
   }
@@ -200,7 +200,7 @@ std::vector<PlannedPartition> partitions_of(
   std::vector<PlannedPartition> result(devices.size());
   int64_t first = 0;
   for (std::size_t s = 0; s < ranks.size(); ++s) {
-    PlannedPartition& part = result[static_cast<std::size_t>(ranks[s])];
+    PlannedPartition& part = result[ranks[s]];
     if (part.stages.empty()) part.first_layer = first;
     part.stages.push_back(static_cast<int64_t>(s));
     part.layers += choice.best.balance[s];
@@ -299,9 +299,8 @@ std::vector<PlanAlternative> alternatives_of(const Problem& problem,
 // recomputes do not depend on the rank.
 bool may_lack_memory(const Plan& plan, const PlannedPartition& part) {
   return plan.recomputed_stages.empty() ||
-         std::ranges::any_of(part.stages, [&](int64_t s) {
-           return plan.recomputed_stages[static_cast<std::size_t>(s)];
-         });
+         std::ranges::any_of(
+             part.stages, [&](int64_t s) { return plan.recomputed_stages[s]; });
 }
 
 PlanBound bound_of(const Plan& plan) {
@@ -328,8 +327,7 @@ PlanBound bound_of(const Plan& plan) {
   const auto busiest = std::ranges::min_element(timeline.idle);
   bound.rank = busiest - timeline.idle.begin();
   if (timeline.makespan <= 0) return bound;
-  const IdleParts idle =
-      idle_parts(timeline)[static_cast<std::size_t>(bound.rank)];
+  const IdleParts idle = idle_parts(timeline)[bound.rank];
   constexpr double kSmall = 0.1;
   if (idle.total() <= kSmall * timeline.makespan) {
     bound.share = 1 - *busiest / timeline.makespan;

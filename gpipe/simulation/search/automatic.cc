@@ -224,13 +224,13 @@ class Candidates {
     const auto distant = distant_cells(schedule, 1);
     std::vector<char> ranks_full;
     for (int r = 0; r < problem_.ranks; ++r) {
-      const bool is_full = internal::peak_bytes(plain, r, problem_) >
-                           problem_.limit[internal::size(r)];
+      const bool is_full =
+          internal::peak_bytes(plain, r, problem_) > problem_.limit[r];
       ranks_full.push_back(is_full ? 1 : 0);
     }
     const auto is_full = [&](int stage) {
-      const int rank = problem_.rank_of[internal::size(stage)];
-      return ranks_full[internal::size(rank)] != 0;
+      const int rank = problem_.rank_of[stage];
+      return ranks_full[rank] != 0;
     };
     for (const int part : quarters) {
       const auto goes = [&](int stage, int i) {
@@ -266,7 +266,7 @@ class Candidates {
 void check_memory(const internal::Problem& problem, bool has_tried_offload) {
   const internal::Order leanest = internal::one_at_a_time(problem);
   for (int r = 0; r < problem.ranks; ++r) {
-    const double limit = problem.limit[static_cast<std::size_t>(r)];
+    const double limit = problem.limit[r];
     const double least = internal::peak_bytes(leanest, r, problem);
     if (least <= limit) continue;
     internal::refuse(

@@ -45,7 +45,7 @@ Schedule probe(const Problem& problem) {
   schedule.ranks.resize(size(problem.ranks));
   for (int s = 0; s < problem.stages; ++s) {
     for (const ActionKind kind : kinds) {
-      schedule.ranks[size(problem.rank_of[size(s)])].push_back({s, kind, 0});
+      schedule.ranks[problem.rank_of[s]].push_back({s, kind, 0});
     }
   }
   return schedule;
@@ -70,8 +70,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   check_costs(costs);
   ranks = count_ranks(rank_of);
   stages_of.resize(size(ranks));
-  for (int s = 0; s < stages; ++s)
-    stages_of[size(rank_of[size(s)])].push_back(s);
+  for (int s = 0; s < stages; ++s) stages_of[rank_of[s]].push_back(s);
 
   const auto& i = costs.backward_input;
   const auto& w = costs.backward_weight;
@@ -111,7 +110,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   const auto parameters = list("resident_bytes", costs.resident_bytes, none);
   resident.resize(size(ranks));
   for (int s = 0; s < stages; ++s) {
-    resident[size(rank_of[size(s)])] += parameters[size(s)];
+    resident[rank_of[s]] += parameters[s];
   }
 }
 
@@ -168,11 +167,10 @@ double Problem::lower_bound() const {
   std::vector<double> head(size(stages)), tail(size(stages));
   double there = 0, back = 0;
   for (int s = 0; s < stages; ++s) {
-    head[size(s)] = there;
-    there +=
-        seconds(s, ActionKind::kForward) + copy(durations.forward[size(s)]);
-    tail[size(s)] = back + copy(durations.backward[size(s)]);
-    back = tail[size(s)] + gradient(s);
+    head[s] = there;
+    there += seconds(s, ActionKind::kForward) + copy(durations.forward[s]);
+    tail[s] = back + copy(durations.backward[s]);
+    back = tail[s] + gradient(s);
   }
   double bound = there + back;
   for (const auto& own : stages_of) {
@@ -188,9 +186,9 @@ double Problem::lower_bound() const {
     }
     const double hidden = durations.overlap * std::min(forward, backward);
     // The last action may be a W, for which no other action waits.
-    const double last = may_split ? 0 : tail[size(own.front())];
-    bound = std::max(
-        bound, head[size(own.front())] + forward + backward - hidden + last);
+    const double last = may_split ? 0 : tail[own.front()];
+    bound =
+        std::max(bound, head[own.front()] + forward + backward - hidden + last);
   }
   return bound;
 }
