@@ -124,13 +124,6 @@ void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
   }
 }
 
-std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
-  std::vector<Sandbox> sandboxes;
-  sandboxes.reserve(module->size());
-  for (const auto& layer : *module) sandboxes.emplace_back(layer);
-  return sandboxes;
-}
-
 VisitLayer visit_in(std::vector<Sandbox>& sandboxes) {
   return [&](std::size_t k, const auto& run) { run(sandboxes[k].layer()); };
 }
