@@ -56,7 +56,6 @@ Need need_of(const Problem& problem, const Candidate& candidate,
 }  // namespace
 
 Need least_memory(const Problem& problem, const Effort& effort) {
-  check(problem);
   const std::vector<Blocks> blocks = blocks_of(problem);
   // Candidates with offload count as those without: their peaks depend on
   // times.

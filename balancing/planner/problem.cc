@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/schedule.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing::planner {
@@ -62,37 +61,6 @@ void check_workload(const Workload& workload) {
   }
 }
 
-void check_ranks(const Problem& problem) {
-  if (problem.ranks.empty()) refuse("there are no ranks");
-  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
-    const Rank& rank = problem.ranks[r];
-    if (!std::isfinite(rank.speed) || !(rank.speed > 0)) {
-      refuse("the speed of rank ", r, " is ", rank.speed,
-             ": it must be above 0");
-    }
-    if (!(rank.memory_bytes >= 0)) {
-      refuse("rank ", r, " has ", rank.memory_bytes,
-             " bytes of memory: it must have at least 0");
-    }
-    if (!(rank.host_bandwidth > 0)) {
-      refuse("the host_bandwidth of rank ", r, " is ", rank.host_bandwidth,
-             ": it must be above 0");
-    }
-  }
-  const std::size_t pairs = problem.ranks.size() * problem.ranks.size();
-  if (problem.links.size() > 1 && problem.links.size() != pairs) {
-    refuse(
-        "there are ", problem.links.size(), " links for ", problem.ranks.size(),
-        " ranks: give none, one, or one for each pair of ranks (", pairs, ")");
-  }
-  for (const Link& link : problem.links) {
-    if (is_cost(link.latency) && is_cost(link.seconds_per_byte)) continue;
-    refuse("a link has a latency of ", link.latency, " s and ",
-           link.seconds_per_byte,
-           " s per byte: both must be finite and not negative");
-  }
-}
-
 }  // namespace
 
 Link Problem::link(int from, int to) const {
@@ -109,7 +77,6 @@ bool has_limits(const Problem& problem) {
 }
 
 void check(const Problem& problem) {
-  if (problem.workloads.empty()) refuse("there is no workload");
   const std::size_t layers = problem.workloads[0].layers.size();
   for (const Workload& workload : problem.workloads) {
     if (workload.layers.size() != layers) {
@@ -117,36 +84,6 @@ void check(const Problem& problem) {
              workload.layers.size());
     }
     check_workload(workload);
-  }
-  check_ranks(problem);
-  if (layers < problem.ranks.size()) {
-    refuse("there are ", layers, " layers for ", problem.ranks.size(),
-           " ranks: each rank needs a layer of its own");
-  }
-  if (!is_cost(problem.param_scale)) {
-    refuse("param_scale is ", problem.param_scale,
-           ": it must be finite and not negative");
-  }
-  if (!is_cost(problem.action_seconds)) {
-    refuse("action_seconds is ", problem.action_seconds,
-           ": it must be finite and not negative");
-  }
-  if (!(problem.workers > 0)) {
-    refuse("there are ", problem.workers, " workers: it must be above 0");
-  }
-  if (problem.schedules.empty()) refuse("there is no schedule to try");
-  for (const std::string& name : problem.schedules) {
-    (void)fixed_stages_per_rank(name);  // throws for an unknown name
-    if (name == "forward-only") refuse("forward-only does not train");
-  }
-  if (problem.recomputes.empty()) refuse("there is no recompute mode to try");
-  if (problem.stages_per_rank.empty()) {
-    refuse("there is no number of stages per rank to try");
-  }
-  for (const int64_t stages : problem.stages_per_rank) {
-    if (stages >= 1) continue;
-    refuse("there is a number of ", stages,
-           " stages per rank: it must be at least 1");
   }
 }
 

@@ -114,10 +114,9 @@ struct Effort {
 // Returns whether a rank has a memory limit.
 bool has_limits(const Problem& problem);
 
-// Throws std::invalid_argument unless all numbers are in their ranges, there is
-// a workload, a rank, a schedule, a recompute mode and a number of stages per
-// rank, all workloads have as many layers, at least one per rank, and the
-// schedules exist. The text names the number and its place. O(n) for all
+// Throws std::invalid_argument unless all numbers of the workloads are in their
+// ranges, and all workloads have as many layers. The text names the number and
+// its place. plan() (balancing/plan.h) has checked all else. O(n) for all
 // numbers.
 void check(const Problem& problem);
 

@@ -208,7 +208,6 @@ class Search {
 }  // namespace
 
 std::optional<Choice> choose(const Problem& problem, const Effort& effort) {
-  check(problem);
   return Search(problem, effort).run();
 }
 
