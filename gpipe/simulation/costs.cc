@@ -56,16 +56,24 @@ void check_costs(const Costs& costs) {
   }
 }
 
-std::vector<double> internal::bytes_of(const char* name,
-                                       const std::vector<double>& list,
-                                       const std::vector<double>& otherwise,
-                                       std::size_t stages) {
-  if (list.empty()) return otherwise;
-  if (list.size() < stages) {
-    refuse("there is no ", name, " cost of stage ", list.size(),
-           " (stages: ", stages, "): give one for each stage, or none at all");
-  }
-  return list;
+internal::StageBytes::StageBytes(const Costs& costs, std::size_t stages) {
+  const auto list = [&](const char* name, const std::vector<double>& bytes,
+                        const std::vector<double>& otherwise) {
+    if (bytes.empty()) return otherwise;
+    if (bytes.size() < stages) {
+      refuse("there is no ", name, " cost of stage ", bytes.size(),
+             " (stages: ", stages,
+             "): give one for each stage, or none at all");
+    }
+    return bytes;
+  };
+  const std::vector<double> none(stages);
+  resident = list("resident_bytes", costs.resident_bytes, none);
+  activation = list("activation_bytes", costs.activation_bytes, none);
+  input = list("input_bytes", costs.input_bytes, none);
+  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
+                activation);
+  offload = list("offload_bytes", costs.offload_bytes, activation);
 }
 
 }  // namespace gpipe

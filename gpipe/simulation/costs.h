@@ -80,13 +80,14 @@ inline constexpr std::array<ActionCost, 5> kActionCosts = {
      {"backward_weight", &Costs::backward_weight},
      {"recompute", &Costs::recompute}}};
 
-// Returns `list`, one of Costs, or `otherwise` if it is empty. Throws
-// std::invalid_argument, with the `name` of the list, if it lacks one of the
-// stages below `stages`.
-std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
-                             const std::vector<double>& otherwise,
-                             std::size_t stages);
+// The bytes of Costs for stages below `stages`. An empty list of Costs is
+// replaced by what it means. Throws std::invalid_argument, with the name of the
+// list, if a list is not empty but lacks a stage.
+struct StageBytes {
+  StageBytes(const Costs& costs, std::size_t stages);
+
+  std::vector<double> resident, activation, input, weight, offload;
+};
 
 }  // namespace internal
-
 }  // namespace gpipe

@@ -64,7 +64,9 @@ struct Piece {
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
-      : timeline_(timeline), ends_(timeline.ranks) {
+      : timeline_(timeline),
+        ends_(timeline.ranks),
+        copy_ends_(timeline.host_copies) {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       blocks_.push_back(blocks_of(spans));
@@ -85,7 +87,7 @@ class Explainer {
     }
     for (const auto& copies : timeline.host_copies) {
       for (const HostCopy& each : copies) {
-        copy_ends_[key_of(each.action, /*to=*/0)] = each.end;
+        copy_ends_[each.action] = each.end;
       }
     }
   }
@@ -187,10 +189,7 @@ class Explainer {
     double from_host = 0;
     for (std::size_t k = block.first; k < end; ++k) {
       for (const Action& need : internal::needs(spans[k].action)) {
-        const auto copy = copy_ends_.find(key_of(need, /*to=*/0));
-        if (copy != copy_ends_.end()) {
-          from_host = std::max(from_host, copy->second);
-        }
+        from_host = std::max(from_host, copy_ends_.get(need));
         const Awaited each = source_of(need, rank);
         if (each.rank == Awaited::kNothing) continue;
         if (last.rank == Awaited::kNothing || each.there > last.there) {
@@ -220,7 +219,7 @@ class Explainer {
   internal::ActionTable<Awaited> ends_;
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;
-  std::map<Key, double> copy_ends_;  // of O and L
+  internal::ActionTable<double> copy_ends_;  // of O and L
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "gpipe/schedule/sizes.h"
 #include "gpipe/text/refuse.h"
@@ -97,21 +98,15 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   durations = engine.durations();
   links = engine.links().size();
 
-  const std::vector<double> none(size(stages));
-  const auto list = [&](const char* name, const std::vector<double>& bytes,
-                        const std::vector<double>& otherwise) {
-    return bytes_of(name, bytes, otherwise, size(stages));
-  };
-  activation = list("activation_bytes", costs.activation_bytes, none);
-  input = list("input_bytes", costs.input_bytes, none);
-  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
-                activation);
-  offload = list("offload_bytes", costs.offload_bytes, activation);
-  const auto parameters = list("resident_bytes", costs.resident_bytes, none);
+  StageBytes bytes(costs, size(stages));
   resident.resize(size(ranks));
   for (int s = 0; s < stages; ++s) {
-    resident[rank_of[s]] += parameters[s];
+    resident[rank_of[s]] += bytes.resident[s];
   }
+  activation = std::move(bytes.activation);
+  input = std::move(bytes.input);
+  weight = std::move(bytes.weight);
+  offload = std::move(bytes.offload);
 }
 
 bool Problem::allows(CellMode mode, int stage) const {
