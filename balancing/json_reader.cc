@@ -76,6 +76,14 @@ int64_t JsonReader::whole(const std::string& name, int64_t otherwise) {
   return value->get<int64_t>();
 }
 
+int64_t JsonReader::count(const std::string& name, int64_t most,
+                          int64_t otherwise) {
+  const int64_t count = whole(name, otherwise);
+  TORCH_CHECK_VALUE(count >= 1 && count <= most, place_, ": \"", name, "\" is ",
+                    count, ", but should be 1 to ", most);
+  return count;
+}
+
 double JsonReader::number(const std::string& name) {
   const Json* value = find(name);
   if (!value) return 0;

@@ -33,6 +33,8 @@ class JsonReader {
   double positive(const std::string& name, double otherwise);
   // At most 2^62.
   int64_t whole(const std::string& name, int64_t otherwise = 0);
+  // From 1 to `most`.
+  int64_t count(const std::string& name, int64_t most, int64_t otherwise = 0);
   // Returns 0 if the member is missing, and infinity if it is null.
   double number(const std::string& name);
   // Returns false if the member is missing.

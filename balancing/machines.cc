@@ -69,14 +69,6 @@ class MachinesReader {
     return link;
   }
 
-  static int64_t count_of(JsonReader& reader) {
-    const int64_t count = reader.whole("count", 1);
-    TORCH_CHECK_VALUE(count >= 1 && count <= kMostDevices, reader.place(),
-                      ": \"count\" is ", count, ", but should be 1 to ",
-                      kMostDevices);
-    return count;
-  }
-
   void read_host(JsonReader& reader) {
     Host host;
     host.name = reader.text("name");
@@ -86,7 +78,7 @@ class MachinesReader {
                         "'; give equal ones a \"count\"");
     }
     host.inside = link_of(reader);
-    const int64_t count = count_of(reader);
+    const int64_t count = reader.count("count", kMostDevices, 1);
     std::vector<PlanDevice> devices;
     reader.each("devices", "device",
                 [&](JsonReader& device) { read_device(device, devices); });
@@ -114,7 +106,7 @@ class MachinesReader {
     const double speed = reader.positive("speed", 1);
     const double gib = reader.positive("memory_gib", kUnlimited);
     const double host_gb = reader.positive("host_bandwidth_gb", kUnlimited);
-    const int64_t count = count_of(reader);
+    const int64_t count = reader.count("count", kMostDevices, 1);
     for (int64_t k = 0; k < count; ++k) {
       constexpr double kGib = 1024.0 * 1024 * 1024;
       // The number of a device is that in its host; LibTorch has up to 128.

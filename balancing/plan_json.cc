@@ -59,13 +59,6 @@ constexpr int kDepth = 5;
 // Larger numbers would make schedules that do not fit into memory.
 constexpr int64_t kMost = 1 << 20;
 
-int64_t count_of(JsonReader& reader, const std::string& name) {
-  const int64_t count = reader.whole(name);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMost, reader.place(), ": \"", name,
-                    "\" is ", count, ", but should be 1 to ", kMost);
-  return count;
-}
-
 template <typename Result>
 Result choice_of(JsonReader& reader, const std::string& name,
                  const std::map<std::string, Result>& choices) {
@@ -81,8 +74,8 @@ Result choice_of(JsonReader& reader, const std::string& name,
 PlanCandidate read_candidate(JsonReader& reader) {
   PlanCandidate result;
   result.schedule = reader.text("schedule");
-  result.stages_per_rank = count_of(reader, "stages_per_rank");
-  result.chunks = count_of(reader, "chunks");
+  result.stages_per_rank = reader.count("stages_per_rank", kMost);
+  result.chunks = reader.count("chunks", kMost);
   const auto mode = choice_of<std::optional<Checkpoint>>(
       reader, "checkpoint",
       {{"never", Checkpoint::kNever},
