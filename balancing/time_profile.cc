@@ -188,9 +188,10 @@ void check(const TimeOptions& options) {
   TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
-  TORCH_CHECK_VALUE(options.concurrent_copies() >= 0,
-                    "company must be a number of threads >= 0, but it is ",
-                    options.concurrent_copies());
+  TORCH_CHECK_VALUE(
+      options.concurrent_copies() >= 0,
+      "concurrent_copies must be a number of threads >= 0, but it is ",
+      options.concurrent_copies());
 }
 
 void check_gradients(const torch::nn::Module& module) {

@@ -39,22 +39,21 @@ std::vector<double> random_costs(int64_t layers) {
   return costs;
 }
 
-// Costs as in a profile: the largest block leaves little choice.
-void BM_BalanceCost_Profile(benchmark::State& state) {
-  const auto costs = random_costs(state.range(0));
+void balance_cost(benchmark::State& state, const std::vector<double>& costs) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(
         gpipe::balancing::balance_cost(costs, state.range(1)));
   }
 }
 
+// Costs as in a profile: the largest block leaves little choice.
+void BM_BalanceCost_Profile(benchmark::State& state) {
+  balance_cost(state, random_costs(state.range(0)));
+}
+
 // Whole numbers from 0 to 3: many cuts are equally good.
 void BM_BalanceCost_Ties(benchmark::State& state) {
-  const auto costs = whole_costs(state.range(0));
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        gpipe::balancing::balance_cost(costs, state.range(1)));
-  }
+  balance_cost(state, whole_costs(state.range(0)));
 }
 
 // One layer as large as half of the others together: all others may be cut
@@ -62,10 +61,7 @@ void BM_BalanceCost_Ties(benchmark::State& state) {
 void BM_BalanceCost_OneHugeLayer(benchmark::State& state) {
   auto costs = random_costs(state.range(0));
   costs[costs.size() / 2] = 0.0005 * static_cast<double>(costs.size());
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        gpipe::balancing::balance_cost(costs, state.range(1)));
-  }
+  balance_cost(state, costs);
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
