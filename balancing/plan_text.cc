@@ -100,17 +100,9 @@ void print_families(std::ostream& stream, const Plan& plan) {
 }  // namespace
 
 const char* to_string(PlanBoundKind kind) {
-  switch (kind) {
-    case PlanBoundKind::kCompute:
-      return "compute";
-    case PlanBoundKind::kBubble:
-      return "bubble";
-    case PlanBoundKind::kMemory:
-      return "memory";
-    case PlanBoundKind::kLinks:
-      return "links";
-  }
-  return "unknown";
+  // In the order of PlanBoundKind.
+  constexpr const char* kNames[] = {"compute", "bubble", "memory", "links"};
+  return kNames[static_cast<int>(kind)];
 }
 
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
