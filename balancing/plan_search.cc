@@ -113,7 +113,7 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   bool has_cpu = false;
   for (const PlanDevice& device : devices) {
     problem.ranks.push_back(
-        {device.speed(), device.memory_bytes(), device.host_bandwidth()});
+        {{device.speed(), device.memory_bytes()}, device.host_bandwidth()});
     has_cpu = has_cpu || device.device().is_cpu();
   }
   if (options.links().empty()) {

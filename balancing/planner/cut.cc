@@ -43,7 +43,7 @@ class Bottleneck {
       if (high > longest_possible()) high = kInfinity;
     }
     if (std::isinf(high)) high = longest_possible();
-    const auto size = layers_ * static_cast<int64_t>(stages_.size());
+    const auto size = layers_ * std::ssize(stages_);
     const double precision = size > kLarge ? kCoarse : kPrecise;
     while (high - low > precision * high) {
       const double middle = low + (high - low) / 2;
@@ -257,7 +257,7 @@ Balance even_cut(const Blocks& blocks, const std::vector<double>& work,
   const bool equal = std::ranges::all_of(stages, [&](const StageLimit& each) {
     return each.speed == stages[0].speed;
   });
-  if (equal) return balance_cost(work, static_cast<int64_t>(stages.size()));
+  if (equal) return balance_cost(work, std::ssize(stages));
   return *bottleneck_cut(blocks, work, stages);
 }
 
@@ -271,9 +271,7 @@ Chain chain_of(const Problem& problem, const Workload& workload,
     chain.link.seconds_per_byte =
         std::max(chain.link.seconds_per_byte, link.seconds_per_byte);
   }
-  for (const Rank& rank : problem.ranks) {
-    chain.devices.push_back({rank.speed, rank.memory_bytes});
-  }
+  chain.devices.assign(problem.ranks.begin(), problem.ranks.end());
   for (const Layer& layer : workload.layers) {
     ChainLayer& made = chain.layers.emplace_back();
     made.forward = layer.forward;

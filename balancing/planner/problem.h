@@ -14,9 +14,7 @@
 namespace gpipe::balancing::planner {
 
 // One rank of a pipeline: a device with its host.
-struct Rank {
-  double speed = 1;  // finite and > 0; an action takes its seconds / speed
-  double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0
+struct Rank : ChainDevice {
   // Bytes per second between device and host, each way, > 0.
   double host_bandwidth = std::numeric_limits<double>::infinity();
 };
