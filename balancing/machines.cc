@@ -86,8 +86,8 @@ class MachinesReader {
       for (const PlanDevice& device : devices) {
         places_.push_back({device, hosts_.size(), host_count_});
       }
-      TORCH_CHECK_VALUE(static_cast<int64_t>(places_.size()) <= kMostDevices,
-                        source_, ": has more than ", kMostDevices, " devices");
+      TORCH_CHECK_VALUE(std::ssize(places_) <= kMostDevices, source_,
+                        ": has more than ", kMostDevices, " devices");
     }
     hosts_.push_back(std::move(host));
   }

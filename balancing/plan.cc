@@ -206,7 +206,7 @@ namespace detail {
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
-  const auto all = static_cast<int64_t>(devices.size());
+  const auto all = std::ssize(devices);
   if (options.workers() > 0) return std::min(all, options.workers());
   if (!devices[0].device().is_cpu()) return all;
   const auto cores =

@@ -167,8 +167,8 @@ class PlanReader {
   }
 
   void check() const {
-    const auto stages = static_cast<int64_t>(plan_.balance.size());
-    const auto ranks = static_cast<int64_t>(plan_.partitions.size());
+    const auto stages = std::ssize(plan_.balance);
+    const auto ranks = std::ssize(plan_.partitions);
     TORCH_CHECK_VALUE(ranks >= 1 && stages == ranks * plan_.stages_per_rank,
                       source_, ": there are ", stages, " stages on ", ranks,
                       " ranks with ", plan_.stages_per_rank,

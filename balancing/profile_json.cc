@@ -65,7 +65,7 @@ class ProfileReader {
 
   void read_layer(const Json& json) {
     auto& layers = profile_.memory.layers;
-    const auto index = static_cast<int64_t>(layers.size());
+    const auto index = std::ssize(layers);
     const std::string name =
         reader_of(json, source_ + ": layer " + std::to_string(index))
             .text("name");

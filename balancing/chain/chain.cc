@@ -43,7 +43,7 @@ void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint) {
     internal::refuse("there are ", chain.microbatches,
                      " micro-batches: there must be at least 1");
   }
-  const auto partitions = static_cast<int64_t>(chain.devices.size());
+  const auto partitions = std::ssize(chain.devices);
   chain.graphs_kept.clear();
   chain.inputs_kept.clear();
   for (int64_t j = 0; j < partitions; ++j) {
@@ -65,8 +65,8 @@ void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint) {
 StageCost stage_cost(const Chain& chain, int64_t partition, int64_t first,
                      int64_t last) {
   detail::check_chain(chain);
-  const auto partitions = static_cast<int64_t>(chain.devices.size());
-  const auto layers = static_cast<int64_t>(chain.layers.size());
+  const auto partitions = std::ssize(chain.devices);
+  const auto layers = std::ssize(chain.layers);
   if (partition < 0 || partition >= partitions) {
     internal::refuse("there is no partition ", partition, " of ", partitions);
   }
@@ -134,7 +134,7 @@ std::vector<std::vector<int64_t>> detail::plain_balances(const Chain& chain) {
     backward.push_back(layer.backward / 2);
     both.push_back(forward.back() + backward.back());
   }
-  const auto partitions = static_cast<int64_t>(chain.devices.size());
+  const auto partitions = std::ssize(chain.devices);
   return {
       balance_cost(both, partitions),
       balance_fill_drain(forward, backward, partitions, chain.microbatches)};

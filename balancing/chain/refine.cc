@@ -149,9 +149,9 @@ class Refining {
       if (length < 1) return false;
     }
     if (scores_.count(balance) == 0 && calls_left_ == 0) return false;
-    const auto known = static_cast<int64_t>(scores_.size());
+    const auto known = std::ssize(scores_);
     const double other = score(balance);
-    calls_left_ -= static_cast<int64_t>(scores_.size()) - known;
+    calls_left_ -= std::ssize(scores_) - known;
     if (!(other < at_score)) return false;
     at = balance;
     at_score = other;
@@ -188,13 +188,13 @@ std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
   Refining refining(score);
   for (const Balance& start : starts) refining.score(start);
   const int64_t layers = layers_of(starts[0]);
-  const auto partitions = static_cast<int64_t>(starts[0].size());
+  const auto partitions = std::ssize(starts[0]);
   if (detail::has_few_cuts(layers, partitions, options.score_calls)) {
     refining.exhaust(layers, partitions);
     return refining.best();
   }
   int64_t left = options.score_calls;
-  auto climbs = static_cast<int64_t>(starts.size());
+  auto climbs = std::ssize(starts);
   for (const Balance& start : starts) {
     // Each start gets an equal share of the calls that are left.
     left -= refining.climb(start, left / climbs--);

@@ -24,8 +24,8 @@ std::string twin_with_one_stage(const std::string& name) {
 std::vector<int64_t> stages_to_try(const Problem& problem,
                                    const std::string& name) {
   const std::optional<int> fixed = fixed_stages_per_rank(name);
-  const auto layers = static_cast<int64_t>(problem.workloads[0].layers.size());
-  const auto ranks = static_cast<int64_t>(problem.ranks.size());
+  const auto layers = std::ssize(problem.workloads[0].layers);
+  const auto ranks = std::ssize(problem.ranks);
   std::vector<int64_t> result;
   for (const int64_t stages : problem.stages_per_rank) {
     const bool fits = stages <= layers / ranks;

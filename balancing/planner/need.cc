@@ -29,7 +29,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
     }
     const auto least = [&](const auto& demand) {
       return detail::least_largest(
-          blocks.layers(), static_cast<int64_t>(held.size()),
+          blocks.layers(), std::ssize(held),
           [&](int64_t, int64_t first) { return GrowingBlock(blocks, first); },
           [&](int64_t rank, const GrowingBlock& block) {
             return demand(rank, peak_bytes(held[rank], block));
@@ -63,9 +63,8 @@ Need least_memory(const Problem& problem, const Effort& effort) {
   for (const Candidate& candidate : candidates(problem)) {
     if (candidate.offload) continue;
     Evaluator evaluator(problem, candidate, blocks[candidate.workload]);
-    const Balance even =
-        balance_cost(layer_work(problem, candidate),
-                     static_cast<int64_t>(evaluator.rank_of_stage().size()));
+    const Balance even = balance_cost(layer_work(problem, candidate),
+                                      std::ssize(evaluator.rank_of_stage()));
     by_even_cut.emplace_back(evaluator.largest_peak(even), candidate);
   }
   std::ranges::stable_sort(by_even_cut, {},

@@ -34,7 +34,7 @@ void check_workload(const Workload& workload) {
     refuse("there are ", workload.microbatches,
            " micro-batches: there must be at least 1");
   }
-  const auto layers = static_cast<int64_t>(workload.layers.size());
+  const auto layers = std::ssize(workload.layers);
   for (std::size_t k = 0; k < workload.layers.size(); ++k) {
     check_layer(workload.layers[k], k);
   }

@@ -64,9 +64,8 @@ class Search {
 
   bool has_few_cuts(const Tried& tried, const Evaluator& evaluator,
                     int64_t most) const {
-    return detail::has_few_cuts(
-        blocks_of(tried).layers(),
-        static_cast<int64_t>(evaluator.rank_of_stage().size()), most);
+    return detail::has_few_cuts(blocks_of(tried).layers(),
+                                std::ssize(evaluator.rank_of_stage()), most);
   }
 
   // Tries the members of a family, those with the smallest lower bounds first.

@@ -19,7 +19,7 @@ class Blocks {
   Blocks(const Problem& problem, const Workload& workload);
 
   const Workload& workload() const { return workload_; }
-  int64_t layers() const { return static_cast<int64_t>(savers_.size()); }
+  int64_t layers() const { return std::ssize(savers_); }
 
   // Returns the seconds at speed 1 of a kind of computation of the layers
   // first..last-1. O(1).

@@ -70,7 +70,7 @@ double fill_drain_time(const std::vector<double>& forward,
                        const std::vector<int64_t>& balance,
                        int64_t microbatches) {
   check(forward, backward, microbatches);
-  detail::check_balance(balance, static_cast<int64_t>(forward.size()));
+  detail::check_balance(balance, std::ssize(forward));
   double sum = 0, largest_forward = 0, largest_backward = 0;
   auto f = forward.begin(), b = backward.begin();
   for (int64_t length : balance) {
@@ -91,7 +91,7 @@ std::vector<int64_t> balance_fill_drain(const std::vector<double>& forward,
                                         int64_t partitions,
                                         int64_t microbatches) {
   check(forward, backward, microbatches);
-  detail::check_partitions(static_cast<int64_t>(forward.size()), partitions);
+  detail::check_partitions(std::ssize(forward), partitions);
 
   const int shift = detail::common_shift({&forward, &backward});
   const Sums forwards = detail::prefix_sums(forward, shift);

@@ -33,7 +33,7 @@ class Missing {
   Missing(int64_t count, int64_t most) : seen_(std::min(count, most + 1)) {}
 
   void see(int64_t number) {
-    if (number < static_cast<int64_t>(seen_.size())) seen_[number] = true;
+    if (number < std::ssize(seen_)) seen_[number] = true;
   }
   std::optional<int64_t> first() const {
     const auto found = std::ranges::find(seen_, false);

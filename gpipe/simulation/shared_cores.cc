@@ -143,9 +143,8 @@ Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
         "where ranks share cores: leave them 0, or use simulate()");
   }
   Timeline alone = simulate(schedule, costs);  // checks everything
-  const auto sharing = on_cores.empty()
-                           ? static_cast<std::ptrdiff_t>(schedule.ranks.size())
-                           : std::ranges::count(on_cores, true);
+  const auto sharing = on_cores.empty() ? std::ssize(schedule.ranks)
+                                        : std::ranges::count(on_cores, true);
   if (cores >= static_cast<double>(sharing)) return alone;
   return timeline_of(Run(schedule, costs, cores, on_cores).spans());
 }
