@@ -11,6 +11,7 @@
 #include "balancing/chain/ties.h"
 #include "balancing/solver/fill_drain.h"
 #include "balancing/solver/partition.h"
+#include "balancing/solver/sums.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
@@ -39,10 +40,7 @@ StageCost cost_of(const Chain& chain, const detail::SkipsByPop& skips,
 
 void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint) {
   if (chain.devices.empty()) internal::refuse("there are no devices");
-  if (chain.microbatches < 1) {
-    internal::refuse("there are ", chain.microbatches,
-                     " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(chain.microbatches);
   const auto partitions = std::ssize(chain.devices);
   chain.graphs_kept.clear();
   chain.inputs_kept.clear();
@@ -104,10 +102,7 @@ double makespan(const Chain& chain, const std::vector<int64_t>& balance) {
 
 double makespan(const std::vector<StageCost>& stages, int64_t microbatches) {
   if (stages.empty()) internal::refuse("there are no stages");
-  if (microbatches < 1) {
-    internal::refuse("there are ", microbatches,
-                     " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(microbatches);
   double sum = 0, forward = 0, backward = 0;
   for (const StageCost& stage : stages) {
     sum += stage.forward + stage.backward + 2 * stage.transfer;

@@ -80,10 +80,7 @@ void check_chain(const Chain& chain) {
   check_devices(chain);
   check_number(chain.link.latency, "latency of the link");
   check_number(chain.link.seconds_per_byte, "seconds_per_byte of the link");
-  if (chain.microbatches < 1) {
-    refuse("there are ", chain.microbatches,
-           " micro-batches: there must be at least 1");
-  }
+  check_microbatches(chain.microbatches);
   check_kept(chain, chain.graphs_kept, "graphs_kept");
   check_kept(chain, chain.inputs_kept, "inputs_kept");
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 
 namespace gpipe::balancing::planner {
 namespace {
@@ -26,18 +27,16 @@ std::vector<int64_t> stages_to_try(const Problem& problem,
   const std::optional<int> fixed = fixed_stages_per_rank(name);
   const auto layers = std::ssize(problem.workloads[0].layers);
   const auto ranks = std::ssize(problem.ranks);
-  std::vector<int64_t> result;
+  std::set<int64_t> result;
   for (const int64_t stages : problem.stages_per_rank) {
     const bool fits = stages <= layers / ranks;
     const bool is_twin =
         stages == 1 && contains(problem.schedules, twin_with_one_stage(name));
     if (fits && !is_twin && fixed.value_or(stages) == stages) {
-      result.push_back(stages);
+      result.insert(stages);
     }
   }
-  std::ranges::sort(result);
-  result.erase(std::unique(result.begin(), result.end()), result.end());
-  return result;
+  return {result.begin(), result.end()};
 }
 
 std::vector<Recompute> recomputes_to_try(const Problem& problem) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "balancing/solver/sums.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing::planner {
@@ -30,10 +31,7 @@ void check_layer(const Layer& layer, std::size_t k) {
 }
 
 void check_workload(const Workload& workload) {
-  if (workload.microbatches < 1) {
-    refuse("there are ", workload.microbatches,
-           " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(workload.microbatches);
   const auto layers = std::ssize(workload.layers);
   for (std::size_t k = 0; k < workload.layers.size(); ++k) {
     check_layer(workload.layers[k], k);

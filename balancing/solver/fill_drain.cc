@@ -25,10 +25,7 @@ void check(const std::vector<double>& forward,
   }
   detail::check_costs(forward, "forward cost");
   detail::check_costs(backward, "backward cost");
-  if (microbatches < 1) {
-    internal::refuse("there are ", microbatches,
-                     " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(microbatches);
 }
 
 // The largest forward and the largest backward of a cut.

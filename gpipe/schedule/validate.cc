@@ -150,11 +150,10 @@ class Validation {
   }
 
   void check_backwards() {
-    bool trains = false;
-    for_each([&](const Action& action, Place) {
-      trains = trains || internal::begins_backward(action.kind) ||
-               action.kind == ActionKind::kBackwardWeight;
-    });
+    using internal::has_kind;
+    const bool trains = has_kind(schedule_, ActionKind::kBackward) ||
+                        has_kind(schedule_, ActionKind::kBackwardInput) ||
+                        has_kind(schedule_, ActionKind::kBackwardWeight);
     for (int stage = 0; stage < stages_; ++stage) {
       for (int i = 0; i < microbatches_; ++i) {
         if (trains) {

@@ -207,10 +207,12 @@ class Engine::Run {
   bool step(std::size_t rank) {
     const Action& first = actions_of(rank)[ranks_[rank].done];
     double start = ranks_[rank].end;
-    if (Entry* missing = wait_for(first, first, &start)) {
-      missing->waiter = static_cast<int>(rank);
-      return false;
-    }
+    const auto has_to_wait = [&](const Action& action) {
+      Entry* const missing = wait_for(action, first, &start);
+      if (missing) missing->waiter = static_cast<int>(rank);
+      return missing != nullptr;
+    };
+    if (has_to_wait(first)) return false;
     if (!is_compute(first.kind)) {
       copy(first, rank, start);
       return true;
@@ -220,10 +222,7 @@ class Engine::Run {
       return true;
     }
     const Action& second = actions_of(rank)[ranks_[rank].done + 1];
-    if (Entry* missing = wait_for(second, first, &start)) {
-      missing->waiter = static_cast<int>(rank);
-      return false;
-    }
+    if (has_to_wait(second)) return false;
     const double a = seconds_of(first, rank), b = seconds_of(second, rank);
     if (first.kind == ActionKind::kRecompute) {
       finish(first, rank, start, start + a);
