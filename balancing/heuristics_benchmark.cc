@@ -78,9 +78,8 @@ double microseconds(const Cases& cases) {
 std::vector<Cases> by_set(const Cases& cases) {
   std::vector<Cases> sets;
   for (const RecordedCase& one : cases) {
-    auto set = std::find_if(sets.begin(), sets.end(), [&](const Cases& other) {
-      return other[0].set == one.set;
-    });
+    auto set = std::ranges::find_if(
+        sets, [&](const Cases& other) { return other[0].set == one.set; });
     if (set == sets.end()) set = sets.insert(sets.end(), Cases());
     set->push_back(one);
   }

@@ -11,6 +11,19 @@
 #include <utility>
 
 namespace gpipe::balancing::detail {
+namespace {
+
+bool is_amount(const Json& value) {
+  return value.is_number() && std::isfinite(value.get<double>()) &&
+         value.get<double>() >= 0;
+}
+
+bool is_whole(const Json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{1}
+                                                                    << 62;
+}
+
+}  // namespace
 
 JsonReader::JsonReader(const Json& object, std::string place,
                        std::string document)
@@ -36,58 +49,53 @@ void JsonReader::check_format(const std::string& format) {
 std::string JsonReader::text(const std::string& name) {
   const Json* value = find(name);
   TORCH_CHECK_VALUE(value, place_, ": has no \"", name, "\"");
-  TORCH_CHECK_VALUE(value->is_string(), place_, ": \"", name, "\" is ",
-                    value->dump(), ", but should be a text");
+  expect(value->is_string(), name, *value, "a text");
   return value->get<std::string>();
 }
 
 double JsonReader::seconds(const std::string& name, double otherwise) {
   const Json* value = find(name);
   if (!value) return otherwise;
-  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
-                        value->get<double>() >= 0,
-                    place_, ": \"", name, "\" is ", value->dump(),
-                    ", but should be a number of seconds, at least 0");
+  expect(is_amount(*value), name, *value, "a number of seconds, at least 0");
   return value->get<double>();
 }
 
 double JsonReader::positive(const std::string& name, double otherwise) {
   const Json* value = find(name);
   if (!value) return otherwise;
-  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
-                        value->get<double>() > 0,
-                    place_, ": \"", name, "\" is ", value->dump(),
-                    ", but should be a number above 0");
+  expect(is_amount(*value) && value->get<double>() > 0, name, *value,
+         "a number above 0");
   return value->get<double>();
 }
 
 int64_t JsonReader::whole(const std::string& name, int64_t otherwise) {
   const Json* value = find(name);
   if (!value) return otherwise;
-  TORCH_CHECK_VALUE(
-      value->is_number_unsigned() && value->get<uint64_t>() <= uint64_t{1}
-                                                                   << 62,
-      place_, ": \"", name, "\" is ", value->dump(),
-      ", but should be a whole number, at least 0 and at most 2^62");
+  expect(is_whole(*value), name, *value,
+         "a whole number, at least 0 and at most 2^62");
   return value->get<int64_t>();
+}
+
+int64_t JsonReader::count(const std::string& name, int64_t most,
+                          int64_t otherwise) {
+  const int64_t count = whole(name, otherwise);
+  TORCH_CHECK_VALUE(count >= 1 && count <= most, place_, ": \"", name, "\" is ",
+                    count, ", but should be 1 to ", most);
+  return count;
 }
 
 double JsonReader::number(const std::string& name) {
   const Json* value = find(name);
   if (!value) return 0;
   if (value->is_null()) return std::numeric_limits<double>::infinity();
-  TORCH_CHECK_VALUE(value->is_number() && std::isfinite(value->get<double>()) &&
-                        value->get<double>() >= 0,
-                    place_, ": \"", name, "\" is ", value->dump(),
-                    ", but should be a number, at least 0, or null");
+  expect(is_amount(*value), name, *value, "a number, at least 0, or null");
   return value->get<double>();
 }
 
 bool JsonReader::flag(const std::string& name) {
   const Json* value = find(name);
   if (!value) return false;
-  TORCH_CHECK_VALUE(value->is_boolean(), place_, ": \"", name, "\" is ",
-                    value->dump(), ", but should be true or false");
+  expect(value->is_boolean(), name, *value, "true or false");
   return value->get<bool>();
 }
 
@@ -95,9 +103,7 @@ std::vector<int64_t> JsonReader::whole_list(const std::string& name) {
   std::vector<int64_t> result;
   for (const Json& value : list(name)) {
     TORCH_CHECK_VALUE(
-        value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{1}
-                                                                   << 62,
-        place_, ": \"", name, "\" has ", value.dump(),
+        is_whole(value), place_, ": \"", name, "\" has ", value.dump(),
         ", but should have whole numbers, at least 0 and at most 2^62");
     result.push_back(value.get<int64_t>());
   }
@@ -107,15 +113,19 @@ std::vector<int64_t> JsonReader::whole_list(const std::string& name) {
 Json JsonReader::list(const std::string& name) {
   const Json* value = find(name);
   if (!value) return Json::array();
-  TORCH_CHECK_VALUE(value->is_array(), place_, ": \"", name, "\" is ",
-                    value->dump(), ", but should be a list, [...]");
+  expect(value->is_array(), name, *value, "a list, [...]");
   return *value;
+}
+
+void JsonReader::expect(bool valid, const std::string& name, const Json& value,
+                        const char* expected) const {
+  TORCH_CHECK_VALUE(valid, place_, ": \"", name, "\" is ", value.dump(),
+                    ", but should be ", expected);
 }
 
 void JsonReader::end() const {
   for (const auto& [name, value] : object_.items()) {
-    TORCH_CHECK_VALUE(std::find(asked_for_.begin(), asked_for_.end(), name) !=
-                          asked_for_.end(),
+    TORCH_CHECK_VALUE(std::ranges::find(asked_for_, name) != asked_for_.end(),
                       place_, ": there is no \"", name, "\" in ", document_,
                       "; known here are ", c10::Join(", ", asked_for_));
   }

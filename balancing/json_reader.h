@@ -33,6 +33,8 @@ class JsonReader {
   double positive(const std::string& name, double otherwise);
   // At most 2^62.
   int64_t whole(const std::string& name, int64_t otherwise = 0);
+  // From 1 to `most`.
+  int64_t count(const std::string& name, int64_t most, int64_t otherwise = 0);
   // Returns 0 if the member is missing, and infinity if it is null.
   double number(const std::string& name);
   // Returns false if the member is missing.
@@ -40,6 +42,20 @@ class JsonReader {
   // Return an empty list if the member is missing.
   Json list(const std::string& name);
   std::vector<int64_t> whole_list(const std::string& name);
+  // Calls `read` with a reader of each object of a list, and then its end().
+  // The place of object k is this one's with "`what` k".
+  template <typename Read>
+  void each(const std::string& name, const std::string& what,
+            const Read& read) {
+    int64_t count = 0;
+    for (const Json& json : list(name)) {
+      JsonReader members(json,
+                         place_ + ": " + what + " " + std::to_string(count++),
+                         document_);
+      read(members);
+      members.end();
+    }
+  }
 
   // Throws if the object has a member that was not asked for.
   void end() const;
@@ -47,6 +63,9 @@ class JsonReader {
   const std::string& place() const { return place_; }
 
  private:
+  void expect(bool valid, const std::string& name, const Json& value,
+              const char* expected) const;
+
   const Json& object_;
   const std::string place_, document_;
   std::vector<std::string> asked_for_;

@@ -104,9 +104,8 @@ LayerRun::LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
     output_shapes_.push_back(shape_of(each));
   }
   leaves_ = internal::find_leaves(output_edges_, targets_);
-  stamps_.has_input =
-      std::any_of(targets_.begin(), targets_.end(),
-                  [](const Edge& edge) { return edge.is_valid(); });
+  stamps_.has_input = std::ranges::any_of(
+      targets_, [](const Edge& edge) { return edge.is_valid(); });
   stamps_.has_weight = !leaves_.tensors.empty();
   boundary = without_graph(output);
   tracker.end_layer();

@@ -33,8 +33,8 @@ class MachinesReader {
     JsonReader reader(json, source, kDocument);
     reader.check_format(kFormat);
     between_hosts_ = link_of(reader);
-    for (const Json& host : reader.list("hosts")) read_host(host);
-    for (const Json& link : reader.list("links")) read_link(link);
+    reader.each("hosts", "host", [&](JsonReader& host) { read_host(host); });
+    reader.each("links", "link", [&](JsonReader& link) { read_link(link); });
     reader.end();
     TORCH_CHECK_VALUE(!places_.empty(), source, ": there are no devices");
   }
@@ -69,18 +69,7 @@ class MachinesReader {
     return link;
   }
 
-  static int64_t count_of(JsonReader& reader) {
-    const int64_t count = reader.whole("count", 1);
-    TORCH_CHECK_VALUE(count >= 1 && count <= kMostDevices, reader.place(),
-                      ": \"count\" is ", count, ", but should be 1 to ",
-                      kMostDevices);
-    return count;
-  }
-
-  void read_host(const Json& json) {
-    const std::string place =
-        source_ + ": host " + std::to_string(hosts_.size());
-    JsonReader reader(json, place, kDocument);
+  void read_host(JsonReader& reader) {
     Host host;
     host.name = reader.text("name");
     for (const Host& other : hosts_) {
@@ -89,40 +78,35 @@ class MachinesReader {
                         "'; give equal ones a \"count\"");
     }
     host.inside = link_of(reader);
-    const int64_t count = count_of(reader);
+    const int64_t count = reader.count("count", kMostDevices, 1);
     std::vector<PlanDevice> devices;
-    for (const Json& device : reader.list("devices")) {
-      read_device(device, place + ": device " + std::to_string(devices.size()),
-                  devices);
-    }
-    reader.end();
+    reader.each("devices", "device",
+                [&](JsonReader& device) { read_device(device, devices); });
     for (int64_t k = 0; k < count; ++k, ++host_count_) {
       for (const PlanDevice& device : devices) {
         places_.push_back({device, hosts_.size(), host_count_});
       }
-      TORCH_CHECK_VALUE(static_cast<int64_t>(places_.size()) <= kMostDevices,
-                        source_, ": has more than ", kMostDevices, " devices");
+      TORCH_CHECK_VALUE(std::ssize(places_) <= kMostDevices, source_,
+                        ": has more than ", kMostDevices, " devices");
     }
     hosts_.push_back(std::move(host));
   }
 
-  static void read_device(const Json& json, const std::string& place,
+  static void read_device(JsonReader& reader,
                           std::vector<PlanDevice>& devices) {
-    JsonReader reader(json, place, kDocument);
     const std::string type = reader.find("type") ? reader.text("type") : "cuda";
     const c10::DeviceType device = [&] {
       try {
         return torch::Device(type).type();
       } catch (const c10::Error&) {
-        TORCH_CHECK_VALUE(false, place, ": \"type\" is \"", type,
+        TORCH_CHECK_VALUE(false, reader.place(), ": \"type\" is \"", type,
                           "\", but should be cpu, cuda, xpu, ...");
       }
     }();
     const double speed = reader.positive("speed", 1);
     const double gib = reader.positive("memory_gib", kUnlimited);
     const double host_gb = reader.positive("host_bandwidth_gb", kUnlimited);
-    const int64_t count = count_of(reader);
-    reader.end();
+    const int64_t count = reader.count("count", kMostDevices, 1);
     for (int64_t k = 0; k < count; ++k) {
       constexpr double kGib = 1024.0 * 1024 * 1024;
       // The number of a device is that in its host; LibTorch has up to 128.
@@ -146,16 +130,13 @@ class MachinesReader {
     TORCH_CHECK_VALUE(false, place, ": there is no host ", name.dump());
   }
 
-  void read_link(const Json& json) {
-    const std::string place =
-        source_ + ": link " + std::to_string(link_count_++);
-    JsonReader reader(json, place, kDocument);
+  void read_link(JsonReader& reader) {
+    const std::string& place = reader.place();
     const Json names = reader.list("hosts");
     TORCH_CHECK_VALUE(names.size() == 2, place, ": \"hosts\" has ",
                       names.size(), " names, but should have 2");
     const std::size_t a = host(names[0], place), b = host(names[1], place);
     links_[{std::min(a, b), std::max(a, b)}] = link_of(reader);
-    reader.end();
   }
 
   PlanLink link_between(const Place& from, const Place& to) const {
@@ -170,7 +151,7 @@ class MachinesReader {
   std::vector<Place> places_;
   std::map<std::pair<std::size_t, std::size_t>, PlanLink> links_;
   PlanLink between_hosts_;
-  int64_t host_count_ = 0, link_count_ = 0;
+  int64_t host_count_ = 0;
 };
 
 }  // namespace

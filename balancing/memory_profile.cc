@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -50,40 +50,39 @@ class Passing {
   int64_t add(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.storage().nbytes() == 0) return 0;
     const void* const address = tensor.storage().unsafeGetStorageImpl();
-    if (!storages_.emplace(address, tensor.storage()).second) return 0;
-    order_.push_back(address);
-    return static_cast<int64_t>(tensor.storage().nbytes());
+    if (!seen_.insert(address).second) return 0;
+    all_.push_back({tensor.storage(), {}});
+    return bytes(all_.size() - 1);
   }
 
   // Returns the use count of each storage, in the order of add().
   std::vector<std::size_t> uses() const {
     std::vector<std::size_t> uses;
-    uses.reserve(order_.size());
-    for (const void* address : order_) {
-      uses.push_back(storages_.at(address).use_count());
-    }
+    uses.reserve(all_.size());
+    for (const Entry& each : all_) uses.push_back(each.storage.use_count());
     return uses;
   }
 
   int64_t bytes(std::size_t index) const {
-    return static_cast<int64_t>(storages_.at(order_[index]).nbytes());
+    return static_cast<int64_t>(all_[index].storage.nbytes());
   }
   void save(std::size_t index, int64_t layer) {
-    savers_[order_[index]].push_back(layer);
+    all_[index].savers.push_back(layer);
   }
   void append_to(std::vector<SavedTensor>& saved) const {
-    for (const void* address : order_) {
-      const auto found = savers_.find(address);
-      if (found == savers_.end()) continue;
-      saved.push_back({static_cast<int64_t>(storages_.at(address).nbytes()),
-                       found->second});
+    for (std::size_t k = 0; k < all_.size(); ++k) {
+      if (all_[k].savers.empty()) continue;
+      saved.push_back({bytes(k), all_[k].savers});
     }
   }
 
  private:
-  std::unordered_map<const void*, c10::Storage> storages_;
-  std::vector<const void*> order_;
-  std::map<const void*, std::vector<int64_t>> savers_;
+  struct Entry {
+    c10::Storage storage;
+    std::vector<int64_t> savers;
+  };
+  std::unordered_set<const void*> seen_;
+  std::vector<Entry> all_;
 };
 
 // Records the bytes of skip tensors.
@@ -107,8 +106,7 @@ class MemoryProfiler {
         internal::declared_skips(module);
     profile_.input_bytes = bytes_of(input);
     count_parameters(*module);
-    std::vector<Sandbox> sandboxes;
-    for (const auto& layer : *module) sandboxes.emplace_back(layer);
+    std::vector<Sandbox> sandboxes = sandboxes_of(module);
 
     std::map<SkipKey, int64_t> stashed_by;
     const internal::UseSkipTracker use_tracker(tracker_);
@@ -218,8 +216,8 @@ class MemoryProfiler {
     std::vector<OperatorMemory> result;
     for (const OperatorMemory& each : all) {
       if (each.bytes == 0) continue;
-      const auto same = std::find_if(
-          result.begin(), result.end(),
+      const auto same = std::ranges::find_if(
+          result,
           [&](const OperatorMemory& one) { return one.name == each.name; });
       if (same == result.end()) {
         result.push_back(each);

@@ -58,8 +58,7 @@ void check_choices(std::size_t devices, const PlanOptions& options) {
   const std::vector<std::string> names = schedule_names();
   for (const std::string& name : options.schedules()) {
     TORCH_CHECK_VALUE(
-        name != "forward-only" &&
-            std::find(names.begin(), names.end(), name) != names.end(),
+        name != "forward-only" && std::ranges::find(names, name) != names.end(),
         "plan: there is no schedule \"", name, "\" that trains; there are ",
         join(names, ", "), ", of which forward-only does not train");
   }
@@ -145,17 +144,7 @@ void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
 bool splits_backward(const PlanOptions& options) {
   if (options.schedule() != PlanSchedule::kNamed) return false;
   const auto& names = options.schedules();
-  return names.empty() ||
-         std::any_of(names.begin(), names.end(), planner::splits_backward);
-}
-
-// Returns a plan from samples. Throws as plan() does.
-Plan plan_samples(const std::vector<detail::PlanSample>& samples,
-                  const std::vector<PlanDevice>& devices,
-                  const PlanOptions& options) {
-  return options.schedule() == PlanSchedule::kNamed
-             ? detail::plan_search(samples, devices, options)
-             : detail::plan_chain(samples, devices, options);
+  return names.empty() || std::ranges::any_of(names, planner::splits_backward);
 }
 
 }  // namespace
@@ -188,8 +177,7 @@ Schedule Plan::schedule() const {
           ? 0
           : static_cast<int>(checkpointed_microbatches(checkpoint, chunks));
   Schedule schedule = with_recompute(base, [&](int stage, int microbatch) {
-    return by_stage ? recomputed_stages[static_cast<std::size_t>(stage)]
-                    : microbatch < checkpointed;
+    return by_stage ? recomputed_stages[stage] : microbatch < checkpointed;
   });
   if (!offload) return schedule;
   return with_offload(std::move(schedule),
@@ -210,42 +198,15 @@ Plan plan(const Profile& profile, int64_t rows,
          static_cast<double>(each) / static_cast<double>(profile.rows),
          chunks});
   }
-  return plan_samples(samples, devices, options);
+  return detail::plan_search(samples, devices, options);
 }
 
 namespace detail {
 
-void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
-  double bubble = 0;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (timeline.makespan <= 0) continue;
-    parts[r].idle = timeline.idle[r] / timeline.makespan;
-    bubble += parts[r].idle;
-  }
-  for (PlannedPartition& part : parts) {
-    if (bubble > 0) part.bubble_share = part.idle / bubble;
-  }
-}
-
-LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
-  const auto count = static_cast<double>(sample.chunks);
-  const double sums = time.accumulate * (count - 1) / count;
-  const double backward = sample.scale * time.backward;
-  LayerTime result{sample.scale * time.forward, backward + sums};
-  if (time.backward_input != 0 || time.backward_weight != 0) {
-    result.backward_input = sample.scale * time.backward_input;
-    result.backward_weight = sample.scale * time.backward_weight + sums;
-  } else {
-    result.backward_input = backward / 2;
-    result.backward_weight = backward / 2 + sums;
-  }
-  return result;
-}
-
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
-  const auto all = static_cast<int64_t>(devices.size());
+  const auto all = std::ssize(devices);
   if (options.workers() > 0) return std::min(all, options.workers());
   if (!devices[0].device().is_cpu()) return all;
   const auto cores =
@@ -281,11 +242,10 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
     samples.push_back({&profiles.back(), 1, chunks});
   }
   PlanOptions with_overhead = options;
-  const bool on_cpus = std::all_of(
-      devices.begin(), devices.end(),
-      [](const PlanDevice& each) { return each.device().is_cpu(); });
+  const bool on_cpus = std::ranges::all_of(
+      devices, [](const PlanDevice& each) { return each.device().is_cpu(); });
   if (!options.overhead() && on_cpus) with_overhead.overhead(kOverhead);
-  return plan_samples(samples, devices, with_overhead);
+  return plan_search(samples, devices, with_overhead);
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -58,13 +59,6 @@ constexpr int kDepth = 5;
 // Larger numbers would make schedules that do not fit into memory.
 constexpr int64_t kMost = 1 << 20;
 
-int64_t count_of(JsonReader& reader, const std::string& name) {
-  const int64_t count = reader.whole(name);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMost, reader.place(), ": \"", name,
-                    "\" is ", count, ", but should be 1 to ", kMost);
-  return count;
-}
-
 template <typename Result>
 Result choice_of(JsonReader& reader, const std::string& name,
                  const std::map<std::string, Result>& choices) {
@@ -80,15 +74,16 @@ Result choice_of(JsonReader& reader, const std::string& name,
 PlanCandidate read_candidate(JsonReader& reader) {
   PlanCandidate result;
   result.schedule = reader.text("schedule");
-  result.stages_per_rank = count_of(reader, "stages_per_rank");
-  result.chunks = count_of(reader, "chunks");
-  const int mode = choice_of<int>(
+  result.stages_per_rank = reader.count("stages_per_rank", kMost);
+  result.chunks = reader.count("chunks", kMost);
+  const auto mode = choice_of<std::optional<Checkpoint>>(
       reader, "checkpoint",
-      {{"never", 0}, {"except_last", 1}, {"always", 2}, {"where_needed", 3}});
-  result.checkpoint = mode == 0   ? Checkpoint::kNever
-                      : mode == 1 ? Checkpoint::kExceptLast
-                                  : Checkpoint::kAlways;
-  result.recompute_where_needed = mode == 3;
+      {{"never", Checkpoint::kNever},
+       {"except_last", Checkpoint::kExceptLast},
+       {"always", Checkpoint::kAlways},
+       {"where_needed", std::nullopt}});
+  result.checkpoint = mode.value_or(Checkpoint::kAlways);
+  result.recompute_where_needed = !mode;
   result.offload = reader.flag("offload");
   result.step_seconds = reader.number("step_seconds");
   return result;
@@ -121,7 +116,7 @@ class PlanReader {
     JsonReader reader(json, source, kDocument);
     reader.check_format(kFormat);
     read_choice(reader);
-    each(reader, "ranks", [&](JsonReader& rank) {
+    reader.each("ranks", "ranks", [&](JsonReader& rank) {
       plan_.partitions.push_back(read_partition(rank));
     });
     if (const Json* bound = reader.find("bound")) {
@@ -137,10 +132,10 @@ class PlanReader {
       plan_.bound->share = members.number("share");
       members.end();
     }
-    each(reader, "families", [&](JsonReader& family) {
+    reader.each("families", "families", [&](JsonReader& family) {
       plan_.families.push_back(read_candidate(family));
     });
-    each(reader, "alternatives", [&](JsonReader& alternative) {
+    reader.each("alternatives", "alternatives", [&](JsonReader& alternative) {
       plan_.alternatives.push_back(
           {alternative.text("with"), alternative.number("step_seconds")});
     });
@@ -151,18 +146,6 @@ class PlanReader {
   Plan take() { return std::move(plan_); }
 
  private:
-  template <typename Read>
-  void each(JsonReader& reader, const std::string& name, const Read& read) {
-    int64_t count = 0;
-    for (const Json& json : reader.list(name)) {
-      JsonReader members(json,
-                         source_ + ": " + name + " " + std::to_string(count++),
-                         kDocument);
-      read(members);
-      members.end();
-    }
-  }
-
   void read_choice(JsonReader& reader) {
     const PlanCandidate choice = read_candidate(reader);
     plan_.schedule_name = choice.schedule;
@@ -184,8 +167,8 @@ class PlanReader {
   }
 
   void check() const {
-    const auto stages = static_cast<int64_t>(plan_.balance.size());
-    const auto ranks = static_cast<int64_t>(plan_.partitions.size());
+    const auto stages = std::ssize(plan_.balance);
+    const auto ranks = std::ssize(plan_.partitions);
     TORCH_CHECK_VALUE(ranks >= 1 && stages == ranks * plan_.stages_per_rank,
                       source_, ": there are ", stages, " stages on ", ranks,
                       " ranks with ", plan_.stages_per_rank,

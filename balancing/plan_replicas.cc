@@ -96,7 +96,7 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                         const std::vector<PlanDevice>& devices,
                         int64_t replicas, bool shard_optimizer,
                         const PlanOptions& given) {
-  const auto count = static_cast<int64_t>(devices.size());
+  const auto count = std::ssize(devices);
   TORCH_CHECK_VALUE(replicas >= 1 && count % replicas == 0,
                     "plan_replicas: ", count,
                     " devices cannot be divided into ", replicas, " replicas");
@@ -151,10 +151,7 @@ std::vector<ReplicatedPlan> plan_replicas(
     }
   }
   if (plans.empty()) throw InfeasibleError(*error);
-  std::stable_sort(plans.begin(), plans.end(),
-                   [](const ReplicatedPlan& a, const ReplicatedPlan& b) {
-                     return a.step_seconds < b.step_seconds;
-                   });
+  std::ranges::stable_sort(plans, {}, &ReplicatedPlan::step_seconds);
   return plans;
 }
 

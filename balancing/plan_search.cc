@@ -29,6 +29,24 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- From a profile to a problem
 
+// Returns the seconds of a layer for each micro-batch of `sample`. `accumulate`
+// is part of the backward and of its weight part: M micro-batches have M - 1
+// additions. If the parts of the backward were not measured, both are a half.
+LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
+  const auto count = static_cast<double>(sample.chunks);
+  const double sums = time.accumulate * (count - 1) / count;
+  const double backward = sample.scale * time.backward;
+  LayerTime result{sample.scale * time.forward, backward + sums};
+  if (time.backward_input != 0 || time.backward_weight != 0) {
+    result.backward_input = sample.scale * time.backward_input;
+    result.backward_weight = sample.scale * time.backward_weight + sums;
+  } else {
+    result.backward_input = backward / 2;
+    result.backward_weight = backward / 2 + sums;
+  }
+  return result;
+}
+
 planner::Workload workload_of(const PlanSample& sample) {
   const Profile& profile = *sample.profile;
   const double scale = sample.scale;
@@ -59,25 +77,28 @@ planner::Workload workload_of(const PlanSample& sample) {
   return workload;
 }
 
-std::vector<Recompute> recomputes_of(const PlanOptions& options) {
-  std::vector<Recompute> result;
-  std::set<Checkpoint> modes;
-  for (const Checkpoint mode : options.checkpoints()) {
-    modes.insert(mode);
-    switch (mode) {
-      case Checkpoint::kNever:
-        result.push_back(Recompute::kNever);
-        break;
-      case Checkpoint::kExceptLast:
-        result.push_back(Recompute::kExceptLast);
-        break;
-      case Checkpoint::kAlways:
-        result.push_back(Recompute::kAlways);
-        break;
-    }
+std::vector<std::string> schedules_of(const PlanOptions& options) {
+  switch (options.schedule()) {
+    case PlanSchedule::kFillDrain:
+      return {"fill-drain"};
+    case PlanSchedule::kOneForwardOneBackward:
+      return {"1f1b"};
+    case PlanSchedule::kNamed:
+      break;
   }
-  if (modes.count(Checkpoint::kNever) && modes.count(Checkpoint::kAlways)) {
-    result.push_back(Recompute::kWhereNeeded);
+  return options.schedules().empty() ? training_schedule_names()
+                                     : options.schedules();
+}
+
+std::vector<Recompute> recomputes_of(const PlanOptions& options) {
+  const auto& modes = options.checkpoints();
+  std::vector<Recompute> result(modes.begin(), modes.end());
+  const auto has = [&](Checkpoint mode) {
+    return std::ranges::find(modes, mode) != modes.end();
+  };
+  if (options.schedule() == PlanSchedule::kNamed && has(Checkpoint::kNever) &&
+      has(Checkpoint::kAlways)) {
+    result.push_back(planner::kWhereNeeded);
   }
   return result;
 }
@@ -92,7 +113,7 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   bool has_cpu = false;
   for (const PlanDevice& device : devices) {
     problem.ranks.push_back(
-        {device.speed(), device.memory_bytes(), device.host_bandwidth()});
+        {{device.speed(), device.memory_bytes()}, device.host_bandwidth()});
     has_cpu = has_cpu || device.device().is_cpu();
   }
   if (options.links().empty()) {
@@ -104,10 +125,7 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   problem.param_scale = options.param_scale();
   problem.action_seconds = options.overhead().value_or(0);
   problem.workers = static_cast<double>(workers_of(devices, options));
-  problem.schedules = options.schedules();
-  if (problem.schedules.empty()) {
-    problem.schedules = training_schedule_names();
-  }
+  problem.schedules = schedules_of(options);
   problem.stages_per_rank = options.stages_per_rank();
   problem.recomputes = recomputes_of(options);
   problem.offload = options.offload() && !has_cpu;
@@ -136,20 +154,8 @@ PlanCandidate candidate_of(const Problem& problem, const Tried& tried) {
   const planner::Candidate& from = tried.candidate;
   PlanCandidate result;
   result.chunks = problem.workloads[from.workload].microbatches;
-  switch (from.recompute) {
-    case Recompute::kNever:
-      result.checkpoint = Checkpoint::kNever;
-      break;
-    case Recompute::kExceptLast:
-      result.checkpoint = Checkpoint::kExceptLast;
-      break;
-    case Recompute::kWhereNeeded:
-      result.recompute_where_needed = true;
-      [[fallthrough]];
-    case Recompute::kAlways:
-      result.checkpoint = Checkpoint::kAlways;
-      break;
-  }
+  result.checkpoint = from.recompute.value_or(Checkpoint::kAlways);
+  result.recompute_where_needed = from.recompute == planner::kWhereNeeded;
   result.step_seconds = tried.seconds;
   if (std::isinf(tried.seconds)) result.remark = "no cut was found that fits";
   if (!tried.simulated) result.remark = "takes at least as long";
@@ -167,11 +173,24 @@ std::vector<bool> recomputed_stages(const Schedule& schedule,
   for (const auto& actions : schedule.ranks) {
     for (const Action& action : actions) {
       if (action.kind == ActionKind::kRecompute) {
-        result[static_cast<std::size_t>(action.stage)] = true;
+        result[action.stage] = true;
       }
     }
   }
   return result;
+}
+
+// Sets `idle` and `bubble_share` of the ranks of `timeline`.
+void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
+  double bubble = 0;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (timeline.makespan <= 0) continue;
+    parts[r].idle = timeline.idle[r] / timeline.makespan;
+    bubble += parts[r].idle;
+  }
+  for (PlannedPartition& part : parts) {
+    if (bubble > 0) part.bubble_share = part.idle / bubble;
+  }
 }
 
 std::vector<PlannedPartition> partitions_of(
@@ -181,12 +200,12 @@ std::vector<PlannedPartition> partitions_of(
   std::vector<PlannedPartition> result(devices.size());
   int64_t first = 0;
   for (std::size_t s = 0; s < ranks.size(); ++s) {
-    PlannedPartition& part = result[static_cast<std::size_t>(ranks[s])];
+    PlannedPartition& part = result[ranks[s]];
     if (part.stages.empty()) part.first_layer = first;
     part.stages.push_back(static_cast<int64_t>(s));
     part.layers += choice.best.balance[s];
-    part.forward += prediction.stages.forward[s];
-    part.backward += prediction.stages.backward[s];
+    part.forward += prediction.stages.seconds.forward[s];
+    part.backward += prediction.stages.seconds.backward[s];
     first += choice.best.balance[s];
   }
   for (std::size_t r = 0; r < devices.size(); ++r) {
@@ -280,9 +299,8 @@ std::vector<PlanAlternative> alternatives_of(const Problem& problem,
 // recomputes do not depend on the rank.
 bool may_lack_memory(const Plan& plan, const PlannedPartition& part) {
   return plan.recomputed_stages.empty() ||
-         std::any_of(part.stages.begin(), part.stages.end(), [&](int64_t s) {
-           return plan.recomputed_stages[static_cast<std::size_t>(s)];
-         });
+         std::ranges::any_of(
+             part.stages, [&](int64_t s) { return plan.recomputed_stages[s]; });
 }
 
 PlanBound bound_of(const Plan& plan) {
@@ -306,12 +324,10 @@ PlanBound bound_of(const Plan& plan) {
     }
     return bound;
   }
-  const auto busiest =
-      std::min_element(timeline.idle.begin(), timeline.idle.end());
+  const auto busiest = std::ranges::min_element(timeline.idle);
   bound.rank = busiest - timeline.idle.begin();
   if (timeline.makespan <= 0) return bound;
-  const IdleParts idle =
-      idle_parts(timeline)[static_cast<std::size_t>(bound.rank)];
+  const IdleParts idle = idle_parts(timeline)[bound.rank];
   constexpr double kSmall = 0.1;
   if (idle.total() <= kSmall * timeline.makespan) {
     bound.share = 1 - *busiest / timeline.makespan;
@@ -363,11 +379,12 @@ Plan plan_search(const std::vector<PlanSample>& samples,
     plan.recomputed_stages =
         recomputed_stages(choice->prediction.schedule, plan.balance.size());
   }
+  plan.timeline = std::move(choice->prediction.timeline);
+  if (options.schedule() != PlanSchedule::kNamed) return plan;
   for (const Tried& family : choice->families) {
     plan.families.push_back(candidate_of(problem, family));
   }
   plan.alternatives = alternatives_of(problem, *choice);
-  plan.timeline = std::move(choice->prediction.timeline);
   plan.bound = bound_of(plan);
   return plan;
 }

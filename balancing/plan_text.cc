@@ -14,13 +14,6 @@ namespace {
 
 using Table = std::vector<std::vector<std::string>>;
 
-void print(std::ostream& stream, const Table& table) {
-  const std::string sides(table[0].size(), 'r');
-  for (const std::string& line : align_columns(table, sides)) {
-    stream << line << "\n";
-  }
-}
-
 // Returns what limits the partition: "time" if it is about as slow as the
 // slowest one, "memory" if its memory is almost full, both, or nothing.
 std::string bound_of(const Plan& plan, const PlannedPartition& partition) {
@@ -76,13 +69,11 @@ std::string difference_text(double seconds, double least) {
 // Returns whether a family is not faster than the same one without offload.
 bool offloads_for_nothing(const Plan& plan, const PlanCandidate& family) {
   if (!family.offload) return false;
-  return std::any_of(plan.families.begin(), plan.families.end(),
-                     [&](const PlanCandidate& other) {
-                       return !other.offload &&
-                              other.schedule == family.schedule &&
-                              other.stages_per_rank == family.stages_per_rank &&
-                              other.step_seconds <= family.step_seconds;
-                     });
+  return std::ranges::any_of(plan.families, [&](const PlanCandidate& other) {
+    return !other.offload && other.schedule == family.schedule &&
+           other.stages_per_rank == family.stages_per_rank &&
+           other.step_seconds <= family.step_seconds;
+  });
 }
 
 void print_families(std::ostream& stream, const Plan& plan) {
@@ -98,7 +89,7 @@ void print_families(std::ostream& stream, const Plan& plan) {
          each.offload ? "yes" : "no", seconds_text(each.step_seconds),
          difference_text(each.step_seconds, plan.step_seconds)});
   }
-  print(stream, table);
+  stream << columns_text(table, "r");
   for (const PlanAlternative& each : plan.alternatives) {
     stream << "with " << each.change << ": " << seconds_text(each.step_seconds)
            << " (" << difference_text(each.step_seconds, plan.step_seconds)
@@ -109,17 +100,9 @@ void print_families(std::ostream& stream, const Plan& plan) {
 }  // namespace
 
 const char* to_string(PlanBoundKind kind) {
-  switch (kind) {
-    case PlanBoundKind::kCompute:
-      return "compute";
-    case PlanBoundKind::kBubble:
-      return "bubble";
-    case PlanBoundKind::kMemory:
-      return "memory";
-    case PlanBoundKind::kLinks:
-      return "links";
-  }
-  return "unknown";
+  // In the order of PlanBoundKind.
+  constexpr const char* kNames[] = {"compute", "bubble", "memory", "links"};
+  return kNames[static_cast<int>(kind)];
 }
 
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
@@ -142,7 +125,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
                      bytes_text(each.memory_limit), percent_text(each.idle, 0),
                      percent_text(each.bubble_share, 0), bound_of(plan, each)});
   }
-  print(stream, table);
+  stream << columns_text(table, "r");
 
   if (plan.bound) {
     print_bound(stream, *plan.bound);
@@ -157,7 +140,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
                          ? "does not fit"
                          : seconds_text(each.step_seconds)});
   }
-  print(stream, tried);
+  stream << columns_text(tried, "r");
   return stream;
 }
 

@@ -50,27 +50,25 @@ class ProfileReader {
     profile_.rows = reader.whole("rows");
     profile_.memory.input_bytes = reader.whole("input_bytes");
     for (const Json& layer : reader.list("layers")) read_layer(layer);
-    for (const Json& skip : reader.list("skips")) read_skip(skip);
-    for (const Json& saved : reader.list("saved_by_several")) read_saved(saved);
+    reader.each("skips", "skip", [&](JsonReader& skip) { read_skip(skip); });
+    reader.each("saved_by_several", "saved_by_several",
+                [&](JsonReader& saved) { read_saved(saved); });
     reader.end();
   }
 
   Profile take() { return std::move(profile_); }
 
  private:
-  std::string nth(const char* what, std::size_t index) const {
-    return source_ + ": " + what + " " + std::to_string(index);
-  }
-
   static JsonReader reader_of(const Json& json, const std::string& place) {
     return {json, place, kDocument};
   }
 
   void read_layer(const Json& json) {
     auto& layers = profile_.memory.layers;
-    const auto index = static_cast<int64_t>(layers.size());
+    const auto index = std::ssize(layers);
     const std::string name =
-        reader_of(json, nth("layer", layers.size())).text("name");
+        reader_of(json, source_ + ": layer " + std::to_string(index))
+            .text("name");
     TORCH_CHECK_VALUE(indices_.emplace(name, index).second, source_,
                       ": two layers are called '", name, "'");
     JsonReader reader = reader_of(json, source_ + ": layer '" + name + "'");
@@ -110,9 +108,7 @@ class ProfileReader {
     return found->second;
   }
 
-  void read_skip(const Json& json) {
-    auto& skips = profile_.memory.skips;
-    JsonReader reader = reader_of(json, nth("skip", skips.size()));
+  void read_skip(JsonReader& reader) {
     SkipMemory skip;
     skip.stashed_by = layer(reader.text("stashed_by"), reader.place());
     skip.popped_by = layer(reader.text("popped_by"), reader.place());
@@ -121,12 +117,10 @@ class ProfileReader {
                       "', which pops, must come after '",
                       profile_.names[skip.stashed_by], "', which stashes");
     skip.bytes = reader.whole("bytes");
-    reader.end();
-    skips.push_back(skip);
+    profile_.memory.skips.push_back(skip);
   }
 
-  void read_saved(const Json& json) {
-    JsonReader reader = reader_of(json, nth("saved_by_several", several_++));
+  void read_saved(JsonReader& reader) {
     SavedTensor saved;
     saved.bytes = reader.whole("bytes");
     for (const Json& name : reader.list("layers")) {
@@ -134,9 +128,8 @@ class ProfileReader {
                         " should be the name of a layer");
       saved.savers.push_back(layer(name.get<std::string>(), reader.place()));
     }
-    reader.end();
     auto& savers = saved.savers;
-    std::sort(savers.begin(), savers.end());
+    std::ranges::sort(savers);
     TORCH_CHECK_VALUE(
         savers.size() >= 2 &&
             std::adjacent_find(savers.begin(), savers.end()) == savers.end(),
@@ -149,7 +142,6 @@ class ProfileReader {
   const std::string source_;
   Profile profile_;
   std::map<std::string, int64_t> indices_;
-  std::size_t several_ = 0;
 };
 
 // ---- Writing

@@ -19,10 +19,8 @@ std::string kept_text(const Profile& profile, int most) {
     for (const OperatorMemory& each : operators) {
       total += static_cast<double>(each.bytes);
     }
-    std::stable_sort(operators.begin(), operators.end(),
-                     [](const OperatorMemory& a, const OperatorMemory& b) {
-                       return a.bytes > b.bytes;
-                     });
+    std::ranges::stable_sort(operators, std::ranges::greater(),
+                             &OperatorMemory::bytes);
     std::string by;
     for (std::size_t n = 0; n < operators.size(); ++n) {
       if (n > 0) by += ", ";

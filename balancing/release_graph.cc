@@ -51,13 +51,9 @@ void release_graph(std::vector<Edge> outputs,
                    const std::function<void(const std::string&)>& released) {
   std::vector<NodeOwner> nodes = nodes_of(outputs);
   // A node has a larger number than all nodes to which its gradients go.
-  const auto place = [](const NodeOwner& node) {
+  std::ranges::sort(nodes, {}, [](const NodeOwner& node) {
     return std::make_tuple(node->topological_nr(), node->sequence_nr());
-  };
-  std::sort(nodes.begin(), nodes.end(),
-            [&](const NodeOwner& a, const NodeOwner& b) {
-              return place(a) < place(b);
-            });
+  });
   outputs.clear();
   while (!nodes.empty()) {
     const std::string name = operator_name(*nodes.back());

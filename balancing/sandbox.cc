@@ -65,6 +65,13 @@ Sandbox::~Sandbox() {
   for (auto& [buffer, contents] : buffers_) buffer.copy_(contents);
 }
 
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
+  std::vector<Sandbox> sandboxes;
+  sandboxes.reserve(module->size());
+  for (const auto& layer : *module) sandboxes.emplace_back(layer);
+  return sandboxes;
+}
+
 Visit::Visit(const torch::nn::Module& module, c10::Device device) {
   for (const at::Tensor& parameter : module.parameters()) {
     bring(parameter, device);

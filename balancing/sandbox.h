@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <memory>
 #include <utility>
@@ -36,6 +37,9 @@ class Sandbox {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and contents
 };
+
+// Returns a sandbox for each layer of `module`.
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module);
 
 // Moves the parameters and buffers of `module` to `device` while in scope.
 // Afterwards they have the same memory as before.

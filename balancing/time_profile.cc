@@ -124,13 +124,6 @@ void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
   }
 }
 
-std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
-  std::vector<Sandbox> sandboxes;
-  sandboxes.reserve(module->size());
-  for (const auto& layer : *module) sandboxes.emplace_back(layer);
-  return sandboxes;
-}
-
 VisitLayer visit_in(std::vector<Sandbox>& sandboxes) {
   return [&](std::size_t k, const auto& run) { run(sandboxes[k].layer()); };
 }
@@ -144,8 +137,9 @@ class Company {
     for (int64_t k = 0; k < threads; ++k) {
       auto sandboxes =
           std::make_shared<std::vector<Sandbox>>(sandboxes_of(module));
-      if (std::any_of(sandboxes->begin(), sandboxes->end(),
-                      [](const Sandbox& each) { return !each.is_copy(); })) {
+      if (std::ranges::any_of(*sandboxes, [](const Sandbox& each) {
+            return !each.is_copy();
+          })) {
         return;
       }
       threads_.emplace_back(
@@ -184,7 +178,7 @@ class Company {
 // in the middle; 0 if there are none.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 ? values[half]
                            : (values[half - 1] + values[half]) / 2;
@@ -194,9 +188,10 @@ void check(const TimeOptions& options) {
   TORCH_CHECK_VALUE(std::isfinite(options.timeout()) && options.timeout() >= 0,
                     "timeout must be a number of seconds >= 0, but it is ",
                     options.timeout());
-  TORCH_CHECK_VALUE(options.concurrent_copies() >= 0,
-                    "company must be a number of threads >= 0, but it is ",
-                    options.concurrent_copies());
+  TORCH_CHECK_VALUE(
+      options.concurrent_copies() >= 0,
+      "concurrent_copies must be a number of threads >= 0, but it is ",
+      options.concurrent_copies());
 }
 
 void check_gradients(const torch::nn::Module& module) {
@@ -214,8 +209,8 @@ bool is_on_cpu(const torch::nn::Module& module) {
     return !tensor.defined() || tensor.is_cpu();
   };
   const auto parameters = module.parameters(), buffers = module.buffers();
-  return std::all_of(parameters.begin(), parameters.end(), on_cpu) &&
-         std::all_of(buffers.begin(), buffers.end(), on_cpu);
+  return std::ranges::all_of(parameters, on_cpu) &&
+         std::ranges::all_of(buffers, on_cpu);
 }
 
 // Returns the medians of `layers` layers over sweeps. The first sweep (with

@@ -300,7 +300,7 @@ TEST(ProcessesTest, OneTraceHasTheActionsOfAllProcesses) {
         "\"0F0\"", "\"1F1\"", "\"1B0\"", "\"0B1\""}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
   }
-  EXPECT_EQ(text.find("other processes"), std::string::npos);
+  EXPECT_EQ(text.find("remote ranks"), std::string::npos);
 }
 
 TEST(ProcessesTest, AFlagThatDiffersIsNamedByAll) {

@@ -9,6 +9,9 @@
 #include "balancing/chain/paths.h"
 #include "balancing/chain/search.h"
 #include "balancing/chain/ties.h"
+#include "balancing/solver/fill_drain.h"
+#include "balancing/solver/partition.h"
+#include "balancing/solver/sums.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
@@ -35,14 +38,10 @@ StageCost cost_of(const Chain& chain, const detail::SkipsByPop& skips,
 
 }  // namespace
 
-void keep_for(Chain& chain, ChainSchedule schedule,
-              ChainCheckpoint checkpoint) {
+void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint) {
   if (chain.devices.empty()) internal::refuse("there are no devices");
-  if (chain.microbatches < 1) {
-    internal::refuse("there are ", chain.microbatches,
-                     " micro-batches: there must be at least 1");
-  }
-  const auto partitions = static_cast<int64_t>(chain.devices.size());
+  detail::check_microbatches(chain.microbatches);
+  const auto partitions = std::ssize(chain.devices);
   chain.graphs_kept.clear();
   chain.inputs_kept.clear();
   for (int64_t j = 0; j < partitions; ++j) {
@@ -51,8 +50,8 @@ void keep_for(Chain& chain, ChainSchedule schedule,
                                   ? std::min(partitions - j, chain.microbatches)
                                   : chain.microbatches;
     int64_t graphs = under_way;
-    if (checkpoint == ChainCheckpoint::kAlways) graphs = 1;
-    if (checkpoint == ChainCheckpoint::kExceptLast) {
+    if (checkpoint == Checkpoint::kAlways) graphs = 1;
+    if (checkpoint == Checkpoint::kExceptLast) {
       // In fill-drain the backward of the last micro-batch runs first.
       graphs = in_turns ? std::min<int64_t>(under_way, 2) : 1;
     }
@@ -64,8 +63,8 @@ void keep_for(Chain& chain, ChainSchedule schedule,
 StageCost stage_cost(const Chain& chain, int64_t partition, int64_t first,
                      int64_t last) {
   detail::check_chain(chain);
-  const auto partitions = static_cast<int64_t>(chain.devices.size());
-  const auto layers = static_cast<int64_t>(chain.layers.size());
+  const auto partitions = std::ssize(chain.devices);
+  const auto layers = std::ssize(chain.layers);
   if (partition < 0 || partition >= partitions) {
     internal::refuse("there is no partition ", partition, " of ", partitions);
   }
@@ -103,10 +102,7 @@ double makespan(const Chain& chain, const std::vector<int64_t>& balance) {
 
 double makespan(const std::vector<StageCost>& stages, int64_t microbatches) {
   if (stages.empty()) internal::refuse("there are no stages");
-  if (microbatches < 1) {
-    internal::refuse("there are ", microbatches,
-                     " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(microbatches);
   double sum = 0, forward = 0, backward = 0;
   for (const StageCost& stage : stages) {
     sum += stage.forward + stage.backward + 2 * stage.transfer;
@@ -123,6 +119,20 @@ std::vector<int64_t> balance_chain(const Chain& chain) {
   const std::vector<detail::Label> labels = detail::best_labels(paths);
   if (labels.empty()) detail::throw_infeasible(costs);
   return detail::evenest(paths, labels);
+}
+
+std::vector<std::vector<int64_t>> detail::plain_balances(const Chain& chain) {
+  std::vector<double> forward, backward, both;
+  for (const ChainLayer& layer : chain.layers) {
+    // Halves do not overflow when they are added.
+    forward.push_back(layer.forward / 2);
+    backward.push_back(layer.backward / 2);
+    both.push_back(forward.back() + backward.back());
+  }
+  const auto partitions = std::ssize(chain.devices);
+  return {
+      balance_cost(both, partitions),
+      balance_fill_drain(forward, backward, partitions, chain.microbatches)};
 }
 
 }  // namespace gpipe::balancing

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "balancing/solver/infeasible.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::balancing {
 
@@ -63,9 +64,6 @@ struct Chain {
 // one backward in turns (PipeDream-flush, 1F1B).
 enum class ChainSchedule { kFillDrain, kOneForwardOneBackward };
 
-// Which micro-batches are checkpointed.
-enum class ChainCheckpoint { kAlways, kExceptLast, kNever };
-
 // Fills `graphs_kept` and `inputs_kept` from the devices and micro-batches of
 // `chain`.
 //
@@ -79,7 +77,7 @@ enum class ChainCheckpoint { kAlways, kExceptLast, kNever };
 //
 // Throws std::invalid_argument if there are no devices or if `microbatches` <
 // 1.
-void keep_for(Chain& chain, ChainSchedule schedule, ChainCheckpoint checkpoint);
+void keep_for(Chain& chain, ChainSchedule schedule, Checkpoint checkpoint);
 
 // The costs of one partition per micro-batch.
 struct StageCost {
@@ -160,5 +158,13 @@ double makespan(const std::vector<StageCost>& stages, int64_t microbatches);
 // layers 3 to 150 ms, on one core of an AMD EPYC at 2.6 GHz (bazel run
 // //balancing/solver:partition_benchmark).
 std::vector<int64_t> balance_chain(const Chain& chain);
+
+namespace detail {
+// Returns cuts by the solvers that assume equal devices, free copies and
+// unlimited memory: those of balance_cost() (balancing/solver/partition.h) for
+// forward + backward, and of balance_fill_drain()
+// (balancing/solver/fill_drain.h). The chain must have passed check_chain().
+std::vector<std::vector<int64_t>> plain_balances(const Chain& chain);
+}  // namespace detail
 
 }  // namespace gpipe::balancing

@@ -328,7 +328,7 @@ class ChainDice {
     }
     if (draw(0, 1) == 0) {
       keep_for(chain, static_cast<ChainSchedule>(draw(0, 1)),
-               static_cast<ChainCheckpoint>(draw(0, 2)));
+               static_cast<Checkpoint>(draw(0, 2)));
     }
     return chain;
   }
@@ -398,24 +398,24 @@ TEST(ChainTest, MakespanIsThatOfTheSchedule) {
 
 TEST(ChainTest, KeepsWhatTheScheduleKeeps) {
   Chain chain = chain_of_times(std::vector<double>(4, 1), 4, 3);
-  const auto kept = [&](ChainSchedule schedule, ChainCheckpoint checkpoint) {
+  const auto kept = [&](ChainSchedule schedule, Checkpoint checkpoint) {
     keep_for(chain, schedule, checkpoint);
     return std::make_pair(chain.graphs_kept, chain.inputs_kept);
   };
   using Pair = std::pair<Balance, Balance>;
   const auto fill_drain = ChainSchedule::kFillDrain;
   const auto in_turns = ChainSchedule::kOneForwardOneBackward;
-  EXPECT_EQ(kept(fill_drain, ChainCheckpoint::kNever),
+  EXPECT_EQ(kept(fill_drain, Checkpoint::kNever),
             Pair({3, 3, 3, 3}, {3, 3, 3, 3}));
-  EXPECT_EQ(kept(fill_drain, ChainCheckpoint::kAlways),
+  EXPECT_EQ(kept(fill_drain, Checkpoint::kAlways),
             Pair({1, 1, 1, 1}, {3, 3, 3, 3}));
-  EXPECT_EQ(kept(fill_drain, ChainCheckpoint::kExceptLast),
+  EXPECT_EQ(kept(fill_drain, Checkpoint::kExceptLast),
             Pair({1, 1, 1, 1}, {3, 3, 3, 3}));
-  EXPECT_EQ(kept(in_turns, ChainCheckpoint::kNever),
+  EXPECT_EQ(kept(in_turns, Checkpoint::kNever),
             Pair({3, 3, 2, 1}, {3, 3, 2, 1}));
-  EXPECT_EQ(kept(in_turns, ChainCheckpoint::kAlways),
+  EXPECT_EQ(kept(in_turns, Checkpoint::kAlways),
             Pair({1, 1, 1, 1}, {3, 3, 2, 1}));
-  EXPECT_EQ(kept(in_turns, ChainCheckpoint::kExceptLast),
+  EXPECT_EQ(kept(in_turns, Checkpoint::kExceptLast),
             Pair({2, 2, 2, 1}, {3, 3, 2, 1}));
 }
 
@@ -673,7 +673,7 @@ TEST(ChainTest, RefusesBlocksAndBalancesThatAreNone) {
               HasSubstr("0 micro-batches"));
   chain.microbatches = 0;
   const auto keep = [&] {
-    keep_for(chain, ChainSchedule::kFillDrain, ChainCheckpoint::kNever);
+    keep_for(chain, ChainSchedule::kFillDrain, Checkpoint::kNever);
   };
   EXPECT_THAT(error_of(keep), HasSubstr("0 micro-batches"));
   chain.devices.clear();

@@ -30,7 +30,7 @@ void check_layers(const std::vector<ChainLayer>& layers) {
 }
 
 void check_skips(const Chain& chain) {
-  const auto layers = static_cast<int64_t>(chain.layers.size());
+  const auto layers = std::ssize(chain.layers);
   for (std::size_t k = 0; k < chain.skips.size(); ++k) {
     const ChainSkip& skip = chain.skips[k];
     if (skip.stashed_by < 0 || skip.popped_by >= layers ||
@@ -74,17 +74,13 @@ void check_kept(const Chain& chain, const std::vector<int64_t>& kept,
 }  // namespace
 
 void check_chain(const Chain& chain) {
-  check_partitions(static_cast<int64_t>(chain.layers.size()),
-                   static_cast<int64_t>(chain.devices.size()));
+  check_partitions(std::ssize(chain.layers), std::ssize(chain.devices));
   check_layers(chain.layers);
   check_skips(chain);
   check_devices(chain);
   check_number(chain.link.latency, "latency of the link");
   check_number(chain.link.seconds_per_byte, "seconds_per_byte of the link");
-  if (chain.microbatches < 1) {
-    refuse("there are ", chain.microbatches,
-           " micro-batches: there must be at least 1");
-  }
+  check_microbatches(chain.microbatches);
   check_kept(chain, chain.graphs_kept, "graphs_kept");
   check_kept(chain, chain.inputs_kept, "inputs_kept");
 }
@@ -95,7 +91,7 @@ void check_balance(const Chain& chain, const std::vector<int64_t>& balance) {
     refuse("the balance has ", balance.size(), " partitions for ",
            chain.devices.size(), " devices: there must be one for each");
   }
-  check_balance(balance, static_cast<int64_t>(chain.layers.size()));
+  check_balance(balance, std::ssize(chain.layers));
 }
 
 }  // namespace gpipe::balancing::detail

@@ -25,10 +25,7 @@ int bits(std::size_t value) { return bits(static_cast<double>(value)); }
 
 SkipsByPop::SkipsByPop(const Chain& chain)
     : skips(chain.skips), begin(chain.layers.size() + 1, 0) {
-  std::stable_sort(skips.begin(), skips.end(),
-                   [](const ChainSkip& a, const ChainSkip& b) {
-                     return a.popped_by < b.popped_by;
-                   });
+  std::ranges::stable_sort(skips, {}, &ChainSkip::popped_by);
   for (const ChainSkip& skip : skips) ++begin[skip.popped_by + 1];
   for (std::size_t k = 1; k < begin.size(); ++k) begin[k] += begin[k - 1];
 }
@@ -36,9 +33,9 @@ SkipsByPop::SkipsByPop(const Chain& chain)
 ChainCosts::ChainCosts(const Chain& chain) : chain_(chain), skips_(chain) {
   choose_shift();
   for (const ChainDevice& device : chain.devices) {
-    const auto same = std::find_if(
-        sums_.begin(), sums_.end(),
-        [&](const SpeedSums& sums) { return sums.speed == device.speed; });
+    const auto same = std::ranges::find_if(sums_, [&](const SpeedSums& sums) {
+      return sums.speed == device.speed;
+    });
     sums_of_.push_back(same - sums_.begin());
     if (same == sums_.end()) add_sums(device.speed);
   }

@@ -74,10 +74,8 @@ class ChainCosts {
   explicit ChainCosts(const Chain& chain);
 
   const Chain& chain() const { return chain_; }
-  int64_t layers() const { return static_cast<int64_t>(chain_.layers.size()); }
-  int64_t partitions() const {
-    return static_cast<int64_t>(chain_.devices.size());
-  }
+  int64_t layers() const { return std::ssize(chain_.layers); }
+  int64_t partitions() const { return std::ssize(chain_.devices); }
   const SkipsByPop& skips() const { return skips_; }
 
   // Return the sums of times on the partition's device.

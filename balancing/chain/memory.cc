@@ -7,50 +7,10 @@
 #include <sstream>
 
 #include "balancing/solver/infeasible.h"
+#include "balancing/solver/limits.h"
 
 namespace gpipe::balancing::detail {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Returns the smallest number f with f * limit >= bytes in double arithmetic.
-double factor_for(double bytes, double limit) {
-  if (bytes <= 0) return 0;
-  if (limit == 0) return kInfinity;
-  if (std::isinf(limit)) return 0;
-  double factor = bytes / limit;
-  while (factor * limit < bytes) factor = std::nextafter(factor, kInfinity);
-  for (;;) {
-    const double less = std::nextafter(factor, 0.0);
-    if (less * limit < bytes) return factor;
-    factor = less;
-  }
-}
-
-// Returns the minimum over all cuts of the largest demand(j, memory of block
-// j). `demand` must not decrease as the memory grows.
-template <typename Demand>
-double least_largest(const ChainCosts& costs, const Demand& demand) {
-  const int64_t layers = costs.layers(), partitions = costs.partitions();
-  std::vector<double> least(layers + 1, kInfinity);  // by cut
-  least[0] = 0;
-  for (int64_t j = 0; j < partitions; ++j) {
-    std::vector<double> next(layers + 1, kInfinity);
-    const Cut latest = layers - (partitions - j - 1);
-    for (Cut first = j; first < latest; ++first) {
-      if (std::isinf(least[first])) continue;
-      BlockBytes bytes(costs.chain(), costs.skips(), j, first);
-      while (bytes.last() < latest) {
-        bytes.extend();
-        next[bytes.last()] =
-            std::min(next[bytes.last()],
-                     std::max(least[first], demand(j, bytes.memory())));
-      }
-    }
-    least = std::move(next);
-  }
-  return least[layers];
-}
 
 // The result of filling the devices one after the other, in all possible ways.
 struct Filling {
@@ -105,11 +65,19 @@ int64_t layer_too_large(const Chain& chain) {
 
 void throw_infeasible(const ChainCosts& costs) {
   const Chain& chain = costs.chain();
+  const auto least = [&](const auto& demand) {
+    return least_largest(
+        costs.layers(), costs.partitions(),
+        [&](int64_t device, Cut first) {
+          return BlockBytes(chain, costs.skips(), device, first);
+        },
+        demand);
+  };
   const double least_bytes =
-      least_largest(costs, [](int64_t, double bytes) { return bytes; });
+      least([](int64_t, const BlockBytes& block) { return block.memory(); });
   const double least_factor =
-      least_largest(costs, [&](int64_t device, double bytes) {
-        return factor_for(bytes, chain.devices[device].memory_bytes);
+      least([&](int64_t device, const BlockBytes& block) {
+        return factor_for(block.memory(), chain.devices[device].memory_bytes);
       });
 
   std::ostringstream text;
@@ -128,8 +96,8 @@ void throw_infeasible(const ChainCosts& costs) {
          << " bytes, even if the devices before it take as many layers as "
             "they can";
   }
-  const bool equal = std::all_of(
-      chain.devices.begin(), chain.devices.end(), [&](const ChainDevice& each) {
+  const bool equal =
+      std::ranges::all_of(chain.devices, [&](const ChainDevice& each) {
         return each.memory_bytes == chain.devices[0].memory_bytes;
       });
   if (equal) {

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <string>
 
-#include "balancing/chain/plain.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing {
@@ -52,23 +51,6 @@ void check(const Starts& starts, const RefineOptions& options) {
                        starts[0].size());
     }
   }
-}
-
-// Returns whether there are at most `most` ways to cut `layers` into
-// `partitions`.
-bool at_most(int64_t most, int64_t layers, int64_t partitions) {
-  // Computes the binomial coefficient of (layers - 1) over (partitions - 1) by
-  // factors whose products are whole and grow. A double does not overflow
-  // before the product exceeds `most`.
-  const int64_t places = layers - 1;
-  const int64_t cuts = std::min(partitions - 1, layers - partitions);
-  double ways = 1;
-  for (int64_t k = 1; k <= cuts; ++k) {
-    ways =
-        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
-    if (ways > static_cast<double>(most) + 0.5) return false;
-  }
-  return ways <= static_cast<double>(most) + 0.5;
 }
 
 class Refining {
@@ -167,9 +149,9 @@ class Refining {
       if (length < 1) return false;
     }
     if (scores_.count(balance) == 0 && calls_left_ == 0) return false;
-    const auto known = static_cast<int64_t>(scores_.size());
+    const auto known = std::ssize(scores_);
     const double other = score(balance);
-    calls_left_ -= static_cast<int64_t>(scores_.size()) - known;
+    calls_left_ -= std::ssize(scores_) - known;
     if (!(other < at_score)) return false;
     at = balance;
     at_score = other;
@@ -185,19 +167,34 @@ class Refining {
 
 }  // namespace
 
+bool detail::has_few_cuts(int64_t layers, int64_t partitions, int64_t most) {
+  // Computes the binomial coefficient of (layers - 1) over (partitions - 1) by
+  // factors whose products are whole and grow. A double does not overflow
+  // before the product exceeds `most`.
+  const int64_t places = layers - 1;
+  const int64_t cuts = std::min(partitions - 1, layers - partitions);
+  double ways = 1;
+  for (int64_t k = 1; k <= cuts; ++k) {
+    ways =
+        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
+    if (ways > static_cast<double>(most) + 0.5) return false;
+  }
+  return ways <= static_cast<double>(most) + 0.5;
+}
+
 std::vector<int64_t> refine(const Starts& starts, const BalanceScore& score,
                             const RefineOptions& options) {
   check(starts, options);
   Refining refining(score);
   for (const Balance& start : starts) refining.score(start);
   const int64_t layers = layers_of(starts[0]);
-  const auto partitions = static_cast<int64_t>(starts[0].size());
-  if (at_most(options.score_calls, layers, partitions)) {
+  const auto partitions = std::ssize(starts[0]);
+  if (detail::has_few_cuts(layers, partitions, options.score_calls)) {
     refining.exhaust(layers, partitions);
     return refining.best();
   }
   int64_t left = options.score_calls;
-  auto climbs = static_cast<int64_t>(starts.size());
+  auto climbs = std::ssize(starts);
   for (const Balance& start : starts) {
     // Each start gets an equal share of the calls that are left.
     left -= refining.climb(start, left / climbs--);

@@ -19,6 +19,12 @@ struct RefineOptions {
   int64_t score_calls = 2000;
 };
 
+namespace detail {
+// Returns whether there are at most `most` ways to cut `layers` into
+// `partitions`.
+bool has_few_cuts(int64_t layers, int64_t partitions, int64_t most);
+}  // namespace detail
+
 // Returns the layers per partition of the best cut that a local search finds.
 // It is never worse than any of the `starts`. If nothing better is found, the
 // best start is returned, and the first of equal ones.

@@ -120,8 +120,7 @@ Chain random_chain(std::mt19937& random, int64_t layers, int64_t partitions) {
   }
   chain.link = {0, 0.25};
   chain.microbatches = 1 + random() % 8;
-  keep_for(chain, ChainSchedule::kOneForwardOneBackward,
-           ChainCheckpoint::kAlways);
+  keep_for(chain, ChainSchedule::kOneForwardOneBackward, Checkpoint::kAlways);
   for (int64_t& inputs : chain.inputs_kept) inputs = 1;
   return chain;
 }
@@ -282,8 +281,7 @@ TEST(BalanceByMakespanTest, BeatsTheBottleneckWhereBackwardsComeInTurns) {
   }
   chain.devices.resize(4);
   chain.microbatches = 8;
-  keep_for(chain, ChainSchedule::kOneForwardOneBackward,
-           ChainCheckpoint::kAlways);
+  keep_for(chain, ChainSchedule::kOneForwardOneBackward, Checkpoint::kAlways);
   const auto score = [&](const std::vector<StageCost>& stages) {
     return one_forward_one_backward(stages, chain.microbatches);
   };

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <queue>
 
-#include "balancing/chain/plain.h"
-
 namespace gpipe::balancing::detail {
 namespace {
 
@@ -89,8 +87,7 @@ class Search {
   void keep(const Label& label) {
     const int64_t makespan = makespan_of(label);
     if (makespan < least_) best_.clear();
-    if (makespan <= least_ &&
-        std::find(best_.begin(), best_.end(), label) == best_.end()) {
+    if (makespan <= least_ && std::ranges::find(best_, label) == best_.end()) {
       best_.push_back(label);
     }
     least_ = std::min(least_, makespan);

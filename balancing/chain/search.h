@@ -13,9 +13,7 @@ namespace gpipe::balancing::detail {
 struct Label {
   int64_t sum = 0, forward = 0, backward = 0;
 
-  friend bool operator==(const Label& a, const Label& b) {
-    return a.sum == b.sum && a.forward == b.forward && a.backward == b.backward;
-  }
+  friend bool operator==(const Label&, const Label&) = default;
 };
 
 // Returns the labels of all cuts with the smallest makespan, each once. The

@@ -23,51 +23,35 @@ double fastest(const Problem& problem) {
   return speed;
 }
 
-// The bound for one stage per rank.
-class SmallestMaximum {
- public:
-  // `work`: per layer. `passing`: per layer, how long the first micro-batch
-  // and the last gradient need to pass it.
-  SmallestMaximum(const Problem& problem, double microbatches,
-                  const std::vector<double>& work,
-                  const std::vector<double>& passing)
-      : problem_(problem),
-        microbatches_(microbatches),
-        fastest_(fastest(problem)),
-        work_(prefix_sums(work)),
-        passing_(prefix_sums(passing)) {}
-
-  double seconds() const {
-    double no = 0, yes = microbatches_ * work_.back() / fastest_;
-    constexpr int kSteps = 60;
-    for (int k = 0; k < kSteps; ++k) {
-      const double middle = no + (yes - no) / 2;
-      (suffices(middle) ? yes : no) = middle;
-    }
-    return no;
-  }
-
- private:
+// Returns the bound for one stage per rank. `work`: per layer. `passing`: per
+// layer, how long the first micro-batch and the last gradient need to pass it.
+double smallest_maximum(const Problem& problem, double microbatches,
+                        const std::vector<double>& work,
+                        const std::vector<double>& passing) {
+  const double speed = fastest(problem);
+  const std::vector<double> works = prefix_sums(work);
+  const std::vector<double> passes = prefix_sums(passing);
   // Returns whether ranks that take as many layers as they can in `seconds`
   // take all. No other cut lets a later rank get further: a layer that a rank
   // leaves to the next one costs that one at least as much.
-  bool suffices(double seconds) const {
+  const auto suffices = [&](double seconds) {
     std::size_t cut = 0;
-    for (const Rank& rank : problem_.ranks) {
-      const double left = seconds - passing_[cut] / fastest_;
+    for (const Rank& rank : problem.ranks) {
+      const double left = seconds - passes[cut] / speed;
       if (left <= 0) continue;
-      const double most = work_[cut] + left * rank.speed / microbatches_;
-      cut = static_cast<std::size_t>(
-          std::upper_bound(work_.begin(), work_.end(), most) - work_.begin() -
-          1);
+      const double most = works[cut] + left * rank.speed / microbatches;
+      cut = std::ranges::upper_bound(works, most) - works.begin() - 1;
     }
-    return cut + 1 == work_.size();
+    return cut + 1 == works.size();
+  };
+  double no = 0, yes = microbatches * works.back() / speed;
+  constexpr int kSteps = 60;
+  for (int k = 0; k < kSteps; ++k) {
+    const double middle = no + (yes - no) / 2;
+    (suffices(middle) ? yes : no) = middle;
   }
-
-  const Problem& problem_;
-  const double microbatches_, fastest_;
-  const std::vector<double> work_, passing_;
-};
+  return no;
+}
 
 }  // namespace
 
@@ -77,12 +61,10 @@ bool splits_backward(const std::string& schedule) {
                             ActionKind::kBackwardWeight);
 }
 
-namespace {
-
-// See the public function. `splits`: splits_backward() of the schedule.
 std::vector<double> layer_work(const Problem& problem,
-                               const Candidate& candidate, bool splits) {
+                               const Candidate& candidate) {
   const Workload& workload = problem.workloads[candidate.workload];
+  const bool splits = splits_backward(candidate.schedule);
   const double recomputed = static_cast<double>(recomputed_microbatches(
                                 candidate.recompute, workload.microbatches)) /
                             static_cast<double>(workload.microbatches);
@@ -98,18 +80,11 @@ std::vector<double> layer_work(const Problem& problem,
   return work;
 }
 
-}  // namespace
-
-std::vector<double> layer_work(const Problem& problem,
-                               const Candidate& candidate) {
-  return layer_work(problem, candidate, splits_backward(candidate.schedule));
-}
-
 double lower_bound(const Problem& problem, const Candidate& candidate,
                    const Blocks& blocks) {
   const Workload& workload = blocks.workload();
   const bool splits = splits_backward(candidate.schedule);
-  const std::vector<double> work = layer_work(problem, candidate, splits);
+  const std::vector<double> work = layer_work(problem, candidate);
   const auto microbatches = static_cast<double>(workload.microbatches);
   double all = 0, longest = 0, there_and_back = 0, speeds = 0;
   std::vector<double> passing;
@@ -127,8 +102,8 @@ double lower_bound(const Problem& problem, const Candidate& candidate,
   double bound = std::max(microbatches * all / speeds,
                           microbatches * longest / fastest_speed);
   if (candidate.stages_per_rank == 1) {
-    bound = std::max(
-        bound, SmallestMaximum(problem, microbatches, work, passing).seconds());
+    bound =
+        std::max(bound, smallest_maximum(problem, microbatches, work, passing));
   }
   // Each rank runs an F and a backward of each of its stages.
   bound += 2 * microbatches * static_cast<double>(candidate.stages_per_rank) *

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 
 namespace gpipe::balancing::planner {
 namespace {
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 // Returns the schedule that `name` becomes with one stage per rank, or "".
@@ -24,28 +25,26 @@ std::string twin_with_one_stage(const std::string& name) {
 std::vector<int64_t> stages_to_try(const Problem& problem,
                                    const std::string& name) {
   const std::optional<int> fixed = fixed_stages_per_rank(name);
-  const auto layers = static_cast<int64_t>(problem.workloads[0].layers.size());
-  const auto ranks = static_cast<int64_t>(problem.ranks.size());
-  std::vector<int64_t> result;
+  const auto layers = std::ssize(problem.workloads[0].layers);
+  const auto ranks = std::ssize(problem.ranks);
+  std::set<int64_t> result;
   for (const int64_t stages : problem.stages_per_rank) {
     const bool fits = stages <= layers / ranks;
     const bool is_twin =
         stages == 1 && contains(problem.schedules, twin_with_one_stage(name));
     if (fits && !is_twin && fixed.value_or(stages) == stages) {
-      result.push_back(stages);
+      result.insert(stages);
     }
   }
-  std::sort(result.begin(), result.end());
-  result.erase(std::unique(result.begin(), result.end()), result.end());
-  return result;
+  return {result.begin(), result.end()};
 }
 
 std::vector<Recompute> recomputes_to_try(const Problem& problem) {
   std::vector<Recompute> result;
   const bool is_limited = has_limits(problem);
   for (const Recompute recompute : problem.recomputes) {
-    if (recompute == Recompute::kWhereNeeded && !is_limited) continue;
-    if (std::find(result.begin(), result.end(), recompute) == result.end()) {
+    if (recompute == kWhereNeeded && !is_limited) continue;
+    if (std::ranges::find(result, recompute) == result.end()) {
       result.push_back(recompute);
     }
   }
@@ -57,9 +56,8 @@ std::vector<Recompute> recomputes_to_try(const Problem& problem) {
 std::vector<std::size_t> workloads_to_try(const Problem& problem) {
   std::vector<std::size_t> result(problem.workloads.size());
   std::iota(result.begin(), result.end(), std::size_t{0});
-  std::stable_sort(result.begin(), result.end(), [&](auto a, auto b) {
-    return problem.workloads[a].microbatches <
-           problem.workloads[b].microbatches;
+  std::ranges::stable_sort(result, {}, [&](std::size_t k) {
+    return problem.workloads[k].microbatches;
   });
   return result;
 }
@@ -77,7 +75,7 @@ std::vector<Candidate> candidates(const Problem& problem) {
       for (const int64_t stages : stages_to_try(problem, name)) {
         for (const std::size_t workload : workloads) {
           for (const Recompute recompute : recomputes) {
-            if (offload && recompute != Recompute::kNever) continue;
+            if (offload && recompute != Checkpoint::kNever) continue;
             result.push_back({name, stages, workload, recompute, offload});
           }
         }
@@ -96,16 +94,7 @@ Schedule base_schedule(const Problem& problem, const Candidate& candidate) {
 }
 
 int64_t recomputed_microbatches(Recompute recompute, int64_t microbatches) {
-  switch (recompute) {
-    case Recompute::kExceptLast:
-      return microbatches - 1;
-    case Recompute::kAlways:
-      return microbatches;
-    case Recompute::kNever:
-    case Recompute::kWhereNeeded:
-      break;
-  }
-  return 0;
+  return recompute ? checkpointed_microbatches(*recompute, microbatches) : 0;
 }
 
 }  // namespace gpipe::balancing::planner

@@ -16,7 +16,7 @@ struct Candidate {
   std::string schedule;  // a name of gpipe/schedule/named.h
   int64_t stages_per_rank = 1;
   std::size_t workload = 0;  // in Problem::workloads
-  Recompute recompute = Recompute::kNever;
+  Recompute recompute = Checkpoint::kNever;
   // Whether the cells with at least kOffloadDistance actions of their rank
   // between forward and backward are offloaded in between; see distant_cells().
   bool offload = false;

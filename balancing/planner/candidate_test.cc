@@ -27,8 +27,7 @@ std::vector<std::string> names_of(const std::vector<Candidate>& candidates) {
 TEST(CandidatesTest, AreOrderedTheSimplestFirst) {
   Problem problem =
       simple_problem({1, 1, 1, 1}, 2, 2, {"zbv", "looped-bfs", "fill-drain"});
-  problem.recomputes = {Recompute::kNever, Recompute::kAlways,
-                        Recompute::kWhereNeeded};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways, kWhereNeeded};
   problem.offload = true;
   // Four stages per rank are too many for four layers. looped-bfs with one is
   // fill-drain. kWhereNeeded needs a memory limit.

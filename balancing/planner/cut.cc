@@ -6,9 +6,10 @@
 #include <limits>
 #include <utility>
 
+#include "balancing/chain/chain.h"
 #include "balancing/chain/refine.h"
 #include "balancing/planner/bound.h"
-#include "balancing/planner/chain_cut.h"
+#include "balancing/solver/infeasible.h"
 #include "balancing/solver/partition.h"
 
 namespace gpipe::balancing::planner {
@@ -42,7 +43,7 @@ class Bottleneck {
       if (high > longest_possible()) high = kInfinity;
     }
     if (std::isinf(high)) high = longest_possible();
-    const auto size = layers_ * static_cast<int64_t>(stages_.size());
+    const auto size = layers_ * std::ssize(stages_);
     const double precision = size > kLarge ? kCoarse : kPrecise;
     while (high - low > precision * high) {
       const double middle = low + (high - low) / 2;
@@ -94,7 +95,7 @@ class Bottleneck {
     if (std::isinf(stage.bytes)) return by_time;
     auto& known = reach_[s];
     if (known.empty()) known.resize(static_cast<std::size_t>(layers_));
-    Reach& reach = known[static_cast<std::size_t>(first)];
+    Reach& reach = known[first];
     if (!reach.block) reach.block.emplace(blocks_, first);
     while (!reach.full && reach.block->last() < by_time) {
       GrowingBlock next = *reach.block;
@@ -220,8 +221,7 @@ std::vector<StageLimit> stages_of(const Problem& problem,
                                   const Evaluator& evaluator) {
   std::vector<StageLimit> stages;
   for (const int rank : evaluator.rank_of_stage()) {
-    stages.emplace_back().speed =
-        problem.ranks[static_cast<std::size_t>(rank)].speed;
+    stages.emplace_back().speed = problem.ranks[rank].speed;
   }
   return stages;
 }
@@ -237,13 +237,13 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
     const std::vector<Held>& held = evaluator.least_held(static_cast<int>(r));
     double all = 0;
     for (std::size_t k = 0; k < own.size(); ++k) {
-      StageLimit& stage = stages[static_cast<std::size_t>(own[k])];
+      StageLimit& stage = stages[own[k]];
       stage.moments = moments_of_stage(held, k);
       stage.bytes = peak_bytes(stage.moments, {own[k]}, table);
       all += stage.bytes;
     }
     for (const int s : own) {
-      StageLimit& stage = stages[static_cast<std::size_t>(s)];
+      StageLimit& stage = stages[s];
       const double limit = problem.ranks[r].memory_bytes;
       const bool shares = own.size() > 1 && all > 0 && !std::isinf(limit);
       stage.bytes = shares ? stage.bytes / all * limit : limit;
@@ -254,11 +254,62 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
 // Returns the most even cut, without regard to memory.
 Balance even_cut(const Blocks& blocks, const std::vector<double>& work,
                  const std::vector<StageLimit>& stages) {
-  const bool equal = std::all_of(
-      stages.begin(), stages.end(),
-      [&](const StageLimit& each) { return each.speed == stages[0].speed; });
-  if (equal) return balance_cost(work, static_cast<int64_t>(stages.size()));
+  const bool equal = std::ranges::all_of(stages, [&](const StageLimit& each) {
+    return each.speed == stages[0].speed;
+  });
+  if (equal) return balance_cost(work, std::ssize(stages));
   return *bottleneck_cut(blocks, work, stages);
+}
+
+// Returns the candidate as a chain, with all links as slow as the slowest one.
+Chain chain_of(const Problem& problem, const Workload& workload,
+               bool recomputes) {
+  Chain chain;
+  chain.microbatches = workload.microbatches;
+  for (const Link& link : problem.links) {
+    chain.link.latency = std::max(chain.link.latency, link.latency);
+    chain.link.seconds_per_byte =
+        std::max(chain.link.seconds_per_byte, link.seconds_per_byte);
+  }
+  chain.devices.assign(problem.ranks.begin(), problem.ranks.end());
+  for (const Layer& layer : workload.layers) {
+    ChainLayer& made = chain.layers.emplace_back();
+    made.forward = layer.forward;
+    made.backward = layer.backward + (recomputes ? layer.recompute : 0);
+    made.output_bytes = layer.output_bytes;
+    made.resident_bytes =
+        problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
+  }
+  // In a later stage a shared tensor arrives from outside, and counts as input.
+  for (const SavedBytes& saved : workload.saved) {
+    chain.layers[saved.savers[0]].saved_bytes += saved.bytes;
+  }
+  chain.skips = workload.skips;
+  return chain;
+}
+
+// Returns the cut that balance_chain() finds for GPipe's schedule or 1F1B.
+// Returns nullopt for other candidates, and if no cut fits.
+std::optional<Balance> chain_cut(const Problem& problem,
+                                 const Candidate& candidate) {
+  const bool fill_drain = candidate.schedule == "fill-drain";
+  if ((!fill_drain && candidate.schedule != "1f1b") || candidate.offload ||
+      candidate.recompute == kWhereNeeded) {
+    return std::nullopt;
+  }
+  const Workload& workload = problem.workloads[candidate.workload];
+  Chain chain = chain_of(
+      problem, workload,
+      recomputed_microbatches(candidate.recompute, workload.microbatches) > 0);
+  keep_for(chain,
+           fill_drain ? ChainSchedule::kFillDrain
+                      : ChainSchedule::kOneForwardOneBackward,
+           *candidate.recompute);
+  try {
+    return balance_chain(chain);
+  } catch (const InfeasibleError&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace {
 
 using gpipe::internal::Durations;
 using gpipe::internal::Engine;
+using gpipe::internal::kActionCosts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -34,8 +35,7 @@ Evaluator::Evaluator(const Problem& problem, const Candidate& candidate,
       recomputed_(static_cast<double>(recomputed_microbatches(
           candidate.recompute, blocks.workload().microbatches))) {
   for (std::size_t s = 0; s < rank_of_stage_.size(); ++s) {
-    stages_of_[static_cast<std::size_t>(rank_of_stage_[s])].push_back(
-        static_cast<int>(s));
+    stages_of_[rank_of_stage_[s]].push_back(static_cast<int>(s));
   }
   for (const auto& actions : base_.ranks) actions_ += actions.size();
 }
@@ -46,10 +46,11 @@ StageTable Evaluator::table_of(const std::vector<int64_t>& balance) const {
 
 // ---- Recomputes and memory
 
-Schedule Evaluator::with_recomputes(const Recomputed& recomputed) const {
+Schedule Evaluator::with_recomputes(const Schedule& schedule,
+                                    const Recomputed& recomputed) const {
   const auto count = static_cast<int>(recomputed_);
-  return with_recompute(base_, [&](int stage, int microbatch) {
-    return microbatch < count || recomputed[static_cast<std::size_t>(stage)];
+  return with_recompute(schedule, [&](int stage, int microbatch) {
+    return microbatch < count || recomputed[stage];
   });
 }
 
@@ -57,7 +58,7 @@ Evaluator::Variant& Evaluator::variant(const Recomputed& recomputed) {
   const auto found = variants_.find(recomputed);
   if (found != variants_.end()) return found->second;
   Variant& made = variants_[recomputed];
-  made.schedule = with_recomputes(recomputed);
+  made.schedule = with_recomputes(base_, recomputed);
   if (candidate_.offload) {
     made.schedule =
         with_offload(made.schedule, distant_cells(base_, kOffloadDistance));
@@ -78,12 +79,9 @@ const std::vector<Held>& Evaluator::held(int rank,
   const auto [found, is_new] = held_.try_emplace({rank, own});
   if (is_new) {
     Schedule one;
-    one.ranks.push_back(base_.ranks[static_cast<std::size_t>(rank)]);
-    const auto count = static_cast<int>(recomputed_);
-    one = with_recompute(one, [&](int stage, int microbatch) {
-      return microbatch < count || own[static_cast<std::size_t>(stage)];
-    });
-    found->second = most_held(one.ranks[0], stages_of(rank));
+    one.ranks.push_back(base_.ranks[rank]);
+    found->second =
+        most_held(with_recomputes(one, own).ranks[0], stages_of(rank));
   }
   return found->second;
 }
@@ -97,9 +95,8 @@ bool Evaluator::choose_recomputed(const StageTable& table,
   for (std::size_t r = 0; r < stages_of_.size(); ++r) {
     const int rank = static_cast<int>(r);
     std::vector<int> order = stages_of_[r];
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return table.saved[a] > table.saved[b];
-    });
+    std::ranges::stable_sort(order, std::ranges::greater(),
+                             [&](int stage) { return table.saved[stage]; });
     auto next = order.begin();
     while (peak_bytes(held(rank, *recomputed), stages_of_[r], table) >
            problem_.ranks[r].memory_bytes) {
@@ -137,31 +134,35 @@ bool Evaluator::fits(const std::vector<double>& peaks) const {
   return true;
 }
 
+Evaluator::Recomputed Evaluator::most_recomputed() const {
+  return Recomputed(rank_of_stage_.size(),
+                    candidate_.recompute == kWhereNeeded ? 1 : 0);
+}
+
 const std::vector<Held>& Evaluator::least_held(int rank) {
-  const char all = candidate_.recompute == Recompute::kWhereNeeded ? 1 : 0;
-  return held(rank, Recomputed(rank_of_stage_.size(), all));
+  return held(rank, most_recomputed());
+}
+
+std::vector<double> Evaluator::least_peaks(
+    const std::vector<int64_t>& balance) {
+  return peaks(table_of(balance), most_recomputed());
 }
 
 double Evaluator::fullness(const std::vector<int64_t>& balance) {
-  const StageTable table = table_of(balance);
+  const std::vector<double> bytes = least_peaks(balance);
   double most = 0;
-  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
-    const double bytes =
-        peak_bytes(least_held(static_cast<int>(r)), stages_of_[r], table);
+  for (std::size_t r = 0; r < bytes.size(); ++r) {
     const double limit = problem_.ranks[r].memory_bytes;
-    if (bytes > 0 && !std::isinf(limit)) most = std::max(most, bytes / limit);
+    if (bytes[r] > 0 && !std::isinf(limit)) {
+      most = std::max(most, bytes[r] / limit);
+    }
   }
   return most;
 }
 
 double Evaluator::largest_peak(const std::vector<int64_t>& balance) {
-  const StageTable table = table_of(balance);
-  double most = 0;
-  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
-    most = std::max(most, peak_bytes(least_held(static_cast<int>(r)),
-                                     stages_of_[r], table));
-  }
-  return most;
+  const std::vector<double> bytes = least_peaks(balance);
+  return *std::ranges::max_element(bytes);
 }
 
 // ---- Time
@@ -170,6 +171,7 @@ double Evaluator::largest_peak(const std::vector<int64_t>& balance) {
 // are weight backwards, which may come last, its last gradient then has to
 // reach the first stage. One micro-batch has to pass all stages both ways.
 double Evaluator::lower_bound(const StageTable& table) const {
+  const Costs& seconds = table.seconds;
   double head = 0, tail = 0, all_work = 0, bound = 0;
   std::vector<char> seen(stages_of_.size());
   for (std::size_t s = 0; s < table.size(); ++s) {
@@ -180,19 +182,20 @@ double Evaluator::lower_bound(const StageTable& table) const {
     if (!std::exchange(seen[r], 1)) {
       double work = 0;
       for (const int own : stages_of_[r]) {
-        double backward = table.backward[own];
+        double backward = seconds.backward[own];
         if (splits_) {
-          backward = std::min(backward, table.input[own] + table.weight[own]);
+          backward = std::min(backward, seconds.backward_input[own] +
+                                            seconds.backward_weight[own]);
         }
-        work += microbatches_ * (table.forward[own] + backward) +
-                recomputed_ * table.recompute[own];
+        work += microbatches_ * (seconds.forward[own] + backward) +
+                recomputed_ * seconds.recompute[own];
       }
       all_work += work;
       bound = std::max(bound, head + work + (splits_ ? 0 : tail));
     }
-    head += table.forward[s];
-    tail += splits_ ? std::min(table.backward[s], table.input[s])
-                    : table.backward[s];
+    head += seconds.forward[s];
+    tail += splits_ ? std::min(seconds.backward[s], seconds.backward_input[s])
+                    : seconds.backward[s];
   }
   bound = std::max(bound, head + tail);
   return shares_cores() ? std::max(bound, all_work / problem_.workers) : bound;
@@ -206,19 +209,14 @@ Durations Evaluator::durations(const Variant& variant,
                                const StageTable& table) const {
   Durations result = variant.engine->durations();
   for (std::size_t s = 0; s < table.size(); ++s) {
-    const auto set = [&](ActionKind kind, double seconds) {
-      result.seconds[s * Durations::kKinds + static_cast<std::size_t>(kind)] =
-          seconds;
-    };
-    set(ActionKind::kForward, table.forward[s]);
-    set(ActionKind::kBackward, table.backward[s]);
-    set(ActionKind::kBackwardInput, table.input[s]);
-    set(ActionKind::kBackwardWeight, table.weight[s]);
-    set(ActionKind::kRecompute, table.recompute[s]);
+    double* const seconds = &result.seconds[s * Durations::kKinds];
+    for (std::size_t k = 0; k < kActionCosts.size(); ++k) {
+      seconds[k] = (table.seconds.*kActionCosts[k].list)[s];
+    }
     const auto rank = static_cast<std::size_t>(rank_of_stage_[s]);
     const double copy = table.saved[s] / problem_.ranks[rank].host_bandwidth;
-    set(ActionKind::kOffload, copy);
-    set(ActionKind::kReload, copy);
+    seconds[static_cast<std::size_t>(ActionKind::kOffload)] = copy;
+    seconds[static_cast<std::size_t>(ActionKind::kReload)] = copy;
     if (s == 0) continue;
     result.backward[s].wire = table.wire[s];
     result.backward[s].delay = table.delay[s];
@@ -226,16 +224,6 @@ Durations Evaluator::durations(const Variant& variant,
     result.forward[s - 1].delay = table.delay[s];
   }
   return result;
-}
-
-Costs Evaluator::costs(const StageTable& table) const {
-  Costs costs;
-  costs.forward = table.forward;
-  costs.backward = table.backward;
-  costs.backward_input = table.input;
-  costs.backward_weight = table.weight;
-  costs.recompute = table.recompute;
-  return costs;
 }
 
 Timeline Evaluator::simulate_with_copies(const Variant& variant,
@@ -250,7 +238,7 @@ double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
   const double bound = lower_bound(table);
   if (bound >= enough) return bound;
   Recomputed recomputed(table.size());
-  if (candidate_.recompute == Recompute::kWhereNeeded) {
+  if (candidate_.recompute == kWhereNeeded) {
     if (!choose_recomputed(table, &recomputed)) return kInfinity;
   } else if (!candidate_.offload && has_limits(problem_) &&
              !fits(peaks(table, recomputed))) {
@@ -271,7 +259,7 @@ double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
     // slower of both predictions is used.
     seconds = std::max(
         seconds,
-        simulate_on_cores(variant.schedule, costs(table), problem_.workers)
+        simulate_on_cores(variant.schedule, table.seconds, problem_.workers)
             .makespan);
   }
   return seconds;
@@ -281,7 +269,7 @@ Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
   Prediction result;
   result.stages = table_of(balance);
   Recomputed recomputed(result.stages.size());
-  if (candidate_.recompute == Recompute::kWhereNeeded) {
+  if (candidate_.recompute == kWhereNeeded) {
     choose_recomputed(result.stages, &recomputed);
   }
   const Variant& variant = this->variant(recomputed);
@@ -291,7 +279,7 @@ Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
   result.peak_bytes = candidate_.offload ? peaks(result.timeline, result.stages)
                                          : peaks(result.stages, recomputed);
   if (shares_cores()) {
-    Timeline shared = simulate_on_cores(variant.schedule, costs(result.stages),
+    Timeline shared = simulate_on_cores(variant.schedule, result.stages.seconds,
                                         problem_.workers);
     if (shared.makespan >= result.timeline.makespan) {
       result.timeline = std::move(shared);

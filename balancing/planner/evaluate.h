@@ -55,9 +55,7 @@ class Evaluator {
 
   // Returns what a rank holds at most if it recomputes as in fullness().
   const std::vector<Held>& least_held(int rank);
-  const std::vector<int>& stages_of(int rank) const {
-    return stages_of_[static_cast<std::size_t>(rank)];
-  }
+  const std::vector<int>& stages_of(int rank) const { return stages_of_[rank]; }
 
   // Returns how often seconds() and predict() have simulated.
   int64_t simulations() const { return simulations_; }
@@ -71,13 +69,17 @@ class Evaluator {
   // The stages that are recomputed with kWhereNeeded, by stage.
   using Recomputed = std::vector<char>;
 
-  Schedule with_recomputes(const Recomputed& recomputed) const;
+  Schedule with_recomputes(const Schedule& schedule,
+                           const Recomputed& recomputed) const;
+  // Returns all stages that a rank may recompute.
+  Recomputed most_recomputed() const;
   Variant& variant(const Recomputed& recomputed);
   const std::vector<Held>& held(int rank, const Recomputed& recomputed);
   bool choose_recomputed(const StageTable& table, Recomputed* recomputed);
   std::vector<double> peaks(const StageTable& table,
                             const Recomputed& recomputed);
   std::vector<double> peaks(Timeline timeline, const StageTable& table) const;
+  std::vector<double> least_peaks(const std::vector<int64_t>& balance);
   bool fits(const std::vector<double>& peaks) const;
   double lower_bound(const StageTable& table) const;
   gpipe::internal::Durations durations(const Variant& variant,
@@ -85,7 +87,6 @@ class Evaluator {
   Timeline simulate_with_copies(const Variant& variant,
                                 const StageTable& table);
   bool shares_cores() const;
-  Costs costs(const StageTable& table) const;
   StageTable table_of(const std::vector<int64_t>& balance) const;
 
   const Problem& problem_;

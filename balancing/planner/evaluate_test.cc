@@ -26,22 +26,22 @@ TEST(BlocksTest, CountSharedTensorsAndSkipsOnce) {
   workload.saved = {{100, {0, 1}}, {10, {1, 2}}, {1, {2}}};
   workload.skips = {{0, 2, 1000}};
   const Blocks blocks(problem, workload);
-  EXPECT_EQ(blocks.saved(0, 3), 111);
-  EXPECT_EQ(blocks.saved(0, 1), 100);
-  EXPECT_EQ(blocks.saved(1, 2), 110);
-  EXPECT_EQ(blocks.saved(2, 3), 11);
-  EXPECT_EQ(blocks.incoming(0, 3), 0);
-  EXPECT_EQ(blocks.incoming(1, 2), 6);
-  EXPECT_EQ(blocks.incoming(1, 3), 1006);
-  EXPECT_EQ(blocks.incoming(2, 3), 1006);
-  EXPECT_EQ(blocks.forward(1, 3), 5);
-  EXPECT_EQ(blocks.backward(1, 3), 10);
+  const auto block = [&](int64_t first, int64_t last) {
+    GrowingBlock result(blocks, first);
+    while (result.last() < last) result.extend();
+    return result;
+  };
+  EXPECT_EQ(block(0, 3).saved(), 111);
+  EXPECT_EQ(block(0, 1).saved(), 100);
+  EXPECT_EQ(block(1, 2).saved(), 110);
+  EXPECT_EQ(block(2, 3).saved(), 11);
+  EXPECT_EQ(block(0, 3).incoming(), 0);
+  EXPECT_EQ(block(1, 2).incoming(), 6);
+  EXPECT_EQ(block(1, 3).incoming(), 1006);
+  EXPECT_EQ(block(2, 3).incoming(), 1006);
+  EXPECT_EQ(blocks.seconds(ActionKind::kForward, 1, 3), 5);
+  EXPECT_EQ(blocks.seconds(ActionKind::kBackward, 1, 3), 10);
   EXPECT_EQ(blocks.resident(0, 2), 16);
-  GrowingBlock block(blocks, 1);
-  block.extend();
-  block.extend();
-  EXPECT_EQ(block.saved(), blocks.saved(1, 3));
-  EXPECT_EQ(block.incoming(), blocks.incoming(1, 3));
 }
 
 TEST(StageTableTest, HasSpeedsAndLinks) {
@@ -51,20 +51,15 @@ TEST(StageTableTest, HasSpeedsAndLinks) {
   const Blocks blocks(problem, problem.workloads[0]);
   const StageTable table =
       stage_table(problem, blocks, {0, 1, 1, 0}, {1, 1, 1, 1});
-  EXPECT_THAT(table.forward, ElementsAre(1, 1, 1.5, 4));
-  EXPECT_THAT(table.weight, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.seconds.forward, ElementsAre(1, 1, 1.5, 4));
+  EXPECT_THAT(table.seconds.backward_weight, ElementsAre(1, 1, 1.5, 4));
   EXPECT_THAT(table.wire, ElementsAre(0, 3, 0, 1.5));
   EXPECT_THAT(table.delay, ElementsAre(0, 1, 0, 2));
 }
 
 // Returns the costs of a table in the form of simulate().
 Costs costs_of(const StageTable& table) {
-  Costs costs;
-  costs.forward = table.forward;
-  costs.backward = table.backward;
-  costs.backward_input = table.input;
-  costs.backward_weight = table.weight;
-  costs.recompute = table.recompute;
+  Costs costs = table.seconds;
   costs.resident_bytes = table.resident;
   costs.boundary_bytes.assign(table.wire.begin() + 1, table.wire.end());
   costs.bandwidth = 1;
@@ -75,7 +70,8 @@ TEST(EvaluatorTest, EqualsSimulateForAllSchedulesAndModes) {
   int seed = 0;
   for (const std::string& name : schedule_names()) {
     if (name == "forward-only") continue;
-    for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
+    for (const Recompute recompute :
+         {Checkpoint::kNever, Checkpoint::kAlways}) {
       SCOPED_TRACE(name + ", " + to_string(recompute));
       Dice dice(static_cast<unsigned>(++seed));
       Problem problem;
@@ -94,7 +90,7 @@ TEST(EvaluatorTest, EqualsSimulateForAllSchedulesAndModes) {
 
       const Prediction prediction = evaluator.predict(balance);
       Costs costs = costs_of(prediction.stages);
-      const bool all = recompute == Recompute::kAlways;
+      const bool all = recompute == Checkpoint::kAlways;
       for (std::size_t s = 0; s < balance.size(); ++s) {
         costs.input_bytes.push_back(prediction.stages.incoming[s]);
         costs.activation_bytes.push_back(

@@ -134,7 +134,7 @@ double peak_bytes(const std::vector<Held>& moments,
                   const std::vector<int>& stages, const StageTable& table) {
   double resident = 0, most = 0;
   for (const int stage : stages) {
-    resident += table.resident[static_cast<std::size_t>(stage)];
+    resident += table.resident[stage];
   }
   for (const Held& moment : moments) {
     double bytes = 0;

@@ -40,13 +40,13 @@ Problem make_problem(int64_t ranks, int64_t layers, int64_t gigabytes) {
   }
   problem.ranks.resize(static_cast<std::size_t>(ranks));
   for (int64_t r = 0; r < ranks; ++r) {
-    Rank& rank = problem.ranks[static_cast<std::size_t>(r)];
+    Rank& rank = problem.ranks[r];
     if (gigabytes > 0) rank.memory_bytes = 1e9 * static_cast<double>(gigabytes);
     rank.speed = r % 8 == 0 ? 0.9 : 1;
   }
   problem.links = {{1e-5, 1e-11}};
   problem.schedules = training_schedule_names();
-  if (gigabytes > 0) problem.recomputes.push_back(Recompute::kWhereNeeded);
+  if (gigabytes > 0) problem.recomputes.push_back(kWhereNeeded);
   return problem;
 }
 

@@ -4,15 +4,17 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "balancing/chain/chain.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::balancing::planner {
 
 // One rank of a pipeline: a device with its host.
-struct Rank {
-  double speed = 1;  // finite and > 0; an action takes its seconds / speed
-  double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0
+struct Rank : ChainDevice {
   // Bytes per second between device and host, each way, > 0.
   double host_bandwidth = std::numeric_limits<double>::infinity();
 };
@@ -40,12 +42,6 @@ struct Layer {
   double trained_bytes = 0, fixed_bytes = 0;
 };
 
-// A tensor that goes directly from one layer to a later one.
-struct SkipBytes {
-  int64_t stashed_by = 0, popped_by = 0;  // layers; stashed_by < popped_by
-  double bytes = 0;                       // per micro-batch
-};
-
 // Memory that the layers in `savers` (ascending, not empty) keep from forward
 // to backward. A stage with at least one of these layers holds it once.
 struct SavedBytes {
@@ -57,22 +53,22 @@ struct SavedBytes {
 struct Workload {
   int64_t microbatches = 1;
   std::vector<Layer> layers;
-  std::vector<SkipBytes> skips;
+  std::vector<ChainSkip> skips;
   std::vector<SavedBytes> saved;
 };
 
-// Which cells (a stage and a micro-batch) are recomputed before their backward.
-enum class Recompute {
-  kNever,
-  kExceptLast,  // all micro-batches but the last
-  kAlways,
-  // All micro-batches of some stages. If a rank has too little memory, its
-  // stages that save most are recomputed, as few of them as suffice.
-  kWhereNeeded,
-};
+// Which cells (a stage and a micro-batch) are recomputed before their backward:
+// the same micro-batches of all stages, or kWhereNeeded.
+using Recompute = std::optional<Checkpoint>;
+
+// All micro-batches of some stages. If a rank has too little memory, its stages
+// that save most are recomputed, as few of them as suffice.
+inline constexpr Recompute kWhereNeeded = std::nullopt;
 
 // Returns "never", "except_last", "always" or "where_needed".
-const char* to_string(Recompute recompute);
+inline const char* to_string(Recompute recompute) {
+  return recompute ? gpipe::to_string(*recompute) : "where_needed";
+}
 
 // A training step that is to be planned.
 struct Problem {
@@ -95,7 +91,7 @@ struct Problem {
   std::vector<std::string> schedules;
   std::vector<int64_t> stages_per_rank = {1, 2, 4};
   std::vector<Recompute> recomputes = {
-      Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
+      Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways};
   bool offload = false;  // whether candidates with offload are tried, too
 
   // Returns the link from rank `from` to rank `to`.
@@ -116,10 +112,9 @@ struct Effort {
 // Returns whether a rank has a memory limit.
 bool has_limits(const Problem& problem);
 
-// Throws std::invalid_argument unless all numbers are in their ranges, there is
-// a workload, a rank, a schedule, a recompute mode and a number of stages per
-// rank, all workloads have as many layers, at least one per rank, and the
-// schedules exist. The text names the number and its place. O(n) for all
+// Throws std::invalid_argument unless all numbers of the workloads are in their
+// ranges, and all workloads have as many layers. The text names the number and
+// its place. plan() (balancing/plan.h) has checked all else. O(n) for all
 // numbers.
 void check(const Problem& problem);
 

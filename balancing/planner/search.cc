@@ -26,20 +26,6 @@ constexpr double kBetter = 1e-12;
 // How many families are improved by a local search.
 constexpr std::size_t kImproved = 6;
 
-// Returns the number of ways to cut `layers` into `stages`, or `most` + 1 if
-// there are more than `most`.
-int64_t count_cuts(int64_t layers, int64_t stages, int64_t most) {
-  double ways = 1;
-  const int64_t places = layers - 1;
-  const int64_t cuts = std::min(stages - 1, places - (stages - 1));
-  for (int64_t k = 1; k <= cuts; ++k) {
-    ways =
-        ways * static_cast<double>(places - cuts + k) / static_cast<double>(k);
-    if (ways > static_cast<double>(most) + 0.5) return most + 1;
-  }
-  return std::llround(ways);
-}
-
 using Family = std::tuple<bool, std::string, int64_t>;
 Family family_of(const Candidate& candidate) {
   return {candidate.offload, candidate.schedule, candidate.stages_per_rank};
@@ -76,11 +62,16 @@ class Search {
     return blocks_[tried.candidate.workload];
   }
 
+  bool has_few_cuts(const Tried& tried, const Evaluator& evaluator,
+                    int64_t most) const {
+    return detail::has_few_cuts(blocks_of(tried).layers(),
+                                std::ssize(evaluator.rank_of_stage()), most);
+  }
+
   // Tries the members of a family, those with the smallest lower bounds first.
   void try_family(std::vector<std::size_t> members) {
-    std::stable_sort(members.begin(), members.end(), [&](auto a, auto b) {
-      return tried_[a].lower_bound < tried_[b].lower_bound;
-    });
+    std::ranges::stable_sort(
+        members, {}, [&](std::size_t k) { return tried_[k].lower_bound; });
     double best = kInfinity;
     for (const std::size_t k : members) {
       Tried& tried = tried_[k];
@@ -96,20 +87,18 @@ class Search {
     Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
     tried.simulated = true;
     tried.seconds = kInfinity;
-    for (const Balance& balance : starting_cuts(problem_, tried.candidate,
-                                                blocks_of(tried), evaluator)) {
+    const std::vector<Balance> starts =
+        starting_cuts(problem_, tried.candidate, blocks_of(tried), evaluator);
+    for (const Balance& balance : starts) {
       take(tried, balance, evaluator.seconds(balance));
     }
     const auto actions = static_cast<double>(evaluator.actions());
     const auto most =
         static_cast<int64_t>(std::min(static_cast<double>(effort_.all_cuts),
                                       effort_.actions_per_candidate / actions));
-    const auto stages = static_cast<int64_t>(evaluator.rank_of_stage().size());
-    const int64_t layers = blocks_of(tried).layers();
-    if (count_cuts(layers, stages, most) <= most) {
+    if (has_few_cuts(tried, evaluator, most)) {
       // refine() tries all of them.
-      const Balance start = first_cut(layers, stages);
-      refine(start,
+      refine(starts[0],
              [&](const Balance& balance) {
                const double limit =
                    std::min(tried.seconds, enough * (1 + 2 * kEqual));
@@ -120,12 +109,6 @@ class Search {
              {most});
     }
     simulations_ += evaluator.simulations();
-  }
-
-  static Balance first_cut(int64_t layers, int64_t stages) {
-    Balance balance(static_cast<std::size_t>(stages), 1);
-    balance.back() = layers - stages + 1;
-    return balance;
   }
 
   static void take(Tried& tried, const Balance& balance, double seconds) {
@@ -162,9 +145,7 @@ class Search {
       Tried* const tried = best_of(members);
       if (tried) best.push_back(tried);
     }
-    std::stable_sort(best.begin(), best.end(), [](Tried* a, Tried* b) {
-      return a->seconds < b->seconds;
-    });
+    std::ranges::stable_sort(best, {}, &Tried::seconds);
     best.resize(std::min(best.size(), kImproved));
     const double share =
         effort_.actions_to_improve / static_cast<double>(kImproved);
@@ -180,10 +161,10 @@ class Search {
     Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
     const auto calls = static_cast<int64_t>(
         actions / static_cast<double>(evaluator.actions()));
-    const auto stages = static_cast<int64_t>(evaluator.rank_of_stage().size());
-    const int64_t layers = blocks_of(tried).layers();
-    const auto all = std::min(effort_.all_cuts, calls);
-    if (calls == 0 || count_cuts(layers, stages, all) <= all) return;
+    if (calls == 0 ||
+        has_few_cuts(tried, evaluator, std::min(effort_.all_cuts, calls))) {
+      return;
+    }
     const Balance start = tried.balance;
     refine(start,
            [&](const Balance& balance) {
@@ -208,9 +189,7 @@ class Search {
       const Tried* const tried = best_of(members);
       if (tried) choice.families.push_back(*tried);
     }
-    std::stable_sort(
-        choice.families.begin(), choice.families.end(),
-        [](const Tried& a, const Tried& b) { return a.seconds < b.seconds; });
+    std::ranges::stable_sort(choice.families, {}, &Tried::seconds);
     Evaluator evaluator(problem_, best->candidate, blocks_of(*best));
     choice.prediction = evaluator.predict(best->balance);
     choice.tried = std::move(tried_);
@@ -228,7 +207,6 @@ class Search {
 }  // namespace
 
 std::optional<Choice> choose(const Problem& problem, const Effort& effort) {
-  check(problem);
   return Search(problem, effort).run();
 }
 

@@ -50,8 +50,8 @@ struct Choice {
 // Times within a relative 1e-9 count as equal. Among equal candidates the
 // simplest one is chosen, in the order of candidates().
 //
-// Throws std::invalid_argument as check() does. The result depends on the
-// arguments alone. Threads: pure function.
+// `problem` must have passed check(). The result depends on the arguments
+// alone. Threads: pure function.
 std::optional<Choice> choose(const Problem& problem, const Effort& effort = {});
 
 // What nothing that fits would need.

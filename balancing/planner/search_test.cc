@@ -156,14 +156,13 @@ TEST(ChooseTest, FindsTheClosedFormsOfTheFamilies) {
 TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
   // The first rank of 1F1B holds two micro-batches, the second one.
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"1f1b"});
-  problem.recomputes = {Recompute::kNever, Recompute::kAlways,
-                        Recompute::kWhereNeeded};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways, kWhereNeeded};
   problem.stages_per_rank = {1};
   const double parameters = 2 * 8;
   for (Rank& rank : problem.ranks) rank.memory_bytes = parameters + 2 * 20 - 1;
   const auto choice = choose(problem);
   ASSERT_TRUE(choice);
-  EXPECT_EQ(choice->best.candidate.recompute, Recompute::kWhereNeeded);
+  EXPECT_EQ(choice->best.candidate.recompute, kWhereNeeded);
   EXPECT_THAT(choice->prediction.peak_bytes,
               ElementsAre(parameters + 20, parameters + 20 + 6));
   int recomputes = 0;
@@ -177,7 +176,7 @@ TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
 
 TEST(ChooseTest, OffloadsWhatRecomputingWouldSlowDown) {
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});
-  problem.recomputes = {Recompute::kNever, Recompute::kAlways};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways};
   problem.offload = true;
   for (Rank& rank : problem.ranks) {
     rank.memory_bytes = 200;
@@ -243,33 +242,30 @@ TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
   }
 }
 
-TEST(ChooseTest, RefusesWhatIsNoProblem) {
-  const Problem good = simple_problem({1, 1}, 2, 1, {"1f1b"});
-  EXPECT_TRUE(choose(good));
-  const auto error = [&](const auto& change) {
-    Problem problem = good;
-    change(problem);
-    return error_of([&] { choose(problem); });
+TEST(ProblemTest, IsCheckedWithTheNumberAndItsPlace) {
+  EXPECT_NO_THROW(check(simple_problem({1, 1}, 2, 1, {"1f1b"})));
+  const auto error = [](const auto& change) {
+    Problem problem = simple_problem({1, 1}, 2, 1, {"1f1b"});
+    problem.workloads.push_back(problem.workloads[0]);
+    change(problem.workloads[1]);
+    return error_of([&] { check(problem); });
   };
-  EXPECT_EQ(error([](Problem& each) { each.ranks.clear(); }),
-            "there are no ranks");
-  EXPECT_EQ(error([](Problem& each) { each.ranks.resize(3); }),
-            "there are 2 layers for 3 ranks: each rank needs a layer of its "
-            "own");
-  EXPECT_EQ(error([](Problem& each) { each.ranks[1].speed = 0; }),
-            "the speed of rank 1 is 0: it must be above 0");
-  EXPECT_EQ(error([](Problem& each) { each.schedules = {"forward-only"}; }),
-            "forward-only does not train");
-  EXPECT_THAT(error([](Problem& each) { each.schedules = {"2f2b"}; }),
-              ::testing::StartsWith("there is no schedule \"2f2b\""));
-  EXPECT_EQ(
-      error([](Problem& each) { each.workloads[0].layers[1].forward = -1; }),
-      "the forward of layer 1 is -1: it must be finite and not negative");
-  EXPECT_EQ(error([](Problem& each) { each.links.resize(3); }),
-            "there are 3 links for 2 ranks: give none, one, or one for each "
-            "pair of ranks (4)");
-  EXPECT_EQ(error([](Problem& each) { each.stages_per_rank = {0}; }),
-            "there is a number of 0 stages per rank: it must be at least 1");
+  EXPECT_EQ(error([](Workload& each) { each.layers.pop_back(); }),
+            "one workload has 2 layers, another one 1");
+  EXPECT_EQ(error([](Workload& each) { each.microbatches = 0; }),
+            "there are 0 micro-batches: there must be at least 1");
+  EXPECT_EQ(error([](Workload& each) { each.layers[1].forward = -1; }),
+            "the forward of layer 1 is -1: it must be finite and not negative");
+  EXPECT_EQ(error([](Workload& each) {
+              each.skips = {{1, 1, 4}};
+            }),
+            "a skip of 4 bytes goes from layer 1 to layer 1 of 2: it must go "
+            "to a later layer, with a finite number of bytes >= 0");
+  EXPECT_EQ(error([](Workload& each) {
+              each.saved = {{4, {1, 0}}};
+            }),
+            "a saved tensor of 4 bytes has 2 layers: these must be ascending "
+            "numbers of 2 layers, and the bytes finite and not negative");
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 namespace gpipe::balancing::planner {
 
+using gpipe::internal::kActionCosts;
+
 Blocks::Blocks(const Problem& problem, const Workload& workload)
     : workload_(workload),
       savers_(workload.layers.size()),
@@ -13,11 +15,13 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
     }
     return result;
   };
-  forward_ = sums([](const Layer& layer) { return layer.forward; });
-  backward_ = sums([](const Layer& layer) { return layer.backward; });
-  input_ = sums([](const Layer& layer) { return layer.backward_input; });
-  weight_ = sums([](const Layer& layer) { return layer.backward_weight; });
-  recompute_ = sums([](const Layer& layer) { return layer.recompute; });
+  // In the order of ActionKind.
+  constexpr double Layer::*kSeconds[] = {
+      &Layer::forward, &Layer::backward, &Layer::backward_input,
+      &Layer::backward_weight, &Layer::recompute};
+  for (std::size_t k = 0; k < seconds_.size(); ++k) {
+    seconds_[k] = sums([&](const Layer& layer) { return layer.*kSeconds[k]; });
+  }
   resident_ = sums([&](const Layer& layer) {
     return problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
   });
@@ -28,7 +32,7 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
       before = saver;
     }
   }
-  for (const SkipBytes& skip : workload.skips) {
+  for (const ChainSkip& skip : workload.skips) {
     skips_into_[skip.popped_by].push_back({skip.stashed_by, skip.bytes});
   }
 }
@@ -58,19 +62,6 @@ double Blocks::skips_into(int64_t first, int64_t layer) const {
   return bytes;
 }
 
-double Blocks::saved(int64_t first, int64_t last) const {
-  double bytes = 0;
-  for (int64_t k = first; k < last; ++k) bytes += saved_of(first, k);
-  return bytes;
-}
-
-double Blocks::incoming(int64_t first, int64_t last) const {
-  if (first == 0) return 0;
-  double bytes = workload_.layers[first - 1].output_bytes;
-  for (int64_t k = first; k < last; ++k) bytes += skips_into(first, k);
-  return bytes;
-}
-
 GrowingBlock::GrowingBlock(const Blocks& blocks, int64_t first)
     : blocks_(&blocks), first_(first), last_(first) {
   if (first > 0) incoming_ = blocks.workload().layers[first - 1].output_bytes;
@@ -90,18 +81,18 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
   for (std::size_t s = 0; s < balance.size(); ++s) {
     const int64_t last = first + balance[s];
     const int rank = rank_of_stage[s];
-    const double speed = problem.ranks[static_cast<std::size_t>(rank)].speed;
-    const auto seconds = [&](double of_layers) {
-      return of_layers / speed + problem.action_seconds;
-    };
-    table.forward.push_back(seconds(blocks.forward(first, last)));
-    table.backward.push_back(seconds(blocks.backward(first, last)));
-    table.input.push_back(seconds(blocks.backward_input(first, last)));
-    table.weight.push_back(seconds(blocks.backward_weight(first, last)));
-    table.recompute.push_back(seconds(blocks.recompute(first, last)));
-    table.saved.push_back(blocks.saved(first, last));
-    table.incoming.push_back(blocks.incoming(first, last));
-    table.resident.push_back(blocks.resident(first, last));
+    const double speed = problem.ranks[rank].speed;
+    for (std::size_t k = 0; k < kActionCosts.size(); ++k) {
+      const auto kind = static_cast<ActionKind>(k);
+      (table.seconds.*kActionCosts[k].list)
+          .push_back(blocks.seconds(kind, first, last) / speed +
+                     problem.action_seconds);
+    }
+    GrowingBlock block(blocks, first);
+    while (block.last() < last) block.extend();
+    table.saved.push_back(block.saved());
+    table.incoming.push_back(block.incoming());
+    table.resident.push_back(block.resident());
     Link link;
     if (s > 0 && rank_of_stage[s - 1] != rank) {
       link = problem.link(rank_of_stage[s - 1], rank);

@@ -1,11 +1,14 @@
 // Costs of the stages into which a workload is cut. No LibTorch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "balancing/planner/problem.h"
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
 
 namespace gpipe::balancing::planner {
 
@@ -16,38 +19,21 @@ class Blocks {
   Blocks(const Problem& problem, const Workload& workload);
 
   const Workload& workload() const { return workload_; }
-  int64_t layers() const { return static_cast<int64_t>(forward_.size()) - 1; }
+  int64_t layers() const { return std::ssize(savers_); }
 
-  // Return seconds at speed 1 of the layers first..last-1. O(1).
-  double forward(int64_t first, int64_t last) const {
-    return forward_[last] - forward_[first];
-  }
-  double backward(int64_t first, int64_t last) const {
-    return backward_[last] - backward_[first];
-  }
-  double backward_input(int64_t first, int64_t last) const {
-    return input_[last] - input_[first];
-  }
-  double backward_weight(int64_t first, int64_t last) const {
-    return weight_[last] - weight_[first];
-  }
-  double recompute(int64_t first, int64_t last) const {
-    return recompute_[last] - recompute_[first];
+  // Returns the seconds at speed 1 of a kind of computation of the layers
+  // first..last-1. O(1).
+  double seconds(ActionKind kind, int64_t first, int64_t last) const {
+    const auto& sums = seconds_[static_cast<std::size_t>(kind)];
+    return sums[last] - sums[first];
   }
   // Returns the bytes of parameters, gradients, optimizer and buffers. O(1).
   double resident(int64_t first, int64_t last) const {
     return resident_[last] - resident_[first];
   }
-  // Returns the bytes that one micro-batch keeps from forward to backward, on
-  // top of those that arrive. O(layers of the block).
-  double saved(int64_t first, int64_t last) const;
-  // Returns the bytes that arrive from other stages per micro-batch: the output
-  // of layer first - 1, and the skips from before `first`. 0 if `first` is 0.
-  // O(skips of the block).
-  double incoming(int64_t first, int64_t last) const;
 
-  // Return what `layer` adds to saved() and incoming() of a block that begins
-  // at `first`, when the block is extended to it.
+  // Return what `layer` adds to GrowingBlock::saved() and incoming() of a block
+  // that begins at `first`, when the block is extended to it.
   double saved_of(int64_t first, int64_t layer) const;
   double skips_into(int64_t first, int64_t layer) const;
 
@@ -64,8 +50,10 @@ class Blocks {
   };
 
   const Workload& workload_;
-  std::vector<double> forward_, backward_, input_, weight_, recompute_,
-      resident_;                               // prefix sums
+  // Prefix sums. The seconds are by kind of computation.
+  std::array<std::vector<double>, gpipe::internal::kActionCosts.size()>
+      seconds_;
+  std::vector<double> resident_;
   std::vector<std::vector<Saver>> savers_;     // by layer
   std::vector<std::vector<Skip>> skips_into_;  // by the layer that pops
 };
@@ -80,9 +68,14 @@ class GrowingBlock {
   GrowingBlock(const Blocks& blocks, int64_t first);
 
   int64_t last() const { return last_; }
-  // Return Blocks::resident(), saved() and incoming() of this block.
+  // Returns Blocks::resident() of this block.
   double resident() const { return blocks_->resident(first_, last_); }
+  // Returns the bytes that one micro-batch keeps from forward to backward, on
+  // top of those that arrive.
   double saved() const { return saved_; }
+  // Returns the bytes that arrive from other stages per micro-batch: the output
+  // of the layer before the block, and the skips from before. 0 for the first
+  // block.
   double incoming() const { return incoming_; }
 
   // Adds the layer last().
@@ -97,15 +90,15 @@ class GrowingBlock {
 // The costs of all stages of a cut. All lists have one entry per stage.
 struct StageTable {
   // Seconds per micro-batch, on the rank of the stage, with
-  // Problem::action_seconds.
-  std::vector<double> forward, backward, input, weight, recompute;
+  // Problem::action_seconds. All else of the costs is empty.
+  Costs seconds;
   // Bytes per micro-batch, and in total.
   std::vector<double> saved, incoming, resident;
   // Seconds of the copy from the previous stage: how long it occupies the link,
   // and how much later it arrives. 0 if both are on one rank.
   std::vector<double> wire, delay;
 
-  std::size_t size() const { return forward.size(); }
+  std::size_t size() const { return saved.size(); }
 };
 
 // Returns the costs of the stages. `balance`: layers per stage, each > 0.

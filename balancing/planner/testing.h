@@ -33,7 +33,7 @@ inline Problem simple_problem(const std::vector<double>& forward,
   }
   problem.ranks.resize(ranks);
   problem.schedules = std::move(schedules);
-  problem.recomputes = {Recompute::kNever};
+  problem.recomputes = {Checkpoint::kNever};
   return problem;
 }
 
@@ -119,8 +119,8 @@ inline Problem random_problem(unsigned seed) {
         names[static_cast<std::size_t>(dice.in(0, 11))]);
   }
   problem.stages_per_rank = {1, 2};
-  problem.recomputes = {Recompute::kNever, Recompute::kExceptLast,
-                        Recompute::kAlways, Recompute::kWhereNeeded};
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kExceptLast,
+                        Checkpoint::kAlways, kWhereNeeded};
   problem.offload = dice.one_in(3);
   return problem;
 }

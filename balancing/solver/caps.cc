@@ -27,7 +27,7 @@ struct Probe {
 
 Probe probe(const Cap& cap, const Caps& others, int64_t partitions) {
   const Sums& sums = *cap.sums;
-  const Cut end = static_cast<Cut>(sums.size()) - 1;
+  const Cut end = std::ssize(sums) - 1;
   Probe result;
   Cut at = 0;
   for (int64_t k = 0; k < partitions && at < end; ++k) {

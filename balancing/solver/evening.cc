@@ -43,7 +43,7 @@ class Evening {
       : sums_(sums), caps_(caps), ranges_(ranges) {}
 
   std::vector<int64_t> run() {
-    const auto partitions = static_cast<int64_t>(ranges_.latest.size()) - 1;
+    const auto partitions = std::ssize(ranges_.latest) - 1;
     previous_.resize(sums_.size());
     best_.resize(sums_.size());
     for (int64_t k = 1; k <= partitions; ++k) {
@@ -99,7 +99,7 @@ class Evening {
 // Returns prefix sums of adjusted costs: no cost is larger than an equal share
 // of the adjusted total, and none is 0.
 Sums tamed(const Sums& sums, int64_t partitions) {
-  const auto layers = static_cast<int64_t>(sums.size()) - 1;
+  const auto layers = std::ssize(sums) - 1;
   Sums result(sums.size(), 0);
   const auto clamp_all = [&](int64_t least, int64_t most) {
     for (int64_t c = 1; c <= layers; ++c) {
@@ -125,7 +125,7 @@ Sums tamed(const Sums& sums, int64_t partitions) {
 // layers ends in the range of block k.
 std::vector<int64_t> about_even(const Sums& sums, const Caps& caps,
                                 const Ranges& ranges) {
-  const auto partitions = static_cast<int64_t>(ranges.latest.size()) - 1;
+  const auto partitions = std::ssize(ranges.latest) - 1;
   const Sums counts = tamed(sums, partitions);
   std::vector<int64_t> lengths;
   Cut at = 0;
@@ -168,7 +168,7 @@ Unevenness unevenness(const Sums& sums, const std::vector<int64_t>& lengths) {
 
 std::vector<int64_t> most_even(const Sums& sums, const Caps& caps,
                                int64_t partitions) {
-  const Ranges ranges(caps, static_cast<Cut>(sums.size()) - 1, partitions);
+  const Ranges ranges(caps, std::ssize(sums) - 1, partitions);
   if (ranges.pairs() > kEveningWork) return about_even(sums, caps, ranges);
   return Evening(sums, caps, ranges).run();
 }

@@ -16,11 +16,7 @@ struct Unevenness {
   unsigned __int128 squared_costs = 0;  // < 2^124
   int64_t squared_lengths = 0;
 
-  friend bool operator<(const Unevenness& a, const Unevenness& b) {
-    return a.squared_costs != b.squared_costs
-               ? a.squared_costs < b.squared_costs
-               : a.squared_lengths < b.squared_lengths;
-  }
+  friend auto operator<=>(const Unevenness&, const Unevenness&) = default;
   Unevenness plus_block(int64_t cost, int64_t length) const {
     const auto wide = static_cast<unsigned __int128>(cost);
     return {squared_costs + wide * wide, squared_lengths + length * length};

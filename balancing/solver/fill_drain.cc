@@ -25,10 +25,7 @@ void check(const std::vector<double>& forward,
   }
   detail::check_costs(forward, "forward cost");
   detail::check_costs(backward, "backward cost");
-  if (microbatches < 1) {
-    internal::refuse("there are ", microbatches,
-                     " micro-batches: there must be at least 1");
-  }
+  detail::check_microbatches(microbatches);
 }
 
 // The largest forward and the largest backward of a cut.
@@ -70,7 +67,7 @@ double fill_drain_time(const std::vector<double>& forward,
                        const std::vector<int64_t>& balance,
                        int64_t microbatches) {
   check(forward, backward, microbatches);
-  detail::check_balance(balance, static_cast<int64_t>(forward.size()));
+  detail::check_balance(balance, std::ssize(forward));
   double sum = 0, largest_forward = 0, largest_backward = 0;
   auto f = forward.begin(), b = backward.begin();
   for (int64_t length : balance) {
@@ -91,7 +88,7 @@ std::vector<int64_t> balance_fill_drain(const std::vector<double>& forward,
                                         int64_t partitions,
                                         int64_t microbatches) {
   check(forward, backward, microbatches);
-  detail::check_partitions(static_cast<int64_t>(forward.size()), partitions);
+  detail::check_partitions(std::ssize(forward), partitions);
 
   const int shift = detail::common_shift({&forward, &backward});
   const Sums forwards = detail::prefix_sums(forward, shift);
@@ -111,7 +108,7 @@ std::vector<int64_t> balance_fill_drain(const std::vector<double>& forward,
         both, partitions,
         {{&forwards, pair.forward}, {&backwards, pair.backward}}));
   }
-  const int64_t least = *std::min_element(limits.begin(), limits.end());
+  const int64_t least = *std::ranges::min_element(limits);
 
   std::vector<int64_t> best;
   detail::Unevenness best_unevenness;

@@ -23,7 +23,7 @@ class InfeasibleError : public std::invalid_argument {
   // Returns the first layer that is too large for every device by itself. If
   // there is none, returns the first layer that cannot be placed when the
   // devices are filled in order, in all possible ways. -1 if it is not known:
-  // of a plan() among several schedules.
+  // of a plan().
   int64_t layer() const { return layer_; }
 
   // Returns the device at which that filling fails; -1 if the layer is too

@@ -11,7 +11,7 @@ namespace gpipe::balancing {
 
 std::vector<int64_t> balance_cost(const std::vector<double>& costs,
                                   int64_t partitions) {
-  detail::check_partitions(static_cast<int64_t>(costs.size()), partitions);
+  detail::check_partitions(std::ssize(costs), partitions);
   detail::check_costs(costs, "cost");
   const detail::Sums sums =
       detail::prefix_sums(costs, detail::common_shift({&costs}));
@@ -21,7 +21,7 @@ std::vector<int64_t> balance_cost(const std::vector<double>& costs,
 
 double bottleneck(const std::vector<double>& costs,
                   const std::vector<int64_t>& lengths) {
-  detail::check_balance(lengths, static_cast<int64_t>(costs.size()));
+  detail::check_balance(lengths, std::ssize(costs));
   double largest = 0;
   auto at = costs.begin();
   for (const int64_t length : lengths) {

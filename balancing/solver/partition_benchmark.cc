@@ -15,11 +15,12 @@
 #include "balancing/solver/fill_drain.h"
 #include "balancing/solver/infeasible.h"
 #include "balancing/solver/partition.h"
+#include "gpipe/schedule/checkpoint.h"
 
 namespace {
 
+using gpipe::Checkpoint;
 using gpipe::balancing::Chain;
-using gpipe::balancing::ChainCheckpoint;
 using gpipe::balancing::ChainLayer;
 using gpipe::balancing::ChainSchedule;
 
@@ -38,22 +39,21 @@ std::vector<double> random_costs(int64_t layers) {
   return costs;
 }
 
-// Costs as in a profile: the largest block leaves little choice.
-void BM_BalanceCost_Profile(benchmark::State& state) {
-  const auto costs = random_costs(state.range(0));
+void balance_cost(benchmark::State& state, const std::vector<double>& costs) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(
         gpipe::balancing::balance_cost(costs, state.range(1)));
   }
 }
 
+// Costs as in a profile: the largest block leaves little choice.
+void BM_BalanceCost_Profile(benchmark::State& state) {
+  balance_cost(state, random_costs(state.range(0)));
+}
+
 // Whole numbers from 0 to 3: many cuts are equally good.
 void BM_BalanceCost_Ties(benchmark::State& state) {
-  const auto costs = whole_costs(state.range(0));
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        gpipe::balancing::balance_cost(costs, state.range(1)));
-  }
+  balance_cost(state, whole_costs(state.range(0)));
 }
 
 // One layer as large as half of the others together: all others may be cut
@@ -61,10 +61,7 @@ void BM_BalanceCost_Ties(benchmark::State& state) {
 void BM_BalanceCost_OneHugeLayer(benchmark::State& state) {
   auto costs = random_costs(state.range(0));
   costs[costs.size() / 2] = 0.0005 * static_cast<double>(costs.size());
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        gpipe::balancing::balance_cost(costs, state.range(1)));
-  }
+  balance_cost(state, costs);
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
@@ -122,7 +119,7 @@ Chain u_net(int64_t layers, int64_t partitions, int64_t microbatches) {
   chain.devices.resize(partitions);
   chain.link = {2e-5, 1e-10};
   chain.microbatches = microbatches;
-  keep_for(chain, ChainSchedule::kFillDrain, ChainCheckpoint::kAlways);
+  keep_for(chain, ChainSchedule::kFillDrain, Checkpoint::kAlways);
   return chain;
 }
 

@@ -52,6 +52,12 @@ void check_partitions(int64_t layers, int64_t partitions) {
   }
 }
 
+void check_microbatches(int64_t microbatches) {
+  if (microbatches >= 1) return;
+  refuse("there are ", microbatches,
+         " micro-batches: there must be at least 1");
+}
+
 void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
   int64_t left = layers;
   for (std::size_t j = 0; j < balance.size(); ++j) {

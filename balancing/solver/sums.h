@@ -34,6 +34,9 @@ void check_costs(const std::vector<double>& costs, const std::string& what);
 // than partitions.
 void check_partitions(int64_t layers, int64_t partitions);
 
+// Throws std::invalid_argument if `microbatches` < 1.
+void check_microbatches(int64_t microbatches);
+
 // Throws std::invalid_argument unless all numbers of `balance` are > 0 and
 // their sum is `layers`.
 void check_balance(const std::vector<int64_t>& balance, int64_t layers);

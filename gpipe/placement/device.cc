@@ -71,9 +71,8 @@ c10::Device get_device(const std::string& name) {
   const std::size_t colon = name.find(':');
   const std::string type_name = name.substr(0, colon);
   const std::vector<Type> types = known_types();
-  const auto found =
-      std::find_if(types.begin(), types.end(),
-                   [&](const Type& each) { return each.name == type_name; });
+  const auto found = std::ranges::find_if(
+      types, [&](const Type& each) { return each.name == type_name; });
   if (found == types.end()) refuse_type(name, type_name, types);
   if (colon == std::string::npos) return c10::Device(found->type);
 

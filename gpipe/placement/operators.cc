@@ -224,8 +224,7 @@ std::optional<c10::Device> output_device(const c10::FunctionSchema& schema,
     return std::nullopt;
   }
   const auto& arguments = schema.arguments();
-  if (std::any_of(arguments.begin(), arguments.end(), is_written) ||
-      in_backward()) {
+  if (std::ranges::any_of(arguments, is_written) || in_backward()) {
     return std::nullopt;
   }
   return place->output;
@@ -240,10 +239,9 @@ void mark(const at::Tensor& tensor, const Arguments& given) {
     if (place && (tag->kind == Tag::Kind::kWeight || place == given.place())) {
       return;
     }
-  } else if (std::any_of(given.unmarked.begin(), given.unmarked.end(),
-                         [&](const at::Tensor& each) {
-                           return each.is_same(tensor);
-                         })) {
+  } else if (std::ranges::any_of(given.unmarked, [&](const at::Tensor& each) {
+               return each.is_same(tensor);
+             })) {
     return;  // an argument that was written to
   }
   const auto kind = only_weights                       ? Tag::Kind::kWeight

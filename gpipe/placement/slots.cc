@@ -34,6 +34,7 @@ struct Stop {
   bool output;  // true: the place's output device; false: the processing device
 };
 
+// Moves a value if it is a T. Returns whether it is.
 template <typename T>
 bool move_if(AnyValue& value, c10::Device device) {
   T* const data = value.try_get<T>();
@@ -41,33 +42,24 @@ bool move_if(AnyValue& value, c10::Device device) {
   return data != nullptr;
 }
 
+// Moves a value if it is of one of the types.
+template <typename... Types>
+void move_any(AnyValue& value, c10::Device device) {
+  [[maybe_unused]] const bool moved = (move_if<Types>(value, device) || ...);
+}
+
 // Moves a value of one of the types that modules pass to each other. Values of
 // other types are not moved.
 void move_value(AnyValue& value, c10::Device device) {
-  using at::Tensor;
-  using Pair = std::tuple<Tensor, Tensor>;
-  [[maybe_unused]] const bool moved =
-      move_if<Tensor>(value, device) ||
-      move_if<std::optional<Tensor>>(value, device) ||
-      move_if<std::vector<Tensor>>(value, device) ||
-      move_if<std::map<std::string, Tensor>>(value, device) ||
-      move_if<std::unordered_map<std::string, Tensor>>(value, device) ||
-      move_if<std::pair<Tensor, Tensor>>(value, device) ||
-      move_if<std::tuple<Tensor>>(value, device) ||
-      move_if<Pair>(value, device) ||
-      move_if<std::tuple<Tensor, Pair>>(value, device) ||  // LSTM
-      move_if<std::optional<Pair>>(value, device) ||
-      move_if<std::tuple<Tensor, Tensor, Tensor>>(value, device) ||
-      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor>>(value, device) ||
-      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(value,
-                                                                  device) ||
-      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>>(
-          value, device) ||
-      move_if<
-          std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>>(
-          value, device) ||
-      move_if<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                         Tensor>>(value, device);
+  using T = at::Tensor;
+  using Pair = std::tuple<T, T>;
+  move_any<T, std::optional<T>, std::vector<T>, std::map<std::string, T>,
+           std::unordered_map<std::string, T>, std::pair<T, T>,
+           std::optional<Pair>, std::tuple<T, Pair>,  // LSTM
+           std::tuple<T>, Pair, std::tuple<T, T, T>, std::tuple<T, T, T, T>,
+           std::tuple<T, T, T, T, T>, std::tuple<T, T, T, T, T, T>,
+           std::tuple<T, T, T, T, T, T, T>, std::tuple<T, T, T, T, T, T, T, T>>(
+      value, device);
 }
 
 void go(const std::vector<Stop>& stops, AnyValue& value) {

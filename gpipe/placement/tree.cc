@@ -27,11 +27,10 @@ using torch::nn::Module;
 // active, or with a place inside it.
 bool is_marked_by(const Module& module, const PlacePtr& place) {
   const auto tensors = tensors_of(module);
-  return std::any_of(
-      tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
-        const Tag* const tag = tag_of(each);
-        return tag && common_place(active_place(tag->place), place) == place;
-      });
+  return std::ranges::any_of(tensors, [&](const at::Tensor& each) {
+    const Tag* const tag = tag_of(each);
+    return tag && common_place(active_place(tag->place), place) == place;
+  });
 }
 
 // A parallelized module with its place.
@@ -93,7 +92,7 @@ struct Registry {
       auto* const outer = const_cast<Module*>(each.first);
       if (outer == &module || !each.second.witness.lives()) continue;
       const auto inner = nodes_of(*outer);
-      if (std::any_of(inner.begin(), inner.end(), [&](const Node& node) {
+      if (std::ranges::any_of(inner, [&](const Node& node) {
             return node.module == &module;
           })) {
         found.emplace(inner.size(), outer);
@@ -327,8 +326,8 @@ void parallelize(
   std::map<Module*, PlacePtr> places;
   std::map<const Module*, std::string> named;
   for (const auto& [name, devices] : module_devices) {
-    const auto node = std::find_if(
-        nodes.begin(), nodes.end(),
+    const auto node = std::ranges::find_if(
+        nodes,
         [&, &name = name](const Node& each) { return each.name == name; });
     TORCH_CHECK_VALUE(node != nodes.end(), "'", type_of(root),
                       "' has no module '", name, "'; the nearest are ",
@@ -364,7 +363,7 @@ void restore(Module& root) {
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
   const auto tensors = tensors_of(root);
-  if (std::all_of(tensors.begin(), tensors.end(), tag_of)) return;
+  if (std::ranges::all_of(tensors, tag_of)) return;
   const auto find = [&](const Module& module) { return registry.find(module); };
   for (const Owner& owner :
        owners_of(root, registry.place_around(root), find).list) {

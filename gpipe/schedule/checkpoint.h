@@ -17,30 +17,17 @@ enum class Checkpoint {
 
 // Returns the name as in torchgpipe: "always", "except_last" or "never".
 inline const char* to_string(Checkpoint mode) {
-  switch (mode) {
-    case Checkpoint::kAlways:
-      return "always";
-    case Checkpoint::kExceptLast:
-      return "except_last";
-    case Checkpoint::kNever:
-      return "never";
-  }
-  return "unknown";
+  // In the order of Checkpoint.
+  constexpr const char* kNames[] = {"always", "except_last", "never"};
+  return kNames[static_cast<int>(mode)];
 }
 
 // Returns how many of `microbatches` are checkpointed. These are the first
 // ones.
 inline int64_t checkpointed_microbatches(Checkpoint mode,
                                          int64_t microbatches) {
-  switch (mode) {
-    case Checkpoint::kAlways:
-      return microbatches;
-    case Checkpoint::kExceptLast:
-      return microbatches - 1;
-    case Checkpoint::kNever:
-      return 0;
-  }
-  return 0;
+  if (mode == Checkpoint::kNever) return 0;
+  return mode == Checkpoint::kAlways ? microbatches : microbatches - 1;
 }
 
 }  // namespace gpipe

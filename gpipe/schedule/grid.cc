@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpipe/schedule/order.h"
+#include "gpipe/text/columns.h"
 
 namespace gpipe {
 namespace {
@@ -70,21 +71,10 @@ std::vector<std::string> row(const std::vector<Action>& actions,
 // Returns the rows as lines. A column is as wide as its widest cell. Lines have
 // no trailing blanks.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      widths[k] = std::max(widths[k], row[k].size());
-    }
-  }
   std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t k = 0; k < row.size(); ++k) {
-      line += row[k];
-      line.append(widths[k] - row[k].size() + 1, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
+  const std::string sides(rows.front().size(), 'l');
+  for (const std::string& line : align_columns(rows, sides, /*gap=*/1)) {
+    text += line.substr(1, line.find_last_not_of(' ')) + '\n';
   }
   return text;
 }
@@ -107,7 +97,7 @@ std::string grid(const Schedule& schedule, const Ticks& ticks,
 
 std::string to_grid(const Schedule& schedule) {
   const Ticks ticks = start_ticks(schedule);
-  const auto ranks = static_cast<int64_t>(schedule.ranks.size());
+  const auto ranks = std::ssize(schedule.ranks);
   return grid(schedule, ticks, {0, ranks}, ticks_of(schedule, ticks));
 }
 
@@ -117,7 +107,7 @@ std::string grid_around(const Schedule& schedule, std::size_t rank,
   const Ticks ticks = start_ticks(schedule);
   const int64_t tick = position < ticks[rank].size() ? ticks[rank][position]
                                                      : end_of(ticks[rank]);
-  const Range all_ranks = {0, static_cast<int64_t>(ticks.size())};
+  const Range all_ranks = {0, std::ssize(ticks)};
   const Range all_ticks = ticks_of(schedule, ticks);
   const Range shown_ranks =
       around(static_cast<int64_t>(rank), kRanks, all_ranks);

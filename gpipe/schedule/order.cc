@@ -118,7 +118,7 @@ std::vector<std::vector<int64_t>> start_ticks(const Schedule& schedule) {
 
 std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {
   auto positions = start_ticks(schedule);
-  const auto ranks = static_cast<int64_t>(schedule.ranks.size());
+  const auto ranks = std::ssize(schedule.ranks);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const auto& actions = schedule.ranks[rank];
     const std::size_t done = positions[rank].size();

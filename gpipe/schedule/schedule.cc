@@ -10,12 +10,10 @@ std::string to_string(const Action& action) {
 }
 
 bool internal::has_kind(const Schedule& schedule, ActionKind kind) {
-  return std::any_of(
-      schedule.ranks.begin(), schedule.ranks.end(), [kind](const auto& rank) {
-        return std::any_of(
-            rank.begin(), rank.end(),
-            [kind](const Action& each) { return each.kind == kind; });
-      });
+  return std::ranges::any_of(schedule.ranks, [kind](const auto& rank) {
+    return std::ranges::any_of(
+        rank, [kind](const Action& each) { return each.kind == kind; });
+  });
 }
 
 }  // namespace gpipe

@@ -101,7 +101,7 @@ class Line {
       return static_cast<ActionKind>(kind);
     }
     std::string expected = "F, B, I, W, R, O or L";
-    if (std::count(kNotComputation.begin(), kNotComputation.end(), letters)) {
+    if (std::ranges::count(kNotComputation, letters)) {
       expected +=
           " (a schedule lists only computation, and communication follows "
           "from it: leave this cell out)";

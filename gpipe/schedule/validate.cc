@@ -33,10 +33,10 @@ class Missing {
   Missing(int64_t count, int64_t most) : seen_(std::min(count, most + 1)) {}
 
   void see(int64_t number) {
-    if (number < static_cast<int64_t>(seen_.size())) seen_[number] = true;
+    if (number < std::ssize(seen_)) seen_[number] = true;
   }
   std::optional<int64_t> first() const {
-    const auto found = std::find(seen_.begin(), seen_.end(), false);
+    const auto found = std::ranges::find(seen_, false);
     if (found == seen_.end()) return std::nullopt;
     return found - seen_.begin();
   }
@@ -150,11 +150,10 @@ class Validation {
   }
 
   void check_backwards() {
-    bool trains = false;
-    for_each([&](const Action& action, Place) {
-      trains = trains || internal::begins_backward(action.kind) ||
-               action.kind == ActionKind::kBackwardWeight;
-    });
+    using internal::has_kind;
+    const bool trains = has_kind(schedule_, ActionKind::kBackward) ||
+                        has_kind(schedule_, ActionKind::kBackwardInput) ||
+                        has_kind(schedule_, ActionKind::kBackwardWeight);
     for (int stage = 0; stage < stages_; ++stage) {
       for (int i = 0; i < microbatches_; ++i) {
         if (trains) {
@@ -290,8 +289,7 @@ class Validation {
     for (; !seen[rank]; rank = next(rank)) seen[rank] = true;
     std::vector<std::size_t> circle = {rank};
     for (auto r = next(rank); r != rank; r = next(r)) circle.push_back(r);
-    std::rotate(circle.begin(), std::min_element(circle.begin(), circle.end()),
-                circle.end());
+    std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
 
     constexpr std::size_t kTold = 8;
     std::ostringstream story;

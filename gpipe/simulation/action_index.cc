@@ -6,35 +6,9 @@
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
-namespace {
 
-const Action& action_of(const Action& action) { return action; }
-template <typename Entry>
-const Action& action_of(const Entry& entry) {
-  return entry.action;
-}
-
-}  // namespace
-
-ActionIndex::ActionIndex(const std::vector<std::vector<Action>>& ranks) {
-  include_all(ranks);
-}
-
-ActionIndex::ActionIndex(const std::vector<std::vector<Span>>& ranks) {
-  include_all(ranks);
-}
-
-ActionIndex::ActionIndex(const std::vector<std::vector<HostCopy>>& ranks) {
-  include_all(ranks);
-}
-
-template <typename Entry>
-void ActionIndex::include_all(const std::vector<std::vector<Entry>>& ranks) {
-  std::size_t actions = 0;
-  for (const auto& rank : ranks) {
-    for (const Entry& entry : rank) include(action_of(entry));
-    actions += rank.size();
-  }
+// Gives the included kinds of `actions` actions their columns.
+void ActionIndex::number(std::size_t actions) {
   for (int& column : columns_) {
     if (column == 0) column = static_cast<int>(kinds_++);
   }

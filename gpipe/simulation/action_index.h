@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/timeline.h"
 
 namespace gpipe::internal {
 
@@ -23,9 +22,16 @@ class ActionIndex {
   // Throws std::invalid_argument if a stage or micro-batch is negative, or if
   // stages times micro-batches are far more than the actions (see most_cells()
   // in schedule/gaps.h).
-  explicit ActionIndex(const std::vector<std::vector<Action>>& ranks);
-  explicit ActionIndex(const std::vector<std::vector<Span>>& ranks);
-  explicit ActionIndex(const std::vector<std::vector<HostCopy>>& ranks);
+  // `ranks`: lists of actions, spans or host copies.
+  template <typename Ranks>
+  explicit ActionIndex(const Ranks& ranks) {
+    std::size_t actions = 0;
+    for (const auto& rank : ranks) {
+      for (const auto& entry : rank) include(action_of(entry));
+      actions += rank.size();
+    }
+    number(actions);
+  }
 
   std::size_t size() const { return size_; }
   // Returns one more than the largest stage.
@@ -44,9 +50,13 @@ class ActionIndex {
   }
 
  private:
+  static const Action& action_of(const Action& action) { return action; }
   template <typename Entry>
-  void include_all(const std::vector<std::vector<Entry>>& ranks);
+  static const Action& action_of(const Entry& entry) {
+    return entry.action;
+  }
   void include(const Action& action);
+  void number(std::size_t actions);
 
   int64_t stages_ = 0, microbatches_ = 0;
   std::size_t kinds_ = 0, size_ = 0;

@@ -139,22 +139,20 @@ class Trace {
   void add_arrow(const Action& of, const Place& from, const Place& to) {
     const char* name =
         of.kind == ActionKind::kForward ? "activation" : "gradient";
-    const int64_t id = ++arrows_;
-    write({{"ph", "s"},
-           {"name", name},
-           {"cat", "flow"},
-           {"id", id},
-           {"pid", process_},
-           {"tid", from.track},
-           {"ts", microseconds((from.start + from.end) / 2)}});
-    write({{"ph", "f"},
-           {"bp", "e"},
-           {"name", name},
-           {"cat", "flow"},
-           {"id", id},
-           {"pid", process_},
-           {"tid", to.track},
-           {"ts", microseconds(to.start)}});
+    ++arrows_;
+    const auto end_of_arrow = [&](const char* phase, int track, double time) {
+      return Json{{"ph", phase},
+                  {"name", name},
+                  {"cat", "flow"},
+                  {"id", arrows_},
+                  {"pid", process_},
+                  {"tid", track},
+                  {"ts", microseconds(time)}};
+    };
+    write(end_of_arrow("s", from.track, (from.start + from.end) / 2));
+    Json head = end_of_arrow("f", to.track, to.start);
+    head["bp"] = "e";
+    write(head);
   }
 
   // Adds the copies. A copy's event is the time in which it occupies the link.

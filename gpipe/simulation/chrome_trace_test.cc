@@ -173,7 +173,7 @@ TEST(ChromeTraceTest, IdleTimeIsNamedByItsCauseOnTheRanksTrack) {
     EXPECT_EQ(event.at("tid"), 1);
     idle.emplace_back(event.at("name"), event.at("ts"), event.at("dur"));
   }
-  EXPECT_THAT(idle, ElementsAre(std::tuple("other processes", 0, 2e6),
+  EXPECT_THAT(idle, ElementsAre(std::tuple("remote ranks", 0, 2e6),
                                 std::tuple("transfer", 2e6, 1e6),
                                 std::tuple("overhead", 3e6, 0.5e6)));
 }

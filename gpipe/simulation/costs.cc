@@ -27,11 +27,9 @@ void check_number(const char* name, double number) {
 }  // namespace
 
 void check_costs(const Costs& costs) {
-  check_list("forward", costs.forward);
-  check_list("backward", costs.backward);
-  check_list("backward_input", costs.backward_input);
-  check_list("backward_weight", costs.backward_weight);
-  check_list("recompute", costs.recompute);
+  for (const auto& [name, list] : internal::kActionCosts) {
+    check_list(name, costs.*list);
+  }
   check_list("boundary_bytes", costs.boundary_bytes);
   check_list("resident_bytes", costs.resident_bytes);
   check_list("activation_bytes", costs.activation_bytes);
@@ -58,16 +56,24 @@ void check_costs(const Costs& costs) {
   }
 }
 
-std::vector<double> internal::bytes_of(const char* name,
-                                       const std::vector<double>& list,
-                                       const std::vector<double>& otherwise,
-                                       std::size_t stages) {
-  if (list.empty()) return otherwise;
-  if (list.size() < stages) {
-    refuse("there is no ", name, " cost of stage ", list.size(),
-           " (stages: ", stages, "): give one for each stage, or none at all");
-  }
-  return list;
+internal::StageBytes::StageBytes(const Costs& costs, std::size_t stages) {
+  const auto list = [&](const char* name, const std::vector<double>& bytes,
+                        const std::vector<double>& otherwise) {
+    if (bytes.empty()) return otherwise;
+    if (bytes.size() < stages) {
+      refuse("there is no ", name, " cost of stage ", bytes.size(),
+             " (stages: ", stages,
+             "): give one for each stage, or none at all");
+    }
+    return bytes;
+  };
+  const std::vector<double> none(stages);
+  resident = list("resident_bytes", costs.resident_bytes, none);
+  activation = list("activation_bytes", costs.activation_bytes, none);
+  input = list("input_bytes", costs.input_bytes, none);
+  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
+                activation);
+  offload = list("offload_bytes", costs.offload_bytes, activation);
 }
 
 }  // namespace gpipe

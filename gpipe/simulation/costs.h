@@ -1,6 +1,7 @@
 // The costs of the actions of a schedule: time, copies and memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -66,13 +67,27 @@ void check_costs(const Costs& costs);
 
 namespace internal {
 
-// Returns `list`, one of Costs, or `otherwise` if it is empty. Throws
-// std::invalid_argument, with the `name` of the list, if it lacks one of the
-// stages below `stages`.
-std::vector<double> bytes_of(const char* name, const std::vector<double>& list,
-                             const std::vector<double>& otherwise,
-                             std::size_t stages);
+// The list of Costs for a kind of computation, with its name.
+struct ActionCost {
+  const char* name;
+  std::vector<double> Costs::*list;
+};
+// In the order of ActionKind.
+inline constexpr std::array<ActionCost, 5> kActionCosts = {
+    {{"forward", &Costs::forward},
+     {"backward", &Costs::backward},
+     {"backward_input", &Costs::backward_input},
+     {"backward_weight", &Costs::backward_weight},
+     {"recompute", &Costs::recompute}}};
+
+// The bytes of Costs for stages below `stages`. An empty list of Costs is
+// replaced by what it means. Throws std::invalid_argument, with the name of the
+// list, if a list is not empty but lacks a stage.
+struct StageBytes {
+  StageBytes(const Costs& costs, std::size_t stages);
+
+  std::vector<double> resident, activation, input, weight, offload;
+};
 
 }  // namespace internal
-
 }  // namespace gpipe

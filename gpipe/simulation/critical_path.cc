@@ -187,10 +187,9 @@ class Tracer {
             found.position < end) {
           continue;  // in the same block
         }
-        const bool copied =
-            std::any_of(copies.begin(), copies.end(), [&](int number) {
-              return timeline_.transfers[number].action.stage == need.stage;
-            });
+        const bool copied = std::ranges::any_of(copies, [&](int number) {
+          return timeline_.transfers[number].action.stage == need.stage;
+        });
         if (!copied) wait_for(found);
       }
       for (const int number : copies) {

@@ -21,20 +21,9 @@ bool may_be_block(const Action& first, const Action& second) {
 // or bytes of O and L.
 std::pair<const char*, const std::vector<double>*> list_of(const Costs& costs,
                                                            ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return {"forward", &costs.forward};
-    case ActionKind::kBackward:
-      return {"backward", &costs.backward};
-    case ActionKind::kBackwardInput:
-      return {"backward_input", &costs.backward_input};
-    case ActionKind::kBackwardWeight:
-      return {"backward_weight", &costs.backward_weight};
-    case ActionKind::kRecompute:
-      return {"recompute", &costs.recompute};
-    case ActionKind::kOffload:
-    case ActionKind::kReload:
-      break;
+  if (is_compute(kind)) {
+    const auto& [name, list] = kActionCosts[static_cast<std::size_t>(kind)];
+    return {name, &(costs.*list)};
   }
   return costs.offload_bytes.empty()
              ? std::pair("activation_bytes", &costs.activation_bytes)
@@ -218,10 +207,12 @@ class Engine::Run {
   bool step(std::size_t rank) {
     const Action& first = actions_of(rank)[ranks_[rank].done];
     double start = ranks_[rank].end;
-    if (Entry* missing = wait_for(first, first, &start)) {
-      missing->waiter = static_cast<int>(rank);
-      return false;
-    }
+    const auto has_to_wait = [&](const Action& action) {
+      Entry* const missing = wait_for(action, first, &start);
+      if (missing) missing->waiter = static_cast<int>(rank);
+      return missing != nullptr;
+    };
+    if (has_to_wait(first)) return false;
     if (!is_compute(first.kind)) {
       copy(first, rank, start);
       return true;
@@ -231,10 +222,7 @@ class Engine::Run {
       return true;
     }
     const Action& second = actions_of(rank)[ranks_[rank].done + 1];
-    if (Entry* missing = wait_for(second, first, &start)) {
-      missing->waiter = static_cast<int>(rank);
-      return false;
-    }
+    if (has_to_wait(second)) return false;
     const double a = seconds_of(first, rank), b = seconds_of(second, rank);
     if (first.kind == ActionKind::kRecompute) {
       finish(first, rank, start, start + a);

@@ -43,7 +43,7 @@ std::vector<Block> blocks_of(const std::vector<Span>& spans) {
 
 // The input for which a block waited: the output of an action, and its copy.
 struct Awaited {
-  static constexpr int kNothing = -1, kElsewhere = -2;
+  static constexpr int kNothing = -1, kRemote = -2;
   int rank = kNothing;         // the rank of the action
   double made = 0, there = 0;  // when the action ended, and the copy arrived
   double from_host = 0;        // when the rank's own copies from its host ended
@@ -64,7 +64,9 @@ struct Piece {
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
-      : timeline_(timeline), ends_(timeline.ranks) {
+      : timeline_(timeline),
+        ends_(timeline.ranks),
+        copy_ends_(timeline.host_copies) {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       blocks_.push_back(blocks_of(spans));
@@ -78,14 +80,14 @@ class Explainer {
     for (const Transfer& each : timeline.transfers) {
       const auto [found, is_first] = arrivals_.try_emplace(
           key_of(each.action, each.to),
-          Awaited{Awaited::kElsewhere, each.start, each.end});
+          Awaited{Awaited::kRemote, each.start, each.end});
       if (is_first) continue;
       found->second.made = std::min(found->second.made, each.start);
       found->second.there = std::max(found->second.there, each.end);
     }
     for (const auto& copies : timeline.host_copies) {
       for (const HostCopy& each : copies) {
-        copy_ends_[key_of(each.action, /*to=*/0)] = each.end;
+        copy_ends_[each.action] = each.end;
       }
     }
   }
@@ -155,21 +157,21 @@ class Explainer {
   // had `awaited`.
   void explain_gap(std::size_t rank, const Awaited& awaited, double from,
                    double to, std::size_t depth) {
-    const bool in_another_process = awaited.rank == Awaited::kElsewhere;
-    const bool elsewhere =
+    const bool in_another_process = awaited.rank == Awaited::kRemote;
+    const bool from_another_rank =
         in_another_process ||
         (awaited.rank >= 0 && static_cast<std::size_t>(awaited.rank) != rank);
-    if (elsewhere && from < awaited.made) {
+    if (from_another_rank && from < awaited.made) {
       const double until = std::min(to, awaited.made);
       if (in_another_process) {
-        add(from, until, IdleCause::kElsewhere);
+        add(from, until, IdleCause::kRemote);
       } else {
         explain(awaited.rank, from, until, depth + 1);
       }
       from = until;
     }
     double copied = awaited.from_host;
-    if (elsewhere) copied = std::max(copied, awaited.there);
+    if (from_another_rank) copied = std::max(copied, awaited.there);
     const double until = std::clamp(copied, from, to);
     add(from, until, IdleCause::kTransfer);
     add(until, to, IdleCause::kOverhead);
@@ -187,10 +189,7 @@ class Explainer {
     double from_host = 0;
     for (std::size_t k = block.first; k < end; ++k) {
       for (const Action& need : internal::needs(spans[k].action)) {
-        const auto copy = copy_ends_.find(key_of(need, /*to=*/0));
-        if (copy != copy_ends_.end()) {
-          from_host = std::max(from_host, copy->second);
-        }
+        from_host = std::max(from_host, copy_ends_.get(need));
         const Awaited each = source_of(need, rank);
         if (each.rank == Awaited::kNothing) continue;
         if (last.rank == Awaited::kNothing || each.there > last.there) {
@@ -220,7 +219,7 @@ class Explainer {
   internal::ActionTable<Awaited> ends_;
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;
-  std::map<Key, double> copy_ends_;  // of O and L
+  internal::ActionTable<double> copy_ends_;  // of O and L
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question
@@ -249,17 +248,11 @@ std::vector<std::vector<double>> gaps_of_equal_stages(
     }
   }
   const auto stages = static_cast<std::size_t>(num_stages(schedule));
-  const auto mean = [&](ActionKind kind) {
-    const auto k = static_cast<std::size_t>(kind);
-    return std::vector<double>(stages,
-                               counts[k] > 0 ? seconds[k] / counts[k] : 0.0);
-  };
   Costs costs;
-  costs.forward = mean(ActionKind::kForward);
-  costs.backward = mean(ActionKind::kBackward);
-  costs.backward_input = mean(ActionKind::kBackwardInput);
-  costs.backward_weight = mean(ActionKind::kBackwardWeight);
-  costs.recompute = mean(ActionKind::kRecompute);
+  for (std::size_t k = 0; k < internal::kActionCosts.size(); ++k) {
+    (costs.*internal::kActionCosts[k].list)
+        .assign(stages, counts[k] > 0 ? seconds[k] / counts[k] : 0.0);
+  }
   const Timeline equal = simulate(schedule, costs);
   std::vector<std::vector<double>> gaps;
   for (const auto& spans : equal.ranks) {
@@ -325,7 +318,7 @@ constexpr std::array<Cause, 5> kCauses = {
      {"imbalance", &IdleParts::imbalance},
      {"transfer", &IdleParts::transfer},
      {"overhead", &IdleParts::overhead},
-     {"other processes", &IdleParts::elsewhere}}};
+     {"remote ranks", &IdleParts::remote}}};
 
 const Cause& entry_of(IdleCause cause) {
   return kCauses[static_cast<std::size_t>(cause)];
@@ -357,10 +350,9 @@ std::vector<IdleParts> idle_parts(const Timeline& timeline) {
 }
 
 std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
-  const bool whole =
-      std::all_of(parts.begin(), parts.end(),
-                  [](const IdleParts& each) { return each.elsewhere == 0; });
-  // Without `elsewhere`, the last one, if it is 0 everywhere.
+  const bool whole = std::ranges::all_of(
+      parts, [](const IdleParts& each) { return each.remote == 0; });
+  // Without `remote`, the last one, if it is 0 everywhere.
   const std::vector<Cause> causes(kCauses.begin(), kCauses.end() - whole);
   std::vector<std::vector<std::string>> rows{{"", "idle"}};
   for (const Cause& cause : causes) {
@@ -382,12 +374,7 @@ std::string to_text(const std::vector<IdleParts>& parts, int first_rank) {
     for (const Cause& cause : causes) all.*cause.part += parts[r].*cause.part;
   }
   add("all", all);
-  std::string text;
-  for (const std::string& line :
-       align_columns(rows, std::string("l").append(rows[0].size() - 1, 'r'))) {
-    text += line + "\n";
-  }
-  return text;
+  return columns_text(rows, "lr");
 }
 
 }  // namespace gpipe

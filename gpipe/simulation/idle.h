@@ -9,16 +9,10 @@
 namespace gpipe {
 
 // The cause of idle time; see IdleParts.
-enum class IdleCause {
-  kSchedule,
-  kImbalance,
-  kTransfer,
-  kOverhead,
-  kElsewhere
-};
+enum class IdleCause { kSchedule, kImbalance, kTransfer, kOverhead, kRemote };
 
-// Returns "warm-up, drain", "imbalance", "transfer", "overhead" or "other
-// processes".
+// Returns "warm-up, drain", "imbalance", "transfer", "overhead" or "remote
+// ranks".
 const char* to_string(IdleCause cause);
 
 // An interval in which a rank runs no action, for one cause.
@@ -39,11 +33,11 @@ struct IdleParts {
   // All inputs of the next action had arrived: time spent between actions.
   double overhead = 0;
   // The rank waited while ranks computed that are not in the timeline.
-  double elsewhere = 0;
+  double remote = 0;
 
   // Returns the sum of all parts.
   double total() const {
-    return schedule + imbalance + transfer + overhead + elsewhere;
+    return schedule + imbalance + transfer + overhead + remote;
   }
 };
 
@@ -57,7 +51,7 @@ struct IdleParts {
 //
 // The timeline may be simulated or measured. It has all ranks, or only those of
 // one process of several. In the second case, the time until another process
-// sends an input is `elsewhere`, and the time from then until the input has
+// sends an input is `remote`, and the time from then until the input has
 // arrived is `transfer`. Waits that a timeline does not show are `overhead`,
 // for example a wait only for the copy of a skip tensor.
 //

@@ -185,7 +185,7 @@ TEST(Idle, OfAMeasuredPairAddsUp) {
 
 // The timeline of a process that knows only its own rank. The copies from other
 // ranks show for what it waited.
-TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
+TEST(Idle, OfOneProcessIsRemoteUntilSomethingComes) {
   Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
                                     {{1, ActionKind::kBackward, 0}, 7, 8}}});
   timeline.first_rank = 1;
@@ -195,13 +195,13 @@ TEST(Idle, OfOneProcessIsElsewhereUntilSomethingComes) {
                         {{1, ActionKind::kBackward, 0}, 1, 0, 8, 9, 9, 64}};
   const IdleParts parts = idle_parts(timeline)[0];
   expect_parts(parts, 0, 0, 2, 0.5);
-  EXPECT_DOUBLE_EQ(parts.elsewhere, 4);
+  EXPECT_DOUBLE_EQ(parts.remote, 4);
   const std::string text = to_text({parts}, 1);
-  EXPECT_THAT(text, HasSubstr("overhead         other processes        \n"));
+  EXPECT_THAT(text, HasSubstr("overhead         remote ranks        \n"));
   EXPECT_THAT(text,
               HasSubstr("rank 1  6.5 s            0 us  0.0 %       0 us  "
                         "0.0 %       2 s  30.8 %    500 ms  7.7 %         "
-                        "     4 s  61.5 %\n"));
+                        "  4 s  61.5 %\n"));
 }
 
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {

@@ -52,10 +52,8 @@ std::vector<Improvement> improve_first(const Schedule& schedule,
     const auto [from, to] = engine.links()[link];
     result.push_back({-1, from, to, now - engine.run(faster, nullptr)});
   }
-  std::stable_sort(result.begin(), result.end(),
-                   [](const Improvement& a, const Improvement& b) {
-                     return a.seconds > b.seconds;
-                   });
+  std::ranges::stable_sort(result, std::ranges::greater(),
+                           &Improvement::seconds);
   return result;
 }
 

@@ -16,9 +16,7 @@ LinkTimes::LinkTimes(const std::vector<Link>& links,
         outages_[k].push_back(outage);
       }
     }
-    std::sort(
-        outages_[k].begin(), outages_[k].end(),
-        [](const Outage& a, const Outage& b) { return a.start < b.start; });
+    std::ranges::sort(outages_[k], {}, &Outage::start);
   }
 }
 

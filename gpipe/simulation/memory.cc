@@ -14,19 +14,9 @@ namespace {
 class Memory {
  public:
   Memory(const Timeline& timeline, const Costs& costs)
-      : present_(timeline.ranks), is_copied_(timeline.host_copies) {
-    const std::size_t stages = std::max(present_.stages(), is_copied_.stages());
-    const std::vector<double> none(stages);
-    const auto list = [&](const char* name, const std::vector<double>& bytes,
-                          const std::vector<double>& otherwise) {
-      return internal::bytes_of(name, bytes, otherwise, stages);
-    };
-    resident_ = list("resident_bytes", costs.resident_bytes, none);
-    activation_ = list("activation_bytes", costs.activation_bytes, none);
-    input_ = list("input_bytes", costs.input_bytes, none);
-    weight_ = list("weight_activation_bytes", costs.weight_activation_bytes,
-                   activation_);
-    offload_ = list("offload_bytes", costs.offload_bytes, activation_);
+      : present_(timeline.ranks),
+        is_copied_(timeline.host_copies),
+        bytes_(costs, std::max(present_.stages(), is_copied_.stages())) {
     for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) present_[span.action] = 1;
     }
@@ -70,7 +60,7 @@ class Memory {
       if (frees != 0) changes.push_back({span.end, -frees});
     }
     for (const HostCopy& copy : copies) {
-      const double bytes = offload_[copy.action.stage];
+      const double bytes = bytes_.offload[copy.action.stage];
       if (copy.action.kind == ActionKind::kOffload) {
         changes.push_back({copy.end, -bytes});
       } else if (is_away_before(copy.action)) {
@@ -78,20 +68,15 @@ class Memory {
       }
     }
     if (!copies.empty()) {
-      std::stable_sort(changes.begin(), changes.end(),
-                       [](const Change& a, const Change& b) {
-                         return std::pair(a.time, a.bytes > 0) <
-                                std::pair(b.time, b.bytes > 0);
-                       });
+      std::ranges::stable_sort(changes, {}, [](const Change& each) {
+        return std::pair(each.time, each.bytes > 0);
+      });
       return changes;
     }
-    const auto earlier = [](const Change& a, const Change& b) {
-      return a.time < b.time;
-    };
     // The sort is stable: at the same time, the end of a span comes before the
     // start of the next one.
-    if (!std::is_sorted(changes.begin(), changes.end(), earlier)) {
-      std::stable_sort(changes.begin(), changes.end(), earlier);
+    if (!std::ranges::is_sorted(changes, {}, &Change::time)) {
+      std::ranges::stable_sort(changes, {}, &Change::time);
     }
     return changes;
   }
@@ -116,21 +101,23 @@ class Memory {
   double activations_at_backward(const Action& cell) const {
     const bool is_away = is_copied(cell, ActionKind::kOffload) &&
                          !is_copied(cell, ActionKind::kReload);
-    return activation_[cell.stage] - (is_away ? offload_[cell.stage] : 0);
+    return bytes_.activation[cell.stage] -
+           (is_away ? bytes_.offload[cell.stage] : 0);
   }
 
   // Returns the bytes that a recomputed cell holds besides its activations.
   double input_of(const Action& cell) const {
-    return has(cell, ActionKind::kRecompute) ? input_[cell.stage] : 0;
+    return has(cell, ActionKind::kRecompute) ? bytes_.input[cell.stage] : 0;
   }
 
   double taken_by(const Action& action) const {
     switch (action.kind) {
       case ActionKind::kForward:
-        return has(action, ActionKind::kRecompute) ? input_[action.stage]
-                                                   : activation_[action.stage];
+        return has(action, ActionKind::kRecompute)
+                   ? bytes_.input[action.stage]
+                   : bytes_.activation[action.stage];
       case ActionKind::kRecompute:
-        return activation_[action.stage];
+        return bytes_.activation[action.stage];
       default:
         return 0;
     }
@@ -140,13 +127,13 @@ class Memory {
     switch (action.kind) {
       case ActionKind::kBackwardInput:
         if (has(action, ActionKind::kBackwardWeight)) {
-          return activations_at_backward(action) - weight_[action.stage];
+          return activations_at_backward(action) - bytes_.weight[action.stage];
         }
         [[fallthrough]];
       case ActionKind::kBackward:
         return activations_at_backward(action) + input_of(action);
       case ActionKind::kBackwardWeight:
-        return weight_[action.stage] + input_of(action);
+        return bytes_.weight[action.stage] + input_of(action);
       default:
         return 0;
     }
@@ -161,16 +148,16 @@ class Memory {
                          !is_copied(action, ActionKind::kOffload);
     switch (action.kind) {
       case ActionKind::kRecompute:
-        return input_[action.stage];
+        return bytes_.input[action.stage];
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
         return recomputed ? 0
-                          : activation_[action.stage] -
-                                (is_away ? offload_[action.stage] : 0);
+                          : bytes_.activation[action.stage] -
+                                (is_away ? bytes_.offload[action.stage] : 0);
       case ActionKind::kBackwardWeight:
         return recomputed || has(action, ActionKind::kBackwardInput)
                    ? 0
-                   : weight_[action.stage];
+                   : bytes_.weight[action.stage];
       default:
         return 0;
     }
@@ -182,7 +169,7 @@ class Memory {
     std::vector<char> counted(present_.stages());
     for (const Span& span : spans) {
       char& is_counted = counted[span.action.stage];
-      if (!is_counted) bytes += resident_[span.action.stage];
+      if (!is_counted) bytes += bytes_.resident[span.action.stage];
       is_counted = 1;
       bytes += left_for(span.action);
     }
@@ -190,7 +177,7 @@ class Memory {
   }
 
   internal::ActionTable<char> present_, is_copied_;
-  std::vector<double> resident_, activation_, input_, weight_, offload_;
+  const internal::StageBytes bytes_;
 };
 
 }  // namespace

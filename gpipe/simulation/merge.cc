@@ -14,22 +14,20 @@ namespace {
 
 // Moves all times of a timeline to `by` seconds later.
 void shift(Timeline& timeline, double by) {
-  for (auto& spans : timeline.ranks) {
-    for (Span& each : spans) {
-      each.start += by;
-      each.end += by;
+  const auto shift_all = [by](auto& ranks) {
+    for (auto& list : ranks) {
+      for (auto& each : list) {
+        each.start += by;
+        each.end += by;
+      }
     }
-  }
+  };
+  shift_all(timeline.ranks);
+  shift_all(timeline.host_copies);
   for (Transfer& each : timeline.transfers) {
     each.start += by;
     each.sent += by;
     each.end += by;
-  }
-  for (auto& copies : timeline.host_copies) {
-    for (HostCopy& each : copies) {
-      each.start += by;
-      each.end += by;
-    }
   }
   for (auto& points : timeline.memory) {
     for (MemoryPoint& each : points) each.time += by;
@@ -80,9 +78,7 @@ std::vector<Transfer> transfers_of(const std::vector<Timeline>& parts) {
     each.end = std::max(each.end, each.sent);
     transfers.push_back(each);
   }
-  std::stable_sort(
-      transfers.begin(), transfers.end(),
-      [](const Transfer& a, const Transfer& b) { return a.start < b.start; });
+  std::ranges::stable_sort(transfers, {}, &Transfer::start);
   return transfers;
 }
 
@@ -111,14 +107,13 @@ Timeline merge_timelines(std::vector<Timeline> parts) {
   whole.began = began;
   whole.transfers = transfers_of(parts);
   const auto all = [&](auto member) {
-    return std::all_of(parts.begin(), parts.end(), [&](const Timeline& part) {
+    return std::ranges::all_of(parts, [&](const Timeline& part) {
       return (part.*member).size() == part.ranks.size();
     });
   };
   const bool has_memory = all(&Timeline::memory) && all(&Timeline::peak_bytes);
-  const bool has_copies = std::any_of(
-      parts.begin(), parts.end(),
-      [](const Timeline& part) { return !part.host_copies.empty(); });
+  const bool has_copies = std::ranges::any_of(
+      parts, [](const Timeline& part) { return !part.host_copies.empty(); });
   for (Timeline& part : parts) {
     const std::size_t count = part.ranks.size();
     part.host_copies.resize(count);

@@ -100,7 +100,7 @@ TEST(MergeTest, GivesTheStepOfWhichEachRankKnowsItsPart) {
     EXPECT_EQ(found[rank].schedule, expected[rank].schedule);
     EXPECT_EQ(found[rank].imbalance, expected[rank].imbalance);
     EXPECT_EQ(found[rank].transfer, expected[rank].transfer);
-    EXPECT_EQ(found[rank].elsewhere, 0);
+    EXPECT_EQ(found[rank].remote, 0);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 #include "gpipe/simulation/disturbances.h"
 #include "gpipe/simulation/engine.h"
@@ -10,24 +9,6 @@
 
 namespace gpipe {
 namespace {
-
-// The mean and the largest of several slowdowns.
-class Slowdowns {
- public:
-  void add(double factor) {
-    sum_ += factor;
-    worst_ = std::max(worst_, factor);
-    ++count_;
-  }
-
-  Slowdown result() const {
-    return count_ == 0 ? Slowdown{} : Slowdown{sum_ / count_, worst_};
-  }
-
- private:
-  double sum_ = 0, worst_ = 0;
-  int count_ = 0;
-};
 
 // Runs one schedule with several disturbances.
 class Trials {
@@ -43,43 +24,44 @@ class Trials {
   }
 
   Slowdown straggler(double factor) const {
-    Slowdowns slowdowns;
-    for (std::size_t r = 0; r < ranks_; ++r) {
-      Disturbances disturbances;
-      disturbances.rank_factors.assign(ranks_, 1);
-      disturbances.rank_factors[r] = factor;
-      slowdowns.add(slowdown(disturbances));
-    }
-    return slowdowns.result();
+    return over(ranks_, [&](std::size_t rank, Disturbances& one) {
+      one.rank_factors.assign(ranks_, 1);
+      one.rank_factors[rank] = factor;
+    });
   }
 
   Slowdown jitter(double jitter, int seeds) const {
-    Slowdowns slowdowns;
-    for (int seed = 0; seed < seeds; ++seed) {
-      Disturbances disturbances;
-      disturbances.jitter = jitter;
-      disturbances.seed = static_cast<std::uint64_t>(seed);
-      slowdowns.add(slowdown(disturbances));
-    }
-    return slowdowns.result();
+    return over(static_cast<std::size_t>(seeds),
+                [&](std::size_t seed, Disturbances& one) {
+                  one.jitter = jitter;
+                  one.seed = seed;
+                });
   }
 
   Slowdown outage(double fraction) const {
-    Slowdowns slowdowns;
-    for (const internal::Link& link : engine_.links()) {
-      Disturbances disturbances;
-      disturbances.outages = {
-          {link.from, link.to, undisturbed_ / 2, fraction * undisturbed_}};
-      slowdowns.add(slowdown(disturbances));
-    }
-    return slowdowns.result();
+    const auto& links = engine_.links();
+    return over(links.size(), [&](std::size_t k, Disturbances& one) {
+      one.outages = {{links[k].from, links[k].to, undisturbed_ / 2,
+                      fraction * undisturbed_}};
+    });
   }
 
  private:
-  double slowdown(const Disturbances& disturbances) const {
-    check_disturbances(disturbances, ranks_);
-    return engine_.run(engine_.durations(), nullptr, &disturbances) /
-           undisturbed_;
+  // Returns the slowdown over `count` disturbances, which `disturb` fills.
+  template <typename Disturb>
+  Slowdown over(std::size_t count, const Disturb& disturb) const {
+    if (count == 0) return {};
+    double sum = 0, worst = 0;
+    for (std::size_t k = 0; k < count; ++k) {
+      Disturbances one;
+      disturb(k, one);
+      check_disturbances(one, ranks_);
+      const double factor =
+          engine_.run(engine_.durations(), nullptr, &one) / undisturbed_;
+      sum += factor;
+      worst = std::max(worst, factor);
+    }
+    return {sum / static_cast<double>(count), worst};
   }
 
   const internal::Engine engine_;

@@ -100,9 +100,8 @@ class Run {
 
   // Returns the speed, 0 to 1, of the ranks that share the cores.
   double shared_speed() const {
-    const auto busy = std::count_if(
-        ranks_.begin(), ranks_.end(),
-        [](const Rank& rank) { return rank.works && rank.shares; });
+    const auto busy = std::ranges::count_if(
+        ranks_, [](const Rank& rank) { return rank.works && rank.shares; });
     return busy > cores_ ? cores_ / static_cast<double>(busy) : 1;
   }
 
@@ -144,9 +143,8 @@ Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,
         "where ranks share cores: leave them 0, or use simulate()");
   }
   Timeline alone = simulate(schedule, costs);  // checks everything
-  const auto sharing = on_cores.empty()
-                           ? static_cast<std::ptrdiff_t>(schedule.ranks.size())
-                           : std::count(on_cores.begin(), on_cores.end(), true);
+  const auto sharing = on_cores.empty() ? std::ssize(schedule.ranks)
+                                        : std::ranges::count(on_cores, true);
   if (cores >= static_cast<double>(sharing)) return alone;
   return timeline_of(Run(schedule, costs, cores, on_cores).spans());
 }

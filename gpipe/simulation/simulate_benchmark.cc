@@ -18,28 +18,9 @@
 
 namespace {
 
-using gpipe::Action;
-using gpipe::ActionKind;
 using gpipe::Costs;
+using gpipe::one_forward_one_backward;
 using gpipe::Schedule;
-
-// Returns a schedule that alternates forwards and backwards (PipeDream's
-// order), so that ranks often wait for each other.
-Schedule in_turn(int stages, int microbatches) {
-  Schedule schedule;
-  for (int s = 0; s < stages; ++s) {
-    auto& actions = schedule.ranks.emplace_back();
-    actions.reserve(2 * microbatches);
-    int forward = 0;
-    for (int backward = 0; backward < microbatches; ++backward) {
-      while (forward < microbatches && forward < backward + stages - s) {
-        actions.push_back({s, ActionKind::kForward, forward++});
-      }
-      actions.push_back({s, ActionKind::kBackward, backward});
-    }
-  }
-  return schedule;
-}
 
 Costs costs_of(int stages) {
   Costs costs;
@@ -74,8 +55,9 @@ void BM_Simulate_FillDrain(benchmark::State& state) {
 
 void BM_Simulate_InTurn(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0));
-  simulate_all(state, in_turn(stages, static_cast<int>(state.range(1))),
-               costs_of(stages));
+  simulate_all(
+      state, one_forward_one_backward(stages, static_cast<int>(state.range(1))),
+      costs_of(stages));
 }
 
 // Simulates a schedule with recomputes, links and memory.
@@ -90,14 +72,16 @@ void BM_Simulate_InTurnWithEverything(benchmark::State& state) {
   costs.input_bytes.assign(stages, 1);
   simulate_all(
       state,
-      gpipe::with_recompute(in_turn(stages, static_cast<int>(state.range(1))),
-                            [](int) { return true; }),
+      gpipe::with_recompute(
+          one_forward_one_backward(stages, static_cast<int>(state.range(1))),
+          [](int) { return true; }),
       costs);
 }
 
 void BM_CriticalPath(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0));
-  const Schedule schedule = in_turn(stages, static_cast<int>(state.range(1)));
+  const Schedule schedule =
+      one_forward_one_backward(stages, static_cast<int>(state.range(1)));
   const gpipe::Timeline timeline = gpipe::simulate(schedule, costs_of(stages));
   for (auto _ : state) {
     benchmark::DoNotOptimize(gpipe::critical_path(timeline));
@@ -108,7 +92,8 @@ void BM_CriticalPath(benchmark::State& state) {
 // improve_first() runs a simulation for each stage.
 void BM_ImproveFirst(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0));
-  const Schedule schedule = in_turn(stages, static_cast<int>(state.range(1)));
+  const Schedule schedule =
+      one_forward_one_backward(stages, static_cast<int>(state.range(1)));
   const Costs costs = costs_of(stages);
   for (auto _ : state) {
     benchmark::DoNotOptimize(gpipe::improve_first(schedule, costs));
@@ -130,7 +115,7 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
 void BM_Simulate_Scale(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));
   const Schedule schedule =
-      gpipe::one_forward_one_backward(ranks, static_cast<int>(state.range(1)));
+      one_forward_one_backward(ranks, static_cast<int>(state.range(1)));
   simulate_all(state, schedule, costs_of(ranks));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

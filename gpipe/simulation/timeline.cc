@@ -46,10 +46,9 @@ double covered(const std::vector<Span>& spans) {
 }
 
 int peak_in_flight(const std::vector<Span>& spans) {
-  const bool splits =
-      std::any_of(spans.begin(), spans.end(), [](const Span& span) {
-        return span.action.kind == ActionKind::kBackwardWeight;
-      });
+  const bool splits = std::ranges::any_of(spans, [](const Span& span) {
+    return span.action.kind == ActionKind::kBackwardWeight;
+  });
   int now = 0, peak = 0, ending = 0;
   for (const Span& span : spans) {
     const ActionKind kind = span.action.kind;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <vector>
 
 #include "gpipe/text/refuse.h"
@@ -10,54 +11,50 @@ namespace gpipe {
 
 using Json = nlohmann::json;
 
-// The conversions that nlohmann::json finds by their names. Each type is a list
-// of its members.
-
-static void to_json(Json& json, const Action& action) {
-  json = Json::array({action.stage, static_cast<int>(action.kind),
-                      action.microbatch, action.fused_with_next});
+// Return the members of each type, in the order in which they are in its list.
+static auto members(Action& each) {
+  return std::tie(each.stage, each.kind, each.microbatch, each.fused_with_next);
 }
-static void from_json(const Json& json, Action& action) {
-  const int kind = json.at(1).get<int>();
-  if (kind < 0 || kind >= static_cast<int>(internal::kActionKinds)) {
-    internal::refuse("there is no kind of action ", kind);
+static auto members(Span& each) {
+  return std::tie(each.action, each.start, each.end);
+}
+static auto members(Transfer& each) {
+  return std::tie(each.action, each.from, each.to, each.start, each.sent,
+                  each.end, each.bytes);
+}
+static auto members(HostCopy& each) {
+  return std::tie(each.action, each.place, each.start, each.end);
+}
+static auto members(MemoryPoint& each) {
+  return std::tie(each.time, each.bytes);
+}
+
+// The conversions that nlohmann::json finds by their names.
+
+static void from_json(const Json& json, ActionKind& kind) {
+  const int number = json.get<int>();
+  if (number < 0 || number >= static_cast<int>(internal::kActionKinds)) {
+    internal::refuse("there is no kind of action ", number);
   }
-  action = {json.at(0).get<int>(), static_cast<ActionKind>(kind),
-            json.at(2).get<int>(), json.at(3).get<bool>()};
+  kind = static_cast<ActionKind>(number);
 }
 
-static void to_json(Json& json, const Span& span) {
-  json = Json::array({span.action, span.start, span.end});
-}
-static void from_json(const Json& json, Span& span) {
-  span = {json.at(0).get<Action>(), json.at(1).get<double>(),
-          json.at(2).get<double>()};
-}
-
-static void to_json(Json& json, const Transfer& each) {
-  json = Json::array({each.action, each.from, each.to, each.start, each.sent,
-                      each.end, each.bytes});
-}
-static void from_json(const Json& json, Transfer& each) {
-  each = {json.at(0).get<Action>(), json.at(1).get<int>(),
-          json.at(2).get<int>(),    json.at(3).get<double>(),
-          json.at(4).get<double>(), json.at(5).get<double>(),
-          json.at(6).get<double>()};
+template <typename T>
+requires requires(T& each) { members(each); }
+static void to_json(Json& json, T each) {
+  std::apply([&](auto&... member) { json = Json::array({member...}); },
+             members(each));
 }
 
-static void to_json(Json& json, const HostCopy& each) {
-  json = Json::array({each.action, each.place, each.start, each.end});
-}
-static void from_json(const Json& json, HostCopy& each) {
-  each = {json.at(0).get<Action>(), json.at(1).get<std::size_t>(),
-          json.at(2).get<double>(), json.at(3).get<double>()};
-}
-
-static void to_json(Json& json, const MemoryPoint& point) {
-  json = Json::array({point.time, point.bytes});
-}
-static void from_json(const Json& json, MemoryPoint& point) {
-  point = {json.at(0).get<double>(), json.at(1).get<double>()};
+template <typename T>
+requires requires(T& each) { members(each); }
+static void from_json(const Json& json, T& each) {
+  std::apply(
+      [&](auto&... member) {
+        std::size_t k = 0;
+        (json.at(k++).get_to(member), ...);
+      },
+      members(each));
 }
 
 std::string to_json(const Timeline& timeline) {

@@ -1,7 +1,6 @@
 #include "gpipe/text/columns.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <stdexcept>
 #include <utility>
 
@@ -28,8 +27,8 @@ void check(const Rows& rows, std::string_view sides) {
 
 }  // namespace
 
-std::vector<std::string> align_columns(const Rows& rows,
-                                       std::string_view sides) {
+std::vector<std::string> align_columns(const Rows& rows, std::string_view sides,
+                                       std::size_t gap) {
   check(rows, sides);
   std::vector<std::size_t> widths(sides.size());
   for (const auto& row : rows) {
@@ -42,7 +41,8 @@ std::vector<std::string> align_columns(const Rows& rows,
     std::string line;
     for (std::size_t k = 0; k < row.size(); ++k) {
       const std::string space(widths[k] - row[k].size(), ' ');
-      line += "  " + (sides[k] == 'r' ? space + row[k] : row[k] + space);
+      line.append(gap, ' ');
+      line += sides[k] == 'r' ? space + row[k] : row[k] + space;
     }
     lines.push_back(std::move(line));
   }

@@ -1,6 +1,7 @@
 // Formats tables as lines of text. No LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,7 +9,7 @@
 namespace gpipe {
 
 // Returns a line for each row, without a line end. Every column is as wide as
-// its longest cell, in bytes, and has two spaces before it.
+// its longest cell, in bytes, and has `gap` spaces before it.
 //
 // `sides`: a letter per column, 'l' or 'r', for left or right alignment.
 //
@@ -16,7 +17,8 @@ namespace gpipe {
 // not have one cell per column.
 // Complexity: O(n) for n bytes of lines. Thread-safe.
 std::vector<std::string> align_columns(
-    const std::vector<std::vector<std::string>>& rows, std::string_view sides);
+    const std::vector<std::vector<std::string>>& rows, std::string_view sides,
+    std::size_t gap = 2);
 
 // Returns the lines of align_columns() as one text, each with a line end. The
 // last letter of `sides` holds for all further columns: "lr" aligns the first

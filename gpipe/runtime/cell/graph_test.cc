@@ -1,12 +1,10 @@
-// Tests the ends of a cell's graph and its backward, and the gradients that go
-// to the user's graph.
+// Tests the ends of a cell's graph and its backward.
 #include "gpipe/runtime/cell/graph.h"
 
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <string>
@@ -14,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/accumulate.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {
@@ -224,39 +221,6 @@ TEST(RunBackward, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
                          std::to_string(grad.item<int64_t>()) + " ";
                });
   EXPECT_EQ(sums, "0:10 ");
-}
-
-TEST(Accumulate, AddsToGradAndCallsHooksOnce) {
-  const Tensor w = scalar(3, true), v = scalar(5, true);
-  const Tensor outer = v * 10;  // a graph of the user
-  v.mutable_grad() = scalar(1);
-  int hooks = 0;
-  w.register_hook([&](const Tensor& grad) {
-    ++hooks;
-    return grad * 2;
-  });
-  accumulate({torch::autograd::impl::gradient_edge(w),
-              torch::autograd::impl::gradient_edge(outer)},
-             {scalar(7), scalar(2)});
-  EXPECT_EQ(hooks, 1);
-  EXPECT_EQ(w.grad().item<double>(), 14);
-  EXPECT_EQ(v.grad().item<double>(), 21);
-}
-
-TEST(Accumulate, SkipsUndefinedGradients) {
-  const Tensor w = scalar(3, true), v = scalar(5, true);
-  const auto edge = [](const Tensor& leaf) {
-    return torch::autograd::impl::gradient_edge(leaf);
-  };
-  int hooks = 0;
-  w.register_hook([&](const Tensor&) { ++hooks; });
-  accumulate({edge(w), edge(v)}, {Tensor(), scalar(2)});
-  EXPECT_FALSE(w.grad().defined());
-  EXPECT_EQ(v.grad().item<double>(), 2);
-  accumulate({edge(w)}, {Tensor()});
-  accumulate({}, {});
-  EXPECT_FALSE(w.grad().defined());
-  EXPECT_EQ(hooks, 0);
 }
 
 }  // namespace

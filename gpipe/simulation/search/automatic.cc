@@ -22,6 +22,7 @@
 #include "gpipe/text/refuse.h"
 
 namespace gpipe {
+namespace internal {
 namespace {
 
 // The number of candidates from which the local search begins. After each round
@@ -30,15 +31,11 @@ constexpr std::size_t kStarts = 16;
 
 // A possible result.
 struct Candidate {
-  internal::Order order;
+  Order order;
   double makespan = 0;    // seconds
   std::string start;      // how its first order was made
   bool searched = false;  // whether local search has improved it
 };
-
-bool is_shorter(const Candidate& a, const Candidate& b) {
-  return a.makespan < b.makespan;
-}
 
 // Returns `schedule` with I and W instead of each B. W is right after I, or
 // after the block of I.
@@ -79,7 +76,7 @@ Schedule in_one(const Schedule& schedule) {
 // The candidates that are within the memory limits.
 class Candidates {
  public:
-  explicit Candidates(const internal::Problem& problem)
+  explicit Candidates(const Problem& problem)
       : problem_(problem), unlimited_(problem), stopwatch_(problem) {
     unlimited_.limit.assign(unlimited_.limit.size(),
                             std::numeric_limits<double>::infinity());
@@ -102,21 +99,20 @@ class Candidates {
     add(breadth_first(problem_.rank_of, problem_.microbatches),
         "breadth-first");
     const std::string leanest = "one micro-batch at a time";
-    const internal::Order order = internal::one_at_a_time(problem_);
+    const Order order = one_at_a_time(problem_);
     add(order, leanest);
     if (!problem_.may_offload) return;
     const auto is_kept = [](const Action& action) {
       return action.kind != ActionKind::kRecompute;
     };
-    add_offloaded(select(internal::schedule_of(order, problem_), is_kept),
-                  leanest, {4});
+    add_offloaded(select(schedule_of(order, problem_), is_kept), leanest, {4});
   }
 
   // Adds the results of list scheduling with up to `most` rules. Returns the
   // number of rules that were tried. List scheduling does not know offload. So
   // if there may be some, it has no limits, and what it gives is offloaded.
   int add_listed(int most) {
-    using Recompute = internal::ListRule::Recompute;
+    using Recompute = ListRule::Recompute;
     std::vector<Recompute> recomputes = {Recompute::kNever};
     if (problem_.may_recompute && is_limited() && !problem_.may_offload) {
       recomputes.push_back(Recompute::kIfFull);
@@ -131,9 +127,9 @@ class Candidates {
             for (const bool waits : {false, true}) {
               if (count == most) return count;
               ++count;
-              const auto order = internal::list_schedule(
-                  problem_.may_offload ? unlimited_ : problem_,
-                  {spacing, filler, waits, splits, recompute});
+              const auto order =
+                  list_schedule(problem_.may_offload ? unlimited_ : problem_,
+                                {spacing, filler, waits, splits, recompute});
               if (!order) continue;
               if (problem_.may_offload) {
                 add_offloaded(schedule_of(*order, problem_), "list scheduling",
@@ -150,10 +146,10 @@ class Candidates {
   }
 
   // Adds an order that fits and can be run. Returns false if it does not fit.
-  bool add(internal::Order order, const std::string& start) {
-    if (!internal::fits(order, problem_)) return false;
+  bool add(Order order, const std::string& start) {
+    if (!fits(order, problem_)) return false;
     if (!stopwatch_.run(order, &times_)) return true;
-    if (!internal::fits(times_, problem_)) return false;
+    if (!fits(times_, problem_)) return false;
     candidates_.push_back({std::move(order), times_.makespan, start, false});
     return true;
   }
@@ -161,7 +157,7 @@ class Candidates {
   // Returns up to `count` candidates, the shortest first, one for each
   // makespan. No candidate is left in this object.
   std::vector<Candidate> best(std::size_t count) {
-    std::stable_sort(candidates_.begin(), candidates_.end(), is_shorter);
+    std::ranges::stable_sort(candidates_, {}, &Candidate::makespan);
     const auto last = std::unique(candidates_.begin(), candidates_.end(),
                                   [](const Candidate& a, const Candidate& b) {
                                     return a.makespan == b.makespan;
@@ -173,14 +169,13 @@ class Candidates {
 
  private:
   bool is_limited() const {
-    return std::any_of(problem_.limit.begin(), problem_.limit.end(),
-                       [](double bytes) {
-                         return bytes < std::numeric_limits<double>::infinity();
-                       });
+    return std::ranges::any_of(problem_.limit, [](double bytes) {
+      return bytes < std::numeric_limits<double>::infinity();
+    });
   }
 
   void add(const Schedule& schedule, const std::string& name) {
-    if (internal::has_kind(schedule, ActionKind::kBackwardWeight)) {
+    if (has_kind(schedule, ActionKind::kBackwardWeight)) {
       if (problem_.may_split) add_recomputed(schedule, name);
       add_recomputed(in_one(schedule), name + " with whole backwards");
     } else {
@@ -194,22 +189,22 @@ class Candidates {
   // Adds `schedule`. If it does not fit, adds it with recompute of the first
   // micro-batches, as few as necessary.
   void add_recomputed(const Schedule& schedule, const std::string& name) {
-    if (add(internal::order_of(schedule, problem_), name)) return;
+    if (add(order_of(schedule, problem_), name)) return;
     if (problem_.may_offload) add_offloaded(schedule, name, {1, 2, 3, 4});
     if (!problem_.may_recompute) return;
     for (const auto placement :
          {RecomputePlacement::kBeforeBackward, RecomputePlacement::kAhead}) {
       const auto made = [&](int count) {
-        return internal::order_of(
+        return order_of(
             with_recompute(
                 schedule, [&](int i) { return i < count; }, placement),
             problem_);
       };
       int least = 1, most = problem_.microbatches;
-      if (!internal::fits(made(most), problem_)) continue;
+      if (!fits(made(most), problem_)) continue;
       while (least < most) {
         const int middle = least + (most - least) / 2;
-        if (internal::fits(made(middle), problem_)) {
+        if (fits(made(middle), problem_)) {
           most = middle;
         } else {
           least = middle + 1;
@@ -225,23 +220,21 @@ class Candidates {
   // offloaded are kept, or recomputed.
   void add_offloaded(const Schedule& schedule, const std::string& name,
                      const std::vector<int>& quarters) {
-    const internal::Order plain = internal::order_of(schedule, problem_);
+    const Order plain = order_of(schedule, problem_);
     const auto distant = distant_cells(schedule, 1);
     std::vector<char> ranks_full;
     for (int r = 0; r < problem_.ranks; ++r) {
-      const bool is_full = internal::peak_bytes(plain, r, problem_) >
-                           problem_.limit[internal::size(r)];
+      const bool is_full = peak_bytes(plain, r, problem_) > problem_.limit[r];
       ranks_full.push_back(is_full ? 1 : 0);
     }
     const auto is_full = [&](int stage) {
-      const int rank = problem_.rank_of[internal::size(stage)];
-      return ranks_full[internal::size(rank)] != 0;
+      const int rank = problem_.rank_of[stage];
+      return ranks_full[rank] != 0;
     };
     for (const int part : quarters) {
       const auto goes = [&](int stage, int i) {
         return is_full(stage) && i * part % 4 < part &&
-               problem_.allows(internal::CellMode::kOffload, stage) &&
-               distant(stage, i);
+               problem_.allows(CellMode::kOffload, stage) && distant(stage, i);
       };
       const auto comes_again = [&](int stage, int i) {
         return is_full(stage) && !goes(stage, i);
@@ -251,36 +244,35 @@ class Candidates {
         const Schedule before =
             recomputes ? with_recompute(schedule, comes_again) : schedule;
         for (const int ahead : {1, 0, 2}) {
-          add(internal::order_of(with_offload(before, goes, ahead), problem_),
+          add(order_of(with_offload(before, goes, ahead), problem_),
               name + " with offload" + (recomputes ? " and recompute" : ""));
         }
       }
     }
   }
 
-  const internal::Problem& problem_;
-  internal::Problem unlimited_;  // without memory limits
-  internal::OrderSimulator stopwatch_;
-  internal::Times times_;
+  const Problem& problem_;
+  Problem unlimited_;  // without memory limits
+  OrderSimulator stopwatch_;
+  Times times_;
   std::vector<Candidate> candidates_;
 };
 
 // Throws if a rank cannot run even the leanest order without offload within its
 // limit. Otherwise that order fits, so there is at least one candidate.
 // `has_tried_offload`: whether a search with offload has found nothing.
-void check_memory(const internal::Problem& problem, bool has_tried_offload) {
-  const internal::Order leanest = internal::one_at_a_time(problem);
+void check_memory(const Problem& problem, bool has_tried_offload) {
+  const Order leanest = one_at_a_time(problem);
   for (int r = 0; r < problem.ranks; ++r) {
-    const double limit = problem.limit[static_cast<std::size_t>(r)];
-    const double least = internal::peak_bytes(leanest, r, problem);
+    const double limit = problem.limit[r];
+    const double least = peak_bytes(leanest, r, problem);
     if (least <= limit) continue;
-    internal::refuse(
-        "rank ", r, " may hold ", limit, " bytes, and needs ", least,
-        " at least, for its parameters and one micro-batch",
-        has_tried_offload ? "; no schedule with offload was found that fits"
-                          : "",
-        ": give it more memory, fewer layers, or smaller micro-batches",
-        problem.may_recompute ? "" : "; or allow recompute");
+    refuse("rank ", r, " may hold ", limit, " bytes, and needs ", least,
+           " at least, for its parameters and one micro-batch",
+           has_tried_offload ? "; no schedule with offload was found that fits"
+                             : "",
+           ": give it more memory, fewer layers, or smaller micro-batches",
+           problem.may_recompute ? "" : "; or allow recompute");
   }
 }
 
@@ -289,23 +281,21 @@ void check_memory(const internal::Problem& problem, bool has_tried_offload) {
 // on: successive halving (Jamieson and Talwalkar, "Non-stochastic best arm
 // identification and hyperparameter optimization", 2016). Each round has the
 // same part of the budget.
-Candidate best_of(const internal::Problem& problem,
-                  std::vector<Candidate> candidates, int budget,
-                  uint64_t seed) {
+Candidate best_of(const Problem& problem, std::vector<Candidate> candidates,
+                  int budget, uint64_t seed) {
   int rounds = 1;
   for (std::size_t k = candidates.size(); k > 1; k = (k + 1) / 2) ++rounds;
-  internal::OrderSimulator stopwatch(problem);
-  internal::Times times;
+  OrderSimulator stopwatch(problem);
+  Times times;
   for (int round = 0; round < rounds; ++round) {
     const int share = budget / rounds / static_cast<int>(candidates.size());
     for (Candidate& candidate : candidates) {
-      internal::Order order =
-          internal::improved(problem, candidate.order, share, seed++);
+      Order order = improved(problem, candidate.order, share, seed++);
       stopwatch.run(order, &times);
       if (times.makespan >= candidate.makespan) continue;
       candidate = {std::move(order), times.makespan, candidate.start, true};
     }
-    std::stable_sort(candidates.begin(), candidates.end(), is_shorter);
+    std::ranges::stable_sort(candidates, {}, &Candidate::makespan);
     candidates.resize((candidates.size() + 1) / 2);
   }
   return candidates.front();
@@ -313,7 +303,7 @@ Candidate best_of(const internal::Problem& problem,
 
 // Returns the best result for `problem`; nullopt if none fits. `known`: a
 // result that fits, if there is one. The result is not longer.
-std::optional<Candidate> search(const internal::Problem& problem,
+std::optional<Candidate> search(const Problem& problem,
                                 const AutomaticOptions& options,
                                 std::optional<Candidate> known) {
   Candidates candidates(problem);
@@ -328,19 +318,20 @@ std::optional<Candidate> search(const internal::Problem& problem,
 }
 
 }  // namespace
+}  // namespace internal
 
 AutomaticSchedule automatic_schedule(const std::vector<int>& rank_of_stage,
                                      int microbatches, const Costs& costs,
                                      const AutomaticOptions& options) {
   internal::Problem problem(rank_of_stage, microbatches, costs, options);
   const bool may_offload = std::exchange(problem.may_offload, false);
-  if (!may_offload) check_memory(problem, false);
-  std::optional<Candidate> best = search(problem, options, std::nullopt);
+  if (!may_offload) internal::check_memory(problem, false);
+  auto best = internal::search(problem, options, std::nullopt);
   if (may_offload && !(best && best->makespan <= problem.lower_bound())) {
     problem.may_offload = true;
-    best = search(problem, options, std::move(best));
+    best = internal::search(problem, options, std::move(best));
   }
-  if (!best) check_memory(problem, true);
+  if (!best) internal::check_memory(problem, true);
 
   AutomaticSchedule result;
   result.schedule = internal::schedule_of(best->order, problem);

@@ -36,9 +36,9 @@ class Bank {
       : problem_(problem), splits_(rule.splits) {
     for (int r = 0; r < problem.ranks; ++r) {
       if (rule.recompute == Recompute::kIfFull) {
-        modes_.push_back(lean(problem, r, problem.limit[size(r)]));
+        modes_.push_back(lean(problem, r, problem.limit[r]));
       } else {
-        const std::vector<char> all(problem.stages_of[size(r)].size(),
+        const std::vector<char> all(problem.stages_of[r].size(),
                                     rule.recompute == Recompute::kAlways);
         modes_.push_back({true, all, 0});
       }
@@ -55,8 +55,8 @@ class Bank {
   };
   // Returns the bytes of micro-batch i on `rank`.
   Claim claim(const std::vector<Cell>& cells, int rank, int i) const {
-    const auto& own = problem_.stages_of[size(rank)];
-    const auto& modes = modes_[size(rank)].recomputed;
+    const auto& own = problem_.stages_of[rank];
+    const auto& modes = modes_[rank].recomputed;
     Claim claim;
     double level = 0;
     const auto add = [&](double bytes) {
@@ -64,22 +64,22 @@ class Bank {
       claim.most = std::max(claim.most, level);
     };
     const auto cell_of = [&](std::size_t k) -> const Cell& {
-      return cells[size(problem_.cell({own[k], ActionKind::kForward, i}))];
+      return cells[problem_.cell({own[k], ActionKind::kForward, i})];
     };
     const auto recomputed = [&](std::size_t k) {
       const Cell& cell = cell_of(k);
       return cell.progress == Progress::kNone ? modes[k] != 0 : cell.recomputed;
     };
     const auto full = [&](std::size_t k) {
-      return problem_.activation[size(own[k])];
+      return problem_.activation[own[k]];
     };
     const auto kept = [&](std::size_t k) {
-      return recomputed(k) ? problem_.input[size(own[k])] : 0;
+      return recomputed(k) ? problem_.input[own[k]] : 0;
     };
     for (std::size_t k = 0; k < own.size(); ++k) {
       const Progress progress = cell_of(k).progress;
       if (progress == Progress::kInput) {
-        const double bytes = problem_.weight[size(own[k])] + kept(k);
+        const double bytes = problem_.weight[own[k]] + kept(k);
         claim.held += bytes;
         add(-bytes);
       } else if (progress == Progress::kForward) {
@@ -96,8 +96,8 @@ class Bank {
       const Progress progress = cell_of(k).progress;
       if (progress >= Progress::kInput) continue;
       if (recomputed(k) && progress != Progress::kRecompute) add(full(k));
-      if (splits_) add(problem_.weight[size(own[k])] - full(k));
-      add(-kept(k) - (splits_ ? problem_.weight[size(own[k])] : full(k)));
+      if (splits_) add(problem_.weight[own[k]] - full(k));
+      add(-kept(k) - (splits_ ? problem_.weight[own[k]] : full(k)));
     }
     return claim;
   }
@@ -106,10 +106,10 @@ class Bank {
   // order. Other micro-batches hold no memory.
   bool is_safe(const std::vector<Cell>& cells, int rank, int first,
                int last) const {
-    const double limit = problem_.limit[size(rank)];
+    const double limit = problem_.limit[rank];
     if (limit == kInfinite) return true;
     std::vector<Claim> claims;
-    double held = problem_.resident[size(rank)];
+    double held = problem_.resident[rank];
     for (int i = first; i <= last; ++i) {
       claims.push_back(claim(cells, rank, i));
       held += claims.back().held;
@@ -129,7 +129,7 @@ class Bank {
   bool can_begin() const {
     const std::vector<Cell> cells(size(problem_.cells()));
     for (int r = 0; r < problem_.ranks; ++r) {
-      if (!modes_[size(r)].fits || !is_safe(cells, r, 0, 0)) return false;
+      if (!modes_[r].fits || !is_safe(cells, r, 0, 0)) return false;
     }
     return true;
   }
@@ -172,19 +172,15 @@ class ListScheduling {
     if (!bank_.can_begin()) return std::nullopt;
     std::vector<Choice> choices;
     for (int r = 0; r < problem_.ranks; ++r) choices.push_back(choose(r));
-    const auto earlier = [](const Choice& a, const Choice& b) {
-      return a.start < b.start;
-    };
     while (true) {
-      const auto next =
-          std::min_element(choices.begin(), choices.end(), earlier);
+      const auto next = std::ranges::min_element(choices, {}, &Choice::start);
       if (next->start == kInfinite) break;
       const Action action = next->action;
       commit(*next);
       for (int s = action.stage - 1; s <= action.stage + 1; ++s) {
         if (s < 0 || s >= problem_.stages) continue;
-        const int rank = problem_.rank_of[size(s)];
-        choices[size(rank)] = choose(rank);
+        const int rank = problem_.rank_of[s];
+        choices[rank] = choose(rank);
       }
     }
     for (const Cell& cell : cells_) {
@@ -204,9 +200,7 @@ class ListScheduling {
     double forward_time = 0, backward_time = 0;
   };
 
-  Cell& cell(const Action& action) {
-    return cells_[size(problem_.cell(action))];
-  }
+  Cell& cell(const Action& action) { return cells_[problem_.cell(action)]; }
 
   double seconds(int stage, ActionKind kind) const {
     return problem_.durations.of({stage, kind, 0});
@@ -218,13 +212,13 @@ class ListScheduling {
   void set_times() {
     double time = 0;
     for (int s = 0; s < problem_.stages; ++s) {
-      const Route& route = problem_.durations.forward[size(s)];
-      stages_[size(s)].forward_time = time;
+      const Route& route = problem_.durations.forward[s];
+      stages_[s].forward_time = time;
       time += seconds(s, ActionKind::kForward) + route.wire + route.delay;
     }
     for (int s = problem_.stages; s-- > 0;) {
-      const Route& route = problem_.durations.backward[size(s)];
-      stages_[size(s)].backward_time = time;
+      const Route& route = problem_.durations.backward[s];
+      stages_[s].backward_time = time;
       time += seconds(s, gradient_kind()) + route.wire + route.delay;
     }
     double busiest = 0;
@@ -240,7 +234,7 @@ class ListScheduling {
   }
 
   double time_of(const Action& action) const {
-    const Stage& stage = stages_[size(action.stage)];
+    const Stage& stage = stages_[action.stage];
     return action.microbatch * spacing_ + (action.kind == ActionKind::kForward
                                                ? stage.forward_time
                                                : stage.backward_time);
@@ -253,8 +247,8 @@ class ListScheduling {
     cell->progress = progress;
     cell->recomputed = recomputed;
     int first = problem_.microbatches, last = 0;
-    for (const int s : problem_.stages_of[size(rank)]) {
-      const Stage& stage = stages_[size(s)];
+    for (const int s : problem_.stages_of[rank]) {
+      const Stage& stage = stages_[s];
       first = std::min(first, rule_.splits ? stage.weight : stage.backward);
       last = std::max(last, std::min(stage.forward, problem_.microbatches - 1));
     }
@@ -268,15 +262,15 @@ class ListScheduling {
   Choice choose(int rank) {
     std::vector<Choice> wanted;  // others wait for these
     Choice filler;
-    const double free = free_[size(rank)];
+    const double free = free_[rank];
     const auto fill = [&](const Action& action) {
       if (filler.start == kInfinite) filler = {action, false, free};
     };
     const auto want = [&](const Action& action, double ready) {
       wanted.push_back({action, false, std::max(free, ready)});
     };
-    for (const int s : problem_.stages_of[size(rank)]) {
-      const Stage& stage = stages_[size(s)];
+    for (const int s : problem_.stages_of[rank]) {
+      const Stage& stage = stages_[s];
       if (stage.weight < stage.backward) {
         fill({s, ActionKind::kBackwardWeight, stage.weight});
       }
@@ -302,7 +296,7 @@ class ListScheduling {
                    std::vector<Choice>* wanted) {
     Cell& own = cell(action);
     if (own.input == kUnknown) return;
-    const double start = std::max(free_[size(rank)], own.input);
+    const double start = std::max(free_[rank], own.input);
     if (rule_.recompute != Recompute::kAlways &&
         would_be_safe(rank, &own, Progress::kForward, false)) {
       wanted->push_back({action, false, start});
@@ -336,8 +330,8 @@ class ListScheduling {
 
   void commit(const Choice& choice) {
     const Action& action = choice.action;
-    const auto rank = size(problem_.rank_of[size(action.stage)]);
-    Stage& stage = stages_[size(action.stage)];
+    const auto rank = size(problem_.rank_of[action.stage]);
+    Stage& stage = stages_[action.stage];
     Cell& own = cell(action);
     const double end = choice.start + problem_.durations.of(action);
     free_[rank] = end;
@@ -349,7 +343,7 @@ class ListScheduling {
         own.recomputed = choice.recomputed;
         if (action.stage + 1 < problem_.stages) {
           cell({action.stage + 1, action.kind, action.microbatch}).input =
-              copied(problem_.durations.forward[size(action.stage)], end);
+              copied(problem_.durations.forward[action.stage], end);
         }
         break;
       case ActionKind::kRecompute:
@@ -362,7 +356,7 @@ class ListScheduling {
         if (!rule_.splits) ++stage.weight;
         if (action.stage > 0) {
           cell({action.stage - 1, action.kind, action.microbatch}).gradient =
-              copied(problem_.durations.backward[size(action.stage)], end);
+              copied(problem_.durations.backward[action.stage], end);
         }
         break;
       default:  // kBackwardWeight; there is no O and no L to choose
@@ -374,7 +368,7 @@ class ListScheduling {
 
   double copied(const Route& route, double end) {
     if (route.link < 0) return end;
-    double& free = link_free_[size(route.link)];
+    double& free = link_free_[route.link];
     free = std::max(end, free) + route.wire;
     return free + route.delay;
   }

@@ -49,8 +49,7 @@ Order one_at_a_time(const Problem& problem) {
       for (std::size_t k = stages.size(); k-- > 0;) {
         const Action backward = {stages[k], ActionKind::kBackward, i};
         if (modes.recomputed[k]) {
-          order.modes[static_cast<std::size_t>(problem.cell(backward))] =
-              CellMode::kRecompute;
+          order.modes[problem.cell(backward)] = CellMode::kRecompute;
           steps.push_back({{stages[k], ActionKind::kRecompute, i}, {}});
         }
         steps.push_back({backward, {}});
@@ -61,7 +60,7 @@ Order one_at_a_time(const Problem& problem) {
 }
 
 double least_bytes(const Problem& problem, int rank) {
-  double bytes = problem.resident[static_cast<std::size_t>(rank)];
+  double bytes = problem.resident[rank];
   while (true) {
     const Lean modes = lean(problem, rank, bytes);
     if (modes.fits) return bytes;

@@ -14,7 +14,7 @@ constexpr int kNone = -1;
 bool is_offloaded(const Order& order, const Action& action,
                   const Problem& problem) {
   return action.kind == ActionKind::kForward &&
-         order.modes[size(problem.cell(action))] == CellMode::kOffload;
+         order.modes[problem.cell(action)] == CellMode::kOffload;
 }
 
 }  // namespace
@@ -27,12 +27,12 @@ Order order_of(const Schedule& schedule, const Problem& problem) {
     for (std::size_t k = 0; k < actions.size(); ++k) {
       Block step{actions[k], {}};
       if (step.first.kind == ActionKind::kOffload) {
-        order.modes[size(problem.cell(step.first))] = CellMode::kOffload;
+        order.modes[problem.cell(step.first)] = CellMode::kOffload;
         continue;
       }
       if (step.first.kind == ActionKind::kRecompute) {
         step.first.fused_with_next = false;
-        order.modes[size(problem.cell(step.first))] = CellMode::kRecompute;
+        order.modes[problem.cell(step.first)] = CellMode::kRecompute;
       }
       if (step.is_pair()) step.second = actions[++k];
       steps.push_back(step);
@@ -61,22 +61,22 @@ Schedule schedule_of(const Order& order, const Problem& problem) {
 }
 
 bool has_copies(const Order& order, int rank) {
-  const auto& steps = order.ranks[size(rank)];
-  return std::any_of(steps.begin(), steps.end(), [](const Block& step) {
+  const auto& steps = order.ranks[rank];
+  return std::ranges::any_of(steps, [](const Block& step) {
     return step.first.kind == ActionKind::kReload;
   });
 }
 
 double peak_bytes(const Order& order, int rank, const Problem& problem) {
-  double now = problem.resident[size(rank)], peak = now;
+  double now = problem.resident[rank], peak = now;
   const auto add = [&](double bytes) {
     now += bytes;
     peak = std::max(peak, now);
   };
   const auto mode = [&](const Action& action) {
-    return order.modes[size(problem.cell(action))];
+    return order.modes[problem.cell(action)];
   };
-  for (const Block& step : order.ranks[size(rank)]) {
+  for (const Block& step : order.ranks[rank]) {
     const Action &a = step.first, &b = step.second;
     add(problem.taken_by(a, mode(a)));
     if (step.is_pair()) add(problem.taken_by(b, mode(b)));
@@ -89,14 +89,14 @@ double peak_bytes(const Order& order, int rank, const Problem& problem) {
 bool fits(const Order& order, const Problem& problem) {
   for (int r = 0; r < problem.ranks; ++r) {
     if (problem.may_offload && has_copies(order, r)) continue;
-    if (peak_bytes(order, r, problem) > problem.limit[size(r)]) return false;
+    if (peak_bytes(order, r, problem) > problem.limit[r]) return false;
   }
   return true;
 }
 
 bool fits(const Times& times, const Problem& problem) {
   for (int r = 0; r < problem.ranks; ++r) {
-    if (times.peak_bytes[size(r)] > problem.limit[size(r)]) return false;
+    if (times.peak_bytes[r] > problem.limit[r]) return false;
   }
   return true;
 }
@@ -137,7 +137,7 @@ int OrderSimulator::slot_of_need(const Action& action) const {
 bool OrderSimulator::wait_for(const Action& action, int rank, BlockTime* time) {
   const int found = slot_of_need(action);
   if (found == kNone) return true;
-  Slot& slot = slots_[size(found)];
+  Slot& slot = slots_[found];
   if (slot.arrival == kPending) {
     slot.waiter = rank;
     return false;
@@ -154,15 +154,15 @@ bool OrderSimulator::wait_for(const Action& action, int rank, BlockTime* time) {
 void OrderSimulator::finish(const Action& action, Position place, double end) {
   const int found = slot_of(action);
   if (found == kNone) return;
-  Slot& slot = slots_[size(found)];
+  Slot& slot = slots_[found];
   const auto& routes = action.kind == ActionKind::kForward
                            ? problem_.durations.forward
                            : problem_.durations.backward;
-  const Route& route = routes[size(action.stage)];
+  const Route& route = routes[action.stage];
   slot.made_by = place;
   slot.arrival = end;
   if (route.link >= 0) {
-    double& free = link_free_[size(route.link)];
+    double& free = link_free_[route.link];
     free = std::max(end, free) + route.wire;
     slot.arrival = free + route.delay;
   }
@@ -176,7 +176,7 @@ bool OrderSimulator::begin(const Block& step, const Order& order, int rank,
   const Action &first = step.first, &second = step.second;
   if (!wait_for(first, rank, time)) return false;
   if (step.is_pair() && !wait_for(second, rank, time)) return false;
-  time->start = std::max(time->ready, ranks_[size(rank)].end);
+  time->start = std::max(time->ready, ranks_[rank].end);
   const auto wait_for_reload = [&](const Action& action) {
     if (!begins_backward(action.kind)) return;
     const auto cell = size(problem_.cell(action));
@@ -192,13 +192,13 @@ bool OrderSimulator::begin(const Block& step, const Order& order, int rank,
     time->end =
         time->start + a + b - problem_.durations.overlap * std::min(a, b);
   }
-  ranks_[size(rank)].end = time->end;
+  ranks_[rank].end = time->end;
   return true;
 }
 
 void OrderSimulator::reload(const Action& action, Rank& state,
                             BlockTime* time) {
-  double& copied = copied_[size(problem_.cell(action))];
+  double& copied = copied_[problem_.cell(action)];
   time->start = std::max({state.end, state.from_host_free, copied});
   time->end = time->start + problem_.durations.of(action);
   copied = state.from_host_free = time->end;
@@ -223,10 +223,10 @@ double OrderSimulator::peak_of(const Order& order, int rank,
     if (bytes == 0) return;
     changes_.push_back({time, bytes, static_cast<int>(changes_.size())});
   };
-  const auto& steps = order.ranks[size(rank)];
-  const auto& done = times.ranks[size(rank)];
+  const auto& steps = order.ranks[rank];
+  const auto& done = times.ranks[rank];
   const auto add_computation = [&](const Action& action, const BlockTime& at) {
-    const CellMode mode = order.modes[size(problem_.cell(action))];
+    const CellMode mode = order.modes[problem_.cell(action)];
     change(at.start, problem_.taken_by(action, mode));
     change(at.end, -problem_.freed_by(action, mode));
   };
@@ -238,16 +238,14 @@ double OrderSimulator::peak_of(const Order& order, int rank,
   for (std::size_t k = 0; k < steps.size(); ++k) {
     const Action& action = steps[k].first;
     if (action.kind != ActionKind::kReload) continue;
-    const double bytes = problem_.offload[size(action.stage)];
-    change(away_[size(problem_.cell(action))], -bytes);
+    const double bytes = problem_.offload[action.stage];
+    change(away_[problem_.cell(action)], -bytes);
     change(done[k].start, bytes);
   }
-  std::sort(changes_.begin(), changes_.end(),
-            [](const Change& a, const Change& b) {
-              return std::tuple(a.time, a.bytes > 0, a.number) <
-                     std::tuple(b.time, b.bytes > 0, b.number);
-            });
-  double now = problem_.resident[size(rank)], peak = now;
+  std::ranges::sort(changes_, {}, [](const Change& each) {
+    return std::tuple(each.time, each.bytes > 0, each.number);
+  });
+  double now = problem_.resident[rank], peak = now;
   for (const Change& each : changes_) {
     now += each.bytes;
     peak = std::max(peak, now);
@@ -262,17 +260,17 @@ bool OrderSimulator::run(const Order& order, Times* times) {
   times->ranks.resize(order.ranks.size());
   awake_.clear();
   for (int r = problem_.ranks; r-- > 0;) {
-    times->ranks[size(r)].clear();
+    times->ranks[r].clear();
     awake_.push_back(r);
   }
   while (!awake_.empty()) {
     const int rank = awake_.back();
     awake_.pop_back();
-    const auto& steps = order.ranks[size(rank)];
-    auto& done = times->ranks[size(rank)];
+    const auto& steps = order.ranks[rank];
+    auto& done = times->ranks[rank];
     while (done.size() < steps.size()) {
       const Block& step = steps[done.size()];
-      Rank& state = ranks_[size(rank)];
+      Rank& state = ranks_[rank];
       BlockTime time;
       if (step.first.kind == ActionKind::kReload) {
         reload(step.first, state, &time);
@@ -292,12 +290,12 @@ bool OrderSimulator::run(const Order& order, Times* times) {
   times->makespan = 0;
   times->peak_bytes.assign(order.ranks.size(), 0);
   for (int r = 0; r < problem_.ranks; ++r) {
-    if (times->ranks[size(r)].size() < order.ranks[size(r)].size()) {
+    if (times->ranks[r].size() < order.ranks[r].size()) {
       return false;
     }
-    times->makespan = std::max(times->makespan, ranks_[size(r)].end);
+    times->makespan = std::max(times->makespan, ranks_[r].end);
     if (problem_.may_offload && has_copies(order, r)) {
-      times->peak_bytes[size(r)] = peak_of(order, r, *times);
+      times->peak_bytes[r] = peak_of(order, r, *times);
     }
   }
   return true;

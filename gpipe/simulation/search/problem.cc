@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "gpipe/schedule/sizes.h"
 #include "gpipe/text/refuse.h"
@@ -45,7 +46,7 @@ Schedule probe(const Problem& problem) {
   schedule.ranks.resize(size(problem.ranks));
   for (int s = 0; s < problem.stages; ++s) {
     for (const ActionKind kind : kinds) {
-      schedule.ranks[size(problem.rank_of[size(s)])].push_back({s, kind, 0});
+      schedule.ranks[problem.rank_of[s]].push_back({s, kind, 0});
     }
   }
   return schedule;
@@ -70,8 +71,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   check_costs(costs);
   ranks = count_ranks(rank_of);
   stages_of.resize(size(ranks));
-  for (int s = 0; s < stages; ++s)
-    stages_of[size(rank_of[size(s)])].push_back(s);
+  for (int s = 0; s < stages; ++s) stages_of[rank_of[s]].push_back(s);
 
   const auto& i = costs.backward_input;
   const auto& w = costs.backward_weight;
@@ -89,8 +89,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   may_split = options.split_backward && parts;
   may_recompute = options.recompute && !costs.recompute.empty();
   limit = limits(options.memory_bytes, ranks);
-  const bool is_limited =
-      *std::min_element(limit.begin(), limit.end()) < kInfinite;
+  const bool is_limited = *std::ranges::min_element(limit) < kInfinite;
   may_offload = options.offload && is_limited && costs.host_bandwidth > 0 &&
                 !costs.activation_bytes.empty();
 
@@ -99,21 +98,15 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   durations = engine.durations();
   links = engine.links().size();
 
-  const std::vector<double> none(size(stages));
-  const auto list = [&](const char* name, const std::vector<double>& bytes,
-                        const std::vector<double>& otherwise) {
-    return bytes_of(name, bytes, otherwise, size(stages));
-  };
-  activation = list("activation_bytes", costs.activation_bytes, none);
-  input = list("input_bytes", costs.input_bytes, none);
-  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
-                activation);
-  offload = list("offload_bytes", costs.offload_bytes, activation);
-  const auto parameters = list("resident_bytes", costs.resident_bytes, none);
+  StageBytes bytes(costs, size(stages));
   resident.resize(size(ranks));
   for (int s = 0; s < stages; ++s) {
-    resident[size(rank_of[size(s)])] += parameters[size(s)];
+    resident[rank_of[s]] += bytes.resident[s];
   }
+  activation = std::move(bytes.activation);
+  input = std::move(bytes.input);
+  weight = std::move(bytes.weight);
+  offload = std::move(bytes.offload);
 }
 
 bool Problem::allows(CellMode mode, int stage) const {
@@ -169,11 +162,10 @@ double Problem::lower_bound() const {
   std::vector<double> head(size(stages)), tail(size(stages));
   double there = 0, back = 0;
   for (int s = 0; s < stages; ++s) {
-    head[size(s)] = there;
-    there +=
-        seconds(s, ActionKind::kForward) + copy(durations.forward[size(s)]);
-    tail[size(s)] = back + copy(durations.backward[size(s)]);
-    back = tail[size(s)] + gradient(s);
+    head[s] = there;
+    there += seconds(s, ActionKind::kForward) + copy(durations.forward[s]);
+    tail[s] = back + copy(durations.backward[s]);
+    back = tail[s] + gradient(s);
   }
   double bound = there + back;
   for (const auto& own : stages_of) {
@@ -189,9 +181,9 @@ double Problem::lower_bound() const {
     }
     const double hidden = durations.overlap * std::min(forward, backward);
     // The last action may be a W, for which no other action waits.
-    const double last = may_split ? 0 : tail[size(own.front())];
-    bound = std::max(
-        bound, head[size(own.front())] + forward + backward - hidden + last);
+    const double last = may_split ? 0 : tail[own.front()];
+    bound =
+        std::max(bound, head[own.front()] + forward + backward - hidden + last);
   }
   return bound;
 }

@@ -79,15 +79,15 @@ class Search {
     path_.clear();
     Position here;
     for (int r = 0; r < problem_.ranks; ++r) {
-      const auto& times = times_.ranks[size(r)];
+      const auto& times = times_.ranks[r];
       if (times.empty() || times.back().end < times_.makespan) continue;
       here = {r, static_cast<int>(times.size()) - 1};
       break;
     }
     while (here.rank >= 0 && here.position >= 0) {
       path_.push_back(here);
-      const auto& times = times_.ranks[size(here.rank)];
-      const BlockTime& time = times[size(here.position)];
+      const auto& times = times_.ranks[here.rank];
+      const BlockTime& time = times[here.position];
       if (time.start > time.ready || time.last.rank < 0) {
         --here.position;  // the previous step of its rank
       } else {
@@ -107,8 +107,7 @@ class Search {
     Position here = path_[draw(path_.size())];
     if (draw(8) == 0) {  // off the critical path, to prepare later moves
       here.rank = static_cast<int>(draw(now_.ranks.size()));
-      here.position =
-          static_cast<int>(draw(now_.ranks[size(here.rank)].size()));
+      here.position = static_cast<int>(draw(now_.ranks[here.rank].size()));
     }
     rank_ = size(here.rank);
     steps_ = now_.ranks[rank_];
@@ -128,7 +127,7 @@ class Search {
   // Undoes the last move.
   void undo() {
     std::swap(now_.ranks[rank_], steps_);
-    if (changed_cell_ >= 0) now_.modes[size(changed_cell_)] = mode_before_;
+    if (changed_cell_ >= 0) now_.modes[changed_cell_] = mode_before_;
   }
 
   // Moves the step at `from` on its rank, as near as possible to a drawn place.
@@ -237,7 +236,7 @@ class Search {
   // comes right before the backward, an L up to kMostAhead steps before it.
   bool change_mode(const Action& action) {
     const int cell = problem_.cell(action);
-    CellMode& mode = now_.modes[size(cell)];
+    CellMode& mode = now_.modes[cell];
     CellMode others[2];
     std::size_t count = 0;
     for (const CellMode other :
@@ -259,13 +258,12 @@ class Search {
     }
     mode = others[count == 1 ? 0 : draw(count)];
     if (mode == CellMode::kKeep) return true;
-    auto place =
-        std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
-          const auto is_it = [&](const Action& a) {
-            return begins_backward(a.kind) && is_same_cell(a, action);
-          };
-          return is_it(step.first) || (step.is_pair() && is_it(step.second));
-        });
+    auto place = std::ranges::find_if(steps, [&](const Block& step) {
+      const auto is_it = [&](const Action& a) {
+        return begins_backward(a.kind) && is_same_cell(a, action);
+      };
+      return is_it(step.first) || (step.is_pair() && is_it(step.second));
+    });
     added.kind = ActionKind::kRecompute;
     if (mode == CellMode::kOffload) {
       added.kind = ActionKind::kReload;
@@ -281,7 +279,7 @@ class Search {
   // Returns the step of `rank_` whose first action is `action`.
   std::vector<Block>::iterator find(const Action& action) {
     auto& steps = now_.ranks[rank_];
-    return std::find_if(steps.begin(), steps.end(), [&](const Block& step) {
+    return std::ranges::find_if(steps, [&](const Block& step) {
       return step.first.kind == action.kind && is_same_cell(step.first, action);
     });
   }

@@ -1,0 +1,138 @@
+// Tests call_checkpointed() on values. gpipe/checkpoint_test.cc tests what
+// users call.
+#include "gpipe/runtime/cell/checkpointed_call.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <vector>
+
+#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::StartsWith;
+using torch::Tensor;
+
+Tensor number(double value, bool requires_grad = false) {
+  return at::full({1}, value, at::kDouble)
+      .to(testing::device())
+      .requires_grad_(requires_grad);
+}
+
+// Calls `function` of one tensor, checkpointed, and returns its tensor.
+template <typename Function>
+Tensor call(Function function, const Tensor& input,
+            std::shared_ptr<torch::nn::Module> module = nullptr) {
+  return call_checkpointed(
+             [function](std::vector<Value> inputs) {
+               return Value::wrap(function(inputs[0].tensors()[0]));
+             },
+             {Value::wrap(input)}, std::move(module))
+      .tensors()[0];
+}
+
+TEST(CheckpointedCall, CallsTheFunctionAgainForTheFirstTensorThatIsNeeded) {
+  int calls = 0;
+  const Tensor x = number(2, /*requires_grad=*/true);
+  const Tensor y = call(
+      [&](const Tensor& h) {
+        ++calls;
+        EXPECT_EQ(is_checkpointing(), calls == 1);
+        EXPECT_EQ(is_recomputing(), calls == 2);
+        return h * h * h;
+      },
+      x);
+  EXPECT_EQ(y.item<double>(), 8);
+  EXPECT_EQ(calls, 1);
+  y.backward();
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(x.grad().item<double>(), 12);
+}
+
+TEST(CheckpointedCall, IsAPlainCallWithoutGradMode) {
+  int calls = 0;
+  const auto square = [&](const Tensor& h) {
+    ++calls;
+    EXPECT_FALSE(is_checkpointing());
+    return h * h;
+  };
+  const c10::AutoGradMode no_graph(false);
+  EXPECT_EQ(call(square, number(3)).item<double>(), 9);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(CheckpointedCall, TakesAndReturnsTheKindsOfItsValues) {
+  const Tensor a = number(2, true), b = number(5, true);
+  Value out = call_checkpointed(
+      [](std::vector<Value> inputs) {
+        EXPECT_EQ(inputs.size(), 2u);
+        EXPECT_EQ(inputs[0].kind(), Value::Kind::kVector);
+        EXPECT_EQ(inputs[1].kind(), Value::Kind::kTensor);
+        const auto& pair = inputs[0].tensors();
+        return Value(Value::Kind::kTuple,
+                     {pair[0] * inputs[1].tensors()[0], pair[1]});
+      },
+      {Value(Value::Kind::kVector, {a, Tensor()}), Value::wrap(b)});
+  EXPECT_EQ(out.kind(), Value::Kind::kTuple);
+  ASSERT_EQ(out.tensors().size(), 2u);
+  EXPECT_FALSE(out.tensors()[1].defined());
+  out.tensors()[0].backward();
+  EXPECT_EQ(a.grad().item<double>(), 5);
+  EXPECT_EQ(b.grad().item<double>(), 2);
+}
+
+// Multiplies by its weight and by the number of its calls, which is a buffer.
+struct Counter : torch::nn::Module {
+  Counter() : torch::nn::Module("Counter") {
+    weight = register_parameter("weight", number(3));
+    calls = register_buffer("calls", number(0));
+  }
+  Tensor forward(const Tensor& x) {
+    calls.add_(1);
+    seen.push_back(calls.item<double>());
+    return x * weight * calls.clone();
+  }
+  Tensor weight, calls;
+  std::vector<double> seen;
+};
+
+TEST(CheckpointedCall, ASecondCallSeesTheBuffersOfTheFirstAndLeavesThem) {
+  const auto counter = std::make_shared<Counter>();
+  const auto forward = [&](const Tensor& h) { return counter->forward(h); };
+  const Tensor x = number(2, true);
+  const Tensor first = call(forward, x, counter);
+  const Tensor second = call(forward, x, counter);
+  EXPECT_EQ(first.item<double>(), 6);
+  EXPECT_EQ(second.item<double>(), 12);
+  first.backward();
+  EXPECT_THAT(counter->seen, ElementsAre(1, 2, 1));
+  EXPECT_EQ(counter->calls.item<double>(), 2);
+  EXPECT_EQ(counter->weight.grad().item<double>(), 2);
+}
+
+TEST(CheckpointedCall, NamesTheParameterThatWasChanged) {
+  const auto counter = std::make_shared<Counter>();
+  const Tensor y = call([&](const Tensor& h) { return counter->forward(h); },
+                        number(2, true), counter);
+  {
+    const c10::AutoGradMode no_graph(false);
+    counter->weight.add_(1);
+  }
+  EXPECT_THAT(error_of([&] { y.backward(); }),
+              StartsWith("c10::Error: parameter 'weight' ([1] Double) of "
+                         "Counter has been changed in place"));
+}
+
+}  // namespace
+}  // namespace gpipe::internal
