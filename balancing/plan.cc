@@ -147,6 +147,15 @@ bool splits_backward(const PlanOptions& options) {
   return names.empty() || std::ranges::any_of(names, planner::splits_backward);
 }
 
+// Returns a plan from samples. Throws as plan() does.
+Plan plan_samples(const std::vector<detail::PlanSample>& samples,
+                  const std::vector<PlanDevice>& devices,
+                  const PlanOptions& options) {
+  return options.schedule() == PlanSchedule::kNamed
+             ? detail::plan_search(samples, devices, options)
+             : detail::plan_chain(samples, devices, options);
+}
+
 }  // namespace
 
 double usable_memory(torch::Device device, double bytes) {
@@ -198,10 +207,37 @@ Plan plan(const Profile& profile, int64_t rows,
          static_cast<double>(each) / static_cast<double>(profile.rows),
          chunks});
   }
-  return detail::plan_search(samples, devices, options);
+  return plan_samples(samples, devices, options);
 }
 
 namespace detail {
+
+void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
+  double bubble = 0;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (timeline.makespan <= 0) continue;
+    parts[r].idle = timeline.idle[r] / timeline.makespan;
+    bubble += parts[r].idle;
+  }
+  for (PlannedPartition& part : parts) {
+    if (bubble > 0) part.bubble_share = part.idle / bubble;
+  }
+}
+
+LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
+  const auto count = static_cast<double>(sample.chunks);
+  const double sums = time.accumulate * (count - 1) / count;
+  const double backward = sample.scale * time.backward;
+  LayerTime result{sample.scale * time.forward, backward + sums};
+  if (time.backward_input != 0 || time.backward_weight != 0) {
+    result.backward_input = sample.scale * time.backward_input;
+    result.backward_weight = sample.scale * time.backward_weight + sums;
+  } else {
+    result.backward_input = backward / 2;
+    result.backward_weight = backward / 2 + sums;
+  }
+  return result;
+}
 
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
@@ -245,7 +281,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   const bool on_cpus = std::ranges::all_of(
       devices, [](const PlanDevice& each) { return each.device().is_cpu(); });
   if (!options.overhead() && on_cpus) with_overhead.overhead(kOverhead);
-  return plan_search(samples, devices, with_overhead);
+  return plan_samples(samples, devices, with_overhead);
 }
 
 }  // namespace detail

@@ -97,6 +97,7 @@ struct PlanOptions {
   TORCH_ARG(std::vector<PlanLink>, links);
   // Seconds that each action of a schedule takes besides its layers. Absent: 10
   // us if plan() profiles a model for CPUs (docs/results/machinery.md), else 0.
+  // Used with kNamed.
   TORCH_ARG(std::optional<double>, overhead);
   // How many partitions can compute at the same time. 0: all on accelerators;
   // on CPUs, as many as the cores allow if each partition uses its share of

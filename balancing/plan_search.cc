@@ -29,24 +29,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- From a profile to a problem
 
-// Returns the seconds of a layer for each micro-batch of `sample`. `accumulate`
-// is part of the backward and of its weight part: M micro-batches have M - 1
-// additions. If the parts of the backward were not measured, both are a half.
-LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
-  const auto count = static_cast<double>(sample.chunks);
-  const double sums = time.accumulate * (count - 1) / count;
-  const double backward = sample.scale * time.backward;
-  LayerTime result{sample.scale * time.forward, backward + sums};
-  if (time.backward_input != 0 || time.backward_weight != 0) {
-    result.backward_input = sample.scale * time.backward_input;
-    result.backward_weight = sample.scale * time.backward_weight + sums;
-  } else {
-    result.backward_input = backward / 2;
-    result.backward_weight = backward / 2 + sums;
-  }
-  return result;
-}
-
 planner::Workload workload_of(const PlanSample& sample) {
   const Profile& profile = *sample.profile;
   const double scale = sample.scale;
@@ -77,27 +59,13 @@ planner::Workload workload_of(const PlanSample& sample) {
   return workload;
 }
 
-std::vector<std::string> schedules_of(const PlanOptions& options) {
-  switch (options.schedule()) {
-    case PlanSchedule::kFillDrain:
-      return {"fill-drain"};
-    case PlanSchedule::kOneForwardOneBackward:
-      return {"1f1b"};
-    case PlanSchedule::kNamed:
-      break;
-  }
-  return options.schedules().empty() ? training_schedule_names()
-                                     : options.schedules();
-}
-
 std::vector<Recompute> recomputes_of(const PlanOptions& options) {
   const auto& modes = options.checkpoints();
   std::vector<Recompute> result(modes.begin(), modes.end());
   const auto has = [&](Checkpoint mode) {
     return std::ranges::find(modes, mode) != modes.end();
   };
-  if (options.schedule() == PlanSchedule::kNamed && has(Checkpoint::kNever) &&
-      has(Checkpoint::kAlways)) {
+  if (has(Checkpoint::kNever) && has(Checkpoint::kAlways)) {
     result.push_back(planner::kWhereNeeded);
   }
   return result;
@@ -125,7 +93,8 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   problem.param_scale = options.param_scale();
   problem.action_seconds = options.overhead().value_or(0);
   problem.workers = static_cast<double>(workers_of(devices, options));
-  problem.schedules = schedules_of(options);
+  problem.schedules = options.schedules().empty() ? training_schedule_names()
+                                                  : options.schedules();
   problem.stages_per_rank = options.stages_per_rank();
   problem.recomputes = recomputes_of(options);
   problem.offload = options.offload() && !has_cpu;
@@ -178,19 +147,6 @@ std::vector<bool> recomputed_stages(const Schedule& schedule,
     }
   }
   return result;
-}
-
-// Sets `idle` and `bubble_share` of the ranks of `timeline`.
-void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
-  double bubble = 0;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (timeline.makespan <= 0) continue;
-    parts[r].idle = timeline.idle[r] / timeline.makespan;
-    bubble += parts[r].idle;
-  }
-  for (PlannedPartition& part : parts) {
-    if (bubble > 0) part.bubble_share = part.idle / bubble;
-  }
 }
 
 std::vector<PlannedPartition> partitions_of(
@@ -380,7 +336,6 @@ Plan plan_search(const std::vector<PlanSample>& samples,
         recomputed_stages(choice->prediction.schedule, plan.balance.size());
   }
   plan.timeline = std::move(choice->prediction.timeline);
-  if (options.schedule() != PlanSchedule::kNamed) return plan;
   for (const Tried& family : choice->families) {
     plan.families.push_back(candidate_of(problem, family));
   }

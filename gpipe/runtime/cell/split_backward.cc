@@ -120,7 +120,7 @@ struct SplitBackward::Graph {
 
   edge_list output_edges, input_edges, inner;
   Leaves leaves;
-  std::vector<Product> products;
+  std::vector<Product> products = {};
   std::vector<at::Tensor> inner_grads;
   // Gradients of leaves from the input part.
   std::vector<std::pair<std::size_t, at::Tensor>> early;
