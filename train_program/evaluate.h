@@ -46,8 +46,8 @@ Score score_of_step(const Task& task, const StepData& data,
                     const StepResult& result);
 
 // Returns "loss 2.31 | train accuracy 9.38 | test loss 2.24 | test accuracy
-// 12.5" and adds the numbers to `values`, under the names of metrics.csv.
-// `train`: only if it has items.
+// 12.5" and adds the numbers to `values`, under the names of metrics.csv. The
+// metric on the training data is left out if it has no items.
 std::string metrics_of(const Evaluation& evaluation, const Task& task,
                        std::map<std::string, double>& values);
 

@@ -1,5 +1,6 @@
 #include "benchmarks/resnet101_accuracy/plan.h"
 
+#include <c10/core/Device.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
@@ -223,8 +224,9 @@ std::vector<AccuracyPlan> make_plans(const AccuracyTable& table,
 std::string LearningRate::schedule(int64_t steps) const {
   const auto warmup = std::llround(warmup_epochs * static_cast<double>(steps));
   std::string text;
-  if (warmup > 0)
+  if (warmup > 0) {
     text = format("warmup:%lld:%.17g,", warmup, warmup_from / base);
+  }
   if (milestones.empty()) return text + "constant";
   text += "milestones";
   for (const int64_t epoch : milestones) text += format(":%ld", epoch * steps);
