@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <iostream>
+#include <string>
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
@@ -13,7 +14,6 @@
 #include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/program/working_directory.h"
-#include "gpipe/schedule.h"
 #include "gpipe/text/lists.h"
 
 DEFINE_bool(distributed, false,
@@ -29,7 +29,6 @@ DEFINE_double(timeout, 60,
               "for any message.");
 
 namespace examples {
-namespace {
 
 std::shared_ptr<gpipe::World> connect() {
   if (!FLAGS_distributed) return nullptr;
@@ -40,47 +39,23 @@ std::shared_ptr<gpipe::World> connect() {
   return gpipe::World::connect(options);
 }
 
-}  // namespace
-
-EitherPipeline::EitherPipeline(
-    torch::nn::Sequential model,
-    const std::function<std::vector<int64_t>(int64_t partitions)>& balance)
-    : world_(connect()) {
+std::shared_ptr<gpipe::PipelineModule> make_pipeline(
+    const std::shared_ptr<gpipe::World>& world, torch::nn::Sequential model,
+    const std::function<std::vector<int64_t>(int64_t partitions)>& balance) {
   TORCH_CHECK_VALUE(FLAGS_chunks > 0, "--chunks needs to be above 0");
   std::string layers;
-  if (first()) {
-    layers = gpipe::join(balance(world_ ? world_->size() : FLAGS_partitions));
+  if (!world || world->rank() == 0) {
+    layers = gpipe::join(balance(world ? world->size() : FLAGS_partitions));
     std::cout << "layers per partition: " << layers << std::endl;
   }
-  if (world_) layers = gpipe::all_gather(*world_, layers).front();
+  if (world) layers = gpipe::all_gather(*world, layers).front();
   const auto numbers = gpipe::parse_numbers("balance", layers);
-  if (world_) {
-    pipeline_ =
-        gpipe::DistributedPipeline(
-            std::move(model),
-            gpipe::DistributedOptions(numbers).chunks(FLAGS_chunks), world_)
-            .ptr();
-  } else {
-    pipeline_ = gpipe::GPipe(std::move(model),
-                             gpipe::GPipeOptions(numbers).chunks(FLAGS_chunks))
-                    .ptr();
+  if (!world) {
+    const auto options = gpipe::GPipeOptions(numbers).chunks(FLAGS_chunks);
+    return gpipe::GPipe(std::move(model), options).ptr();
   }
-}
-
-double EitherPipeline::train_step(torch::Tensor input, torch::Tensor target,
-                                  Function loss) {
-  // The last batch of an epoch may be too small for --chunks.
-  const auto schedule = gpipe::one_forward_one_backward(
-      static_cast<int>(pipeline_->balance().size()),
-      static_cast<int>(
-          gpipe::num_microbatches(input.size(0), pipeline_->chunks())));
-  return pipeline_
-      ->train_step(input.to(pipeline_->device()), target, loss, schedule)
-      .loss.item<double>();
-}
-
-std::string EitherPipeline::of_last(const std::string& mine) {
-  return world_ ? gpipe::all_gather(*world_, mine).back() : mine;
+  const auto options = gpipe::DistributedOptions(numbers).chunks(FLAGS_chunks);
+  return gpipe::DistributedPipeline(std::move(model), options, world).ptr();
 }
 
 int run_example(int argc, char** argv, const char* name, const char* about,

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "gpipe/distributed/world.h"
@@ -16,39 +14,17 @@
 
 namespace examples {
 
-// A GPipe or a DistributedPipeline, as the flags say: --distributed,
-// --partitions, --chunks, --timeout. With several processes, all make the same
-// calls. Only the first partition uses an input and only the last one a target.
-// Results are the same in all processes. Not thread-safe.
-class EitherPipeline {
- public:
-  using Function = std::function<gpipe::WeightedLoss(torch::Tensor output,
-                                                     torch::Tensor target)>;
+// Returns the processes of --distributed once all are there; null without it.
+std::shared_ptr<gpipe::World> connect();
 
-  // `balance`: returns the layers per partition for a number of partitions.
-  // With several processes only rank 0 calls it, since each process could
-  // measure different times.
-  EitherPipeline(
-      torch::nn::Sequential model,
-      const std::function<std::vector<int64_t>(int64_t partitions)>& balance);
-
-  // Access what GPipe and DistributedPipeline have in common.
-  gpipe::PipelineModule& operator*() { return *pipeline_; }
-  gpipe::PipelineModule* operator->() { return pipeline_.get(); }
-
-  // Runs forward, loss and backward with the 1F1B schedule. Returns the loss:
-  // the sum over all micro-batches, divided by their total weight.
-  double train_step(torch::Tensor input, torch::Tensor target, Function loss);
-
-  // Returns whether this process prints. It is true in one process only.
-  bool first() const { return !world_ || world_->rank() == 0; }
-  // Returns, in all processes, the text of the process with the last partition.
-  std::string of_last(const std::string& mine);
-
- private:
-  std::shared_ptr<gpipe::World> world_;  // null if there is one process
-  std::shared_ptr<gpipe::PipelineModule> pipeline_;
-};
+// Returns a GPipe with --partitions or, with a `world`, a DistributedPipeline.
+//
+// `balance`: returns the layers per partition for a number of partitions. With
+// several processes only rank 0 calls it, since each process could measure
+// different times.
+std::shared_ptr<gpipe::PipelineModule> make_pipeline(
+    const std::shared_ptr<gpipe::World>& world, torch::nn::Sequential model,
+    const std::function<std::vector<int64_t>(int64_t partitions)>& balance);
 
 // Reads the flags, runs an example and returns the exit code of main(): 1 if
 // flags or data are wrong, 2 after another error. Prints errors on stderr.

@@ -17,12 +17,17 @@
 #include <cmath>
 #include <cstdint>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "balancing/balancing.h"
 #include "data/random.h"
 #include "data/text.h"
 #include "examples/either_pipeline.h"
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/pipeline_module.h"
+#include "gpipe/schedule.h"
 #include "models/transformer.h"
 
 DECLARE_int64(chunks);
@@ -45,9 +50,9 @@ DEFINE_double(lr, 0.002, "Learning rate of Adam.");
 DEFINE_uint64(seed, 0, "The seed for weights and all other random numbers.");
 
 namespace data = gpipe::data;
-using examples::EitherPipeline;
 
-EitherPipeline make_pipeline(const data::Text& text) {
+std::shared_ptr<gpipe::PipelineModule> make_pipeline(
+    const std::shared_ptr<gpipe::World>& world, const data::Text& text) {
   const auto model = gpipe::models::transformer(
       gpipe::models::TransformerOptions()
           .num_layers(FLAGS_layers)
@@ -56,7 +61,7 @@ EitherPipeline make_pipeline(const data::Text& text) {
           .heads(FLAGS_heads)
           .vocabulary(static_cast<int64_t>(text.vocabulary().size()))
           .sequence(FLAGS_length));
-  return EitherPipeline(model, [&](int64_t partitions) {
+  return examples::make_pipeline(world, model, [&](int64_t partitions) {
     const auto batch = torch::zeros({FLAGS_batch, FLAGS_length}, torch::kLong);
     return gpipe::balancing::balance_by_time(partitions, model,
                                              batch.chunk(FLAGS_chunks)[0]);
@@ -77,29 +82,35 @@ gpipe::WeightedLoss loss_of(const torch::Tensor& logits,
 }
 
 // Trains for one epoch and returns the mean loss.
-double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
-             const data::TextPart& text, uint64_t seed) {
-  pipeline->train();
+double train(gpipe::PipelineModule& pipeline,
+             torch::optim::Optimizer& optimizer, const data::TextPart& text,
+             uint64_t seed) {
+  pipeline.train();
+  const auto schedule = gpipe::one_forward_one_backward(
+      static_cast<int>(pipeline.balance().size()),
+      static_cast<int>(gpipe::num_microbatches(FLAGS_batch, FLAGS_chunks)));
   double sum = 0;
   for (int64_t step = 0; step < FLAGS_steps; ++step) {
     const auto batch = text.random_windows(FLAGS_batch, FLAGS_length,
                                            data::mix_seed(seed, step));
     optimizer.zero_grad();
-    sum += pipeline.train_step(batch.inputs, batch.targets, loss_of);
+    const auto result = pipeline.train_step(batch.inputs.to(pipeline.device()),
+                                            batch.targets, loss_of, schedule);
     optimizer.step();
+    sum += result.loss.item<double>();
   }
   return sum / static_cast<double>(FLAGS_steps);
 }
 
 // Returns the perplexity: exp of the mean cross entropy per character. A
 // uniform guess among this number of characters would have the same loss.
-double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
+double test(gpipe::PipelineModule& pipeline, const data::TextWindows& windows) {
   const auto inputs = windows.inputs.split(FLAGS_batch);
   const auto targets = windows.targets.split(FLAGS_batch);
   double sum = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto mean = pipeline->evaluate(inputs[i].to(pipeline->device()),
-                                         targets[i], loss_of);
+    const auto mean =
+        pipeline.evaluate(inputs[i].to(pipeline.device()), targets[i], loss_of);
     sum += mean.loss.item<double>() * *mean.weight;
   }
   return std::exp(sum / static_cast<double>(windows.targets.numel()));
@@ -107,21 +118,23 @@ double test(EitherPipeline& pipeline, const data::TextWindows& windows) {
 
 // Returns `size` characters that start with the text's first one. Each is drawn
 // with the probability that the model predicts after the previous characters.
-std::string write(EitherPipeline& pipeline, const data::Text& text,
-                  int64_t size) {
+std::string write(gpipe::PipelineModule& pipeline,
+                  const std::shared_ptr<gpipe::World>& world,
+                  const data::Text& text, int64_t size) {
   auto tokens = text.tokens().slice(0, 0, 1);
   while (tokens.size(0) < size) {
     const auto seen =
         tokens.slice(0, std::max<int64_t>(0, tokens.size(0) - FLAGS_length));
-    const auto input = seen.unsqueeze(0).to(pipeline->device());
-    const auto result = pipeline->evaluate(input, input, loss_of,
-                                           gpipe::TrainOptions().outputs(true));
+    const auto input = seen.unsqueeze(0).to(pipeline.device());
+    const auto result = pipeline.evaluate(input, input, loss_of,
+                                          gpipe::TrainOptions().outputs(true));
     std::string next;
     if (result.outputs) {
       const auto logits = result.output()[0][-1].cpu();
       next = std::to_string(logits.softmax(0).multinomial(1).item<int64_t>());
     }
-    next = pipeline.of_last(next);
+    // The process with the last partition has the outputs.
+    if (world) next = gpipe::all_gather(*world, next).back();
     tokens = torch::cat({tokens, torch::tensor({std::stol(next)})});
   }
   return text.decode(tokens);
@@ -136,10 +149,12 @@ void run() {
   const auto for_train = text.train(FLAGS_held_out);
   const auto for_test = text.test(FLAGS_held_out).all_windows(FLAGS_length);
 
-  EitherPipeline pipeline = make_pipeline(text);
+  const auto world = examples::connect();
+  const bool prints = !world || world->rank() == 0;
+  const auto pipeline = make_pipeline(world, text);
   // Seeds again, since only one of several processes has measured.
   torch::manual_seed(FLAGS_seed);
-  if (pipeline.first()) {
+  if (prints) {
     std::cout << for_train.size() << " characters for training, "
               << for_test.targets.numel() << " for testing, "
               << text.vocabulary().size() << " distinct" << std::endl;
@@ -148,19 +163,19 @@ void run() {
   torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
-    const double loss = train(pipeline, optimizer, for_train,
+    const double loss = train(*pipeline, optimizer, for_train,
                               data::mix_seed(FLAGS_seed, epoch));
-    const double perplexity = test(pipeline, for_test);
+    const double perplexity = test(*pipeline, for_test);
     const std::chrono::duration<double> seconds =
         std::chrono::steady_clock::now() - begin;
-    if (pipeline.first()) {
+    if (prints) {
       std::cout << "epoch " << epoch << ", training loss " << loss
                 << ", held-out perplexity " << perplexity << ", "
                 << seconds.count() << " s" << std::endl;
     }
   }
-  const auto written = write(pipeline, text, 300);
-  if (pipeline.first()) std::cout << "it writes:\n" << written << std::endl;
+  const auto written = write(*pipeline, world, text, 300);
+  if (prints) std::cout << "it writes:\n" << written << std::endl;
 }
 
 int main(int argc, char** argv) {

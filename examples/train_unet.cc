@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,9 @@
 #include "data/mask_folder.h"
 #include "data/random.h"
 #include "examples/either_pipeline.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/pipeline_module.h"
+#include "gpipe/schedule.h"
 #include "models/unet.h"
 
 DECLARE_int64(chunks);
@@ -47,7 +51,6 @@ DEFINE_double(lr, 0.005, "Learning rate of Adam.");
 DEFINE_uint64(seed, 0, "The seed for weights and all other random numbers.");
 
 namespace data = gpipe::data;
-using examples::EitherPipeline;
 
 struct Images {
   int64_t size;
@@ -84,40 +87,47 @@ data::MaskedSample load(const Images& images, const torch::Tensor& indices,
   return {torch::stack(inputs), torch::stack(masks)};
 }
 
-EitherPipeline make_pipeline() {
+std::shared_ptr<gpipe::PipelineModule> make_pipeline(
+    const std::shared_ptr<gpipe::World>& world) {
   const auto model =
       gpipe::models::unet(FLAGS_depth, FLAGS_num_convs, FLAGS_base_channels);
-  return EitherPipeline(model, [&](int64_t partitions) {
+  return examples::make_pipeline(world, model, [&](int64_t partitions) {
     const auto batch = torch::ones({FLAGS_batch, 3, FLAGS_size, FLAGS_size});
     return gpipe::balancing::balance_by_time(partitions, model,
                                              batch.chunk(FLAGS_chunks)[0]);
   });
 }
 
+// Returns the sum of the losses of all pixels, and their number.
+gpipe::WeightedLoss loss_of(const torch::Tensor& logits,
+                            const torch::Tensor& mask) {
+  namespace F = torch::nn::functional;
+  gpipe::WeightedLoss loss;
+  loss.sum = F::binary_cross_entropy_with_logits(
+      logits, mask.to(logits.device()),
+      F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kSum));
+  loss.weight = torch::tensor(mask.numel());
+  return loss;
+}
+
 // Trains for one epoch and returns the mean loss per pixel.
-double train(EitherPipeline& pipeline, torch::optim::Optimizer& optimizer,
-             const Images& images, const torch::Tensor& indices,
-             uint64_t seed) {
-  pipeline->train();
+double train(gpipe::PipelineModule& pipeline,
+             torch::optim::Optimizer& optimizer, const Images& images,
+             const torch::Tensor& indices, uint64_t seed) {
+  pipeline.train();
   double sum = 0;
   const auto order = indices.index({torch::randperm(indices.size(0))});
   for (const auto& rows : order.split(FLAGS_batch)) {
     const auto batch = load(images, rows, seed);
+    // The last batch of an epoch may be too small for --chunks.
+    const auto count = gpipe::num_microbatches(rows.size(0), FLAGS_chunks);
+    const auto schedule = gpipe::one_forward_one_backward(
+        static_cast<int>(pipeline.balance().size()), static_cast<int>(count));
     optimizer.zero_grad();
-    const double loss = pipeline.train_step(
-        batch.image, batch.mask,
-        [](const torch::Tensor& logits, const torch::Tensor& mask) {
-          namespace F = torch::nn::functional;
-          gpipe::WeightedLoss pixels;
-          pixels.sum = F::binary_cross_entropy_with_logits(
-              logits, mask.to(logits.device()),
-              F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(
-                  torch::kSum));
-          pixels.weight = torch::tensor(mask.numel());
-          return pixels;
-        });
+    const auto result = pipeline.train_step(batch.image.to(pipeline.device()),
+                                            batch.mask, loss_of, schedule);
     optimizer.step();
-    sum += loss * static_cast<double>(rows.size(0));
+    sum += result.loss.item<double>() * static_cast<double>(rows.size(0));
   }
   return sum / static_cast<double>(indices.size(0));
 }
@@ -128,13 +138,13 @@ gpipe::WeightedLoss dice(const torch::Tensor& logits,
   return {data::dice(logits, mask).sum(), torch::tensor(mask.size(0))};
 }
 
-double test(EitherPipeline& pipeline, const Images& images,
+double test(gpipe::PipelineModule& pipeline, const Images& images,
             const torch::Tensor& indices) {
   double sum = 0;
   for (const auto& rows : indices.split(FLAGS_batch)) {
     const auto batch = load(images, rows);
-    const auto mean = pipeline->evaluate(batch.image.to(pipeline->device()),
-                                         batch.mask, dice);
+    const auto mean =
+        pipeline.evaluate(batch.image.to(pipeline.device()), batch.mask, dice);
     sum += mean.loss.item<double>() * *mean.weight;
   }
   return sum / static_cast<double>(indices.size(0));
@@ -154,19 +164,20 @@ void run() {
   const auto for_test = indices.slice(0, 0, held_out);
   const auto for_train = indices.slice(0, held_out);
 
-  EitherPipeline pipeline = make_pipeline();
+  const auto world = examples::connect();
+  const auto pipeline = make_pipeline(world);
   // Seeds again, since only one of several processes has measured.
   torch::manual_seed(FLAGS_seed);
   // Optimizes the parameters of this process.
   torch::optim::Adam optimizer(pipeline->parameters(), FLAGS_lr);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t epoch = 1; epoch <= FLAGS_epochs; ++epoch) {
-    const double loss = train(pipeline, optimizer, images, for_train,
+    const double loss = train(*pipeline, optimizer, images, for_train,
                               data::mix_seed(FLAGS_seed, epoch));
-    const double score = test(pipeline, images, for_test);
+    const double score = test(*pipeline, images, for_test);
     const std::chrono::duration<double> seconds =
         std::chrono::steady_clock::now() - begin;
-    if (pipeline.first()) {
+    if (!world || world->rank() == 0) {
       std::cout << "epoch " << epoch << ", training loss " << loss
                 << ", held-out Dice " << score << ", " << seconds.count()
                 << " s" << std::endl;

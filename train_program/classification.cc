@@ -62,7 +62,7 @@ class Classification : public Task {
         split_(open(options)),
         train_files_(options.skip_broken, split_.train->size()),
         test_files_(options.skip_broken, split_.test->size()),
-        epochs_(split_.train->size(), options.batch, options.seed),
+        epochs_(split_.train->size(), options),
         augment_(augment_options()) {
     source_->check_outputs(num_classes(), "classes");
   }

@@ -1,10 +1,12 @@
 #include "train_program/cut.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <numeric>
 #include <utility>
 
+#include "balancing/threads_scope.h"
 #include "gpipe/schedule.h"
 #include "gpipe/text/lists.h"
 #include "train_program/offload_option.h"
@@ -47,6 +49,8 @@ std::vector<int64_t> balance_of(const Options& options,
   const c10::Device device = sample.input.device();
   const auto autocast = sources.precision.scope(device.type());
   const auto times = balancing::TimeOptions().timeout(1.0).device(device);
+  const balancing::ThreadsScope threads(
+      options.threads > 0 ? options.threads : at::get_num_threads());
   return sample.with_input([&](const auto& input) {
     if (!sources.make) {
       return balancing::balance_by_time(stages, sources.model, input, times);

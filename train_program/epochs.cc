@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "data/random.h"
@@ -17,11 +18,21 @@ int64_t held_out_of(int64_t items, double part, const std::string& name) {
   return count;
 }
 
-Epochs::Epochs(int64_t items, int64_t batch, uint64_t seed)
-    : items_(items), batch_(batch), seed_(seed) {
-  TORCH_CHECK_VALUE(batch > 0, "--batch=", batch, ": must be at least 1");
-  TORCH_CHECK_VALUE(items >= batch, "--batch=", batch, " is more than the ",
+int64_t limited(int64_t batches, const Options& options) {
+  const int64_t limit = options.limit;
+  if (limit == 0) return batches;
+  TORCH_CHECK_VALUE(limit >= options.batch, "--limit=", limit,
+                    " is less than a mini-batch, which has ", options.batch,
+                    ": use a larger limit, or smaller mini-batches");
+  return std::min(batches, limit / options.batch);
+}
+
+Epochs::Epochs(int64_t items, const Options& options)
+    : items_(items), batch_(options.batch), seed_(options.seed) {
+  TORCH_CHECK_VALUE(batch_ > 0, "--batch=", batch_, ": must be at least 1");
+  TORCH_CHECK_VALUE(items >= batch_, "--batch=", batch_, " is more than the ",
                     items, " items of the training data");
+  batches_ = limited(items / batch_, options);
 }
 
 Epochs::Items Epochs::at(int64_t index, Rows rows) {

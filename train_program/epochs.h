@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "train_program/options.h"
 #include "train_program/task.h"
 
 namespace gpipe::train_program {
@@ -14,15 +15,23 @@ namespace gpipe::train_program {
 // training or testing would have none.
 int64_t held_out_of(int64_t items, double part, const std::string& name);
 
+// Returns the number of mini-batches per epoch if the data has `batches` of
+// them: all, or those of Options::limit. Throws c10::ValueError if the limit is
+// negative or less than a mini-batch.
+int64_t limited(int64_t batches, const Options& options);
+
 // A shuffled order of the items for each epoch, cut into mini-batches of equal
-// size. Each epoch skips the remainder of its own order. Not thread-safe.
+// size. Each epoch skips the remainder of its own order, and what is above
+// Options::limit. Not thread-safe.
 class Epochs {
  public:
-  // Throws c10::ValueError if `batch` is below 1 or above `items`.
-  Epochs(int64_t items, int64_t batch, uint64_t seed);
+  // Uses the mini-batch size, the limit and the seed of `options`. Throws
+  // c10::ValueError if the size is below 1 or above `items`, and what limited()
+  // throws.
+  Epochs(int64_t items, const Options& options);
 
   // Returns the number of mini-batches per epoch.
-  int64_t batches() const { return items_ / batch_; }
+  int64_t batches() const { return batches_; }
 
   // The items of some rows of a mini-batch.
   struct Items {
@@ -33,7 +42,7 @@ class Epochs {
   Items at(int64_t index, Rows rows);
 
  private:
-  int64_t items_, batch_;
+  int64_t items_, batch_, batches_;
   uint64_t seed_;
   int64_t epoch_ = -1;  // of order_
   std::vector<int64_t> order_;

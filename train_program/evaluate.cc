@@ -1,6 +1,7 @@
 #include "train_program/evaluate.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "data/checksum.h"
 #include "gpipe/eval_scope.h"
 #include "train_program/prefetch.h"
+#include "train_program/status.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -93,6 +95,41 @@ std::optional<Score> evaluate(Engine& engine, Task& task,
       here += task.score(*output, sample.target);
     }
   }
+  return sum_of_all(engine, here);
+}
+
+Score score_of_step(const Task& task, const StepData& data,
+                    const StepResult& result) {
+  if (!result.outputs) return {};
+  if (!data.split) {
+    return task.score(result.output().cpu(), data.parts.front().target);
+  }
+  Score score;
+  const auto outputs = result.output_parts();
+  for (std::size_t k = 0; k < data.parts.size(); ++k) {
+    score += task.score(outputs.parts[k].cpu(), data.parts[k].target);
+  }
+  return score;
+}
+
+std::string metrics_of(const Evaluation& evaluation, const Task& task,
+                       std::map<std::string, double>& values) {
+  const Score &train = evaluation.train, &test = evaluation.test;
+  std::string text =
+      "loss " +
+      number_text(evaluation.losses / static_cast<double>(evaluation.steps));
+  const auto add = [&](const std::string& part, const std::string& name,
+                       double value) {
+    values[part + "_" + name] = value;
+    text += " | " + part + " " + name + " " + number_text(value);
+  };
+  if (train.items > 0) add("train", task.metric_name(), task.metric(train));
+  add("test", "loss", test.loss / test.items);
+  add("test", task.metric_name(), task.metric(test));
+  return text;
+}
+
+Score sum_of_all(const Engine& engine, const Score& here) {
   Score all;
   for (const std::string& each : engine.all_gather(text_of(here))) {
     all += score_of(each);

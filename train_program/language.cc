@@ -129,7 +129,11 @@ class WindowTask : public Language {
  public:
   WindowTask(const Options& options, std::shared_ptr<ModelSource> source)
       : Language(options, std::move(source)),
-        test_(corpus().test.all_windows(options.length)) {
+        test_(corpus().test.all_windows(options.length)),
+        batches_(limited(
+            std::max<int64_t>(
+                1, corpus().train.size() / (options.length * options.batch)),
+            options)) {
     // Throws if the training part is shorter than one window.
     (void)corpus().train.random_windows(1, options.length, 0);
   }
@@ -144,10 +148,7 @@ class WindowTask : public Language {
 
   std::string rows_name() const override { return "windows"; }
 
-  int64_t train_batches() const override {
-    return std::max<int64_t>(
-        1, corpus().train.size() / (options().length * options().batch));
-  }
+  int64_t train_batches() const override { return batches_; }
   int64_t test_batches() const override {
     return (test_.inputs.size(0) + options().batch - 1) / options().batch;
   }
@@ -175,6 +176,7 @@ class WindowTask : public Language {
 
  private:
   const data::TextWindows test_;
+  const int64_t batches_;  // per epoch
 };
 
 // Returns all sequences of the text, for Options::bucket above 0.
@@ -200,6 +202,7 @@ class SequenceTask : public Language {
             0, all_.size() -
                    held_out_of(all_.size(), options.held_out, "sequences"))),
         test_(all_.slice(train_.size(), all_.size())),
+        batches_(limited(batches_of(train_), options)),
         loader_(train_, options.bucket, options.seed),
         test_order_(static_cast<std::size_t>(test_.size())) {
     TORCH_CHECK_VALUE(options.batch <= train_.size(), "--batch=", options.batch,
@@ -225,7 +228,7 @@ class SequenceTask : public Language {
   std::string rows_name() const override { return "sequences"; }
 
   // Rounded up, so that --epochs uses each sequence as often at least.
-  int64_t train_batches() const override { return batches_of(train_); }
+  int64_t train_batches() const override { return batches_; }
   int64_t test_batches() const override { return batches_of(test_); }
 
   // Used to measure layers; training uses train_parts().
@@ -260,6 +263,7 @@ class SequenceTask : public Language {
   }
 
   const data::Sequences all_, train_, test_;
+  const int64_t batches_;  // per epoch
   data::SequenceLoader loader_;
   std::vector<int64_t> test_order_;  // indices in test_, shortest first
 };

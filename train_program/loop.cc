@@ -1,6 +1,5 @@
 #include "train_program/loop.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
@@ -8,17 +7,17 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "gpipe/distributed/timeline.h"
-#include "gpipe/text/format.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/text/units.h"
 #include "train_program/diagnosis.h"
-#include "train_program/evaluate.h"
 #include "train_program/exit_code.h"
 #include "train_program/prefetch.h"
 #include "train_program/status.h"
@@ -37,10 +36,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string number(double value) {
-  return std::isnan(value) ? "nan" : format("%.4g", value);  // not "-nan"
 }
 
 std::optional<GradScaler> make_scaler(const Precision& precision,
@@ -63,19 +58,19 @@ std::string path_of(const std::string& path, const Engine& engine) {
 
 // Blocks until the accelerators have finished all work.
 void wait_for_devices(Engine& engine) {
-  std::set<c10::DeviceIndex> waited;
+  std::vector<c10::Device> devices;
   for (const at::Tensor& parameter : engine.module().parameters()) {
-    const c10::Device device = parameter.device();
-    if (device.is_cpu() || !waited.insert(device.index()).second) continue;
-    at::accelerator::synchronizeDevice(device.index());
+    devices.push_back(parameter.device());
   }
+  synchronize(devices);
 }
 
 }  // namespace
 
 Loop::Loop(const Options& options, Task& task, Engine& engine,
            torch::optim::Optimizer& optimizer, SavedRun& saved,
-           FlagValues flags, LayerNames names, Print print)
+           FlagValues flags, LayerNames names, Print print,
+           OnEvaluation on_evaluation)
     : options_(options),
       task_(task),
       engine_(engine),
@@ -83,6 +78,7 @@ Loop::Loop(const Options& options, Task& task, Engine& engine,
       saved_(saved),
       flags_(std::move(flags)),
       names_(std::move(names)),
+      on_evaluation_(std::move(on_evaluation)),
       precision_(precision_of(options.precision)),
       rates_(LearningRateSchedule(options.lr_schedule), optimizer),
       steps_(steps_of(options, task)),
@@ -108,8 +104,8 @@ void Loop::begin() {
   step_ = first_ = standing.step;
   if (eval_every_ > 0) untested_ = std::move(standing.untested);
   if (first_ > 0) {
-    say("resumes at step " + std::to_string(first_) + ", saved in " +
-        saved_.folder_of(first_));
+    say(absl::StrFormat("resumes at step %d, saved in %s", first_,
+                        saved_.folder_of(first_)));
   }
   if (engine_.rank() > 0 || options_.run_dir.empty()) return;
   std::filesystem::create_directories(options_.run_dir);
@@ -119,6 +115,7 @@ void Loop::begin() {
   // Always present, so that --eval_every can change when the run resumes.
   columns.push_back("test_loss");
   columns.push_back("test_" + task_.metric_name());
+  if (options_.train_score) columns.push_back("train_" + task_.metric_name());
   // If the last step is evaluated now, its row is written again.
   log_ = std::make_unique<MetricsLog>(options_.run_dir, std::move(columns),
                                       untested_ ? first_ - 1 : first_);
@@ -154,7 +151,7 @@ StepResult Loop::train(const StepData& data, const TrainOptions& options) {
   };
   // A fixed order of sums gives the same bits for any schedule.
   TrainOptions all = options;
-  all.fixed_sum_order(options_.deterministic);
+  all.fixed_sum_order(options_.deterministic).outputs(options_.train_score);
   return engine_.train(data, loss, all);
 }
 
@@ -190,6 +187,7 @@ Loop::Step Loop::make_step(const StepData& data) {
   step.loss = result.loss.item<double>() / scale;
   if (const auto text = plan_report_.end(seconds_since(start))) say(*text);
   if (timed) write_trace_of(result);
+  next_.train += score_of_step(task_, data, result);
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
       options_.clip > 0 ? options_.clip
@@ -220,11 +218,11 @@ int Loop::stop_for(const Step& step) {
       engine_, names_, generators_,
       [this](const TrainOptions& options) { train(load(step_), options); });
   // Any process prints this, since the one that found the cause knows the most.
-  line_.say("step " + std::to_string(step_ + 1) + ": the loss is " +
-            number(step.loss) + ", the norm of the gradients " +
-            number(step.norm) + ". " + where +
-            " This step is not saved. A smaller --lr, a warm-up in "
-            "--lr_schedule, --clip or another --precision may help.");
+  line_.say(absl::StrFormat(
+      "step %d: the loss is %s, the norm of the gradients %s. %s This step is "
+      "not saved. A smaller --lr, a warm-up in --lr_schedule, --clip or "
+      "another --precision may help.",
+      step_ + 1, number_text(step.loss), number_text(step.norm), where));
   return kNotFinite;
 }
 
@@ -234,16 +232,14 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
   warn();
   if (!score) return false;
   untested_.reset();
-  const double loss = score->loss / score->items;
-  const double metric = task_.metric(*score);
-  values["test_loss"] = loss;
-  values["test_" + task_.metric_name()] = metric;
-  say(absl::StrFormat(
-      "step %d/%d | epoch %.2f | loss %s | test loss %s | test %s %s | %s",
-      step_, steps_, epoch(), number(losses_ / static_cast<double>(losses_of_)),
-      number(loss), task_.metric_name(), number(metric), clock_text(seconds_)));
-  losses_ = 0;
-  losses_of_ = 0;
+  Evaluation now = std::exchange(next_, {});
+  now.step = step_;
+  now.test = *score;
+  if (options_.train_score) now.train = sum_of_all(engine_, now.train);
+  const std::string text = metrics_of(now, task_, values);
+  say(absl::StrFormat("step %d/%d | epoch %.2f | %s | %s", step_, steps_,
+                      epoch(), text, clock_text(seconds_)));
+  if (on_evaluation_) on_evaluation_(now, engine_.module());
   return true;
 }
 
@@ -326,8 +322,8 @@ int Loop::finish_step(std::map<std::string, double> values) {
 
 int Loop::make_up_test() {
   auto values = *untested_;
-  losses_ = values["loss"];
-  losses_of_ = 1;
+  next_.losses = values["loss"];
+  next_.steps = 1;
   const bool made = evaluate_now(values);
   if (log_) log_->write(step_, values);
   if (!made) return stop_signal();
@@ -337,8 +333,7 @@ int Loop::make_up_test() {
 }
 
 int Loop::end_for(int signal) {
-  const std::string made =
-      std::to_string(step_) + " of " + std::to_string(steps_);
+  const std::string made = absl::StrFormat("%d of %d", step_, steps_);
   say(std::string(signal == SIGINT ? "SIGINT" : "SIGTERM") +
       ": ends after step " + made +
       (untested_ ? ", before its evaluation" : "") +
@@ -369,8 +364,8 @@ int Loop::train_all() {
   if (untested_) {
     if (const int signal = make_up_test(); signal != 0) return end_for(signal);
   } else if (step_ >= steps_) {
-    say("nothing to do: " + std::to_string(step_) + " of " +
-        std::to_string(steps_) + " steps are done");
+    say(absl::StrFormat("nothing to do: %d of %d steps are done", step_,
+                        steps_));
     return kDone;
   }
   std::optional<Prefetch<StepData>> samples(
@@ -378,6 +373,7 @@ int Loop::train_all() {
       steps_);
   while (step_ < steps_) {
     const auto start = Clock::now();
+    const auto cpu_start = std::clock();
     const Step step = make_step(samples->next());
     if (!step.finite) {
       samples.reset();  // waits for the loading thread, which uses the task
@@ -386,8 +382,11 @@ int Loop::train_all() {
     ++step_;
     const double seconds = seconds_since(start);
     seconds_ += seconds;
-    losses_ += step.loss;
-    ++losses_of_;
+    next_.losses += step.loss;
+    ++next_.steps;
+    next_.seconds += seconds;
+    next_.cpu_seconds +=
+        static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
     show(step.loss);
     const int signal = finish_step(values_of(step, seconds));
     if (signal != 0 && (untested_ || step_ < steps_)) return end_for(signal);

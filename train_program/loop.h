@@ -12,6 +12,7 @@
 
 #include "gpipe/text/status_line.h"
 #include "train_program/engine.h"
+#include "train_program/evaluate.h"
 #include "train_program/layer_names.h"
 #include "train_program/options.h"
 #include "train_program/plan_report.h"
@@ -32,6 +33,10 @@ namespace gpipe::train_program {
 // A function that prints a line.
 using Print = std::function<void(const std::string& line)>;
 
+// A function that is called after each evaluation, in all processes, with the
+// pipeline at that step.
+using OnEvaluation = std::function<void(const Evaluation&, PipelineModule&)>;
+
 // The training loop of a run.
 //
 // Each step trains on Options::accumulate mini-batches as if they were one,
@@ -51,10 +56,10 @@ class Loop {
  public:
   // All references must stay valid while this object exists. `flags`: saved
   // with each step. `print`: a function for lines of output, which also gets
-  // the problems of this process.
+  // the problems of this process. `on_evaluation`: may be null.
   Loop(const Options& options, Task& task, Engine& engine,
        torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues flags,
-       LayerNames names, Print print);
+       LayerNames names, Print print, OnEvaluation on_evaluation);
 
   // Runs the loop and returns an exit code (exit_code.h): kDone, kNotFinite or
   // kSignal plus the signal's number. If a signal prevents an evaluation, the
@@ -106,6 +111,7 @@ class Loop {
   SavedRun& saved_;
   const FlagValues flags_;
   const LayerNames names_;
+  const OnEvaluation on_evaluation_;
   const Precision precision_;
   const LearningRates rates_;
   const int64_t steps_;
@@ -125,8 +131,7 @@ class Loop {
   int64_t left_out_ = 0;        // skipped steps in a row
   GeneratorStates generators_;  // at the beginning of the step
   double seconds_ = 0;          // training time since `first_`
-  double losses_ = 0;           // sum over the steps since the last evaluation
-  int64_t losses_of_ = 0;       // the number of these steps
+  Evaluation next_;             // what is known of the next evaluation
 };
 
 }  // namespace gpipe::train_program

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "train_program/exit_code.h"
 #include "train_program/make_task.h"
 #include "train_program/run.h"
+#include "train_program/status.h"
 #include "train_program/testing/small_runs.h"
 #include "weights/testing/files.h"
 
@@ -185,6 +187,38 @@ TEST(LoopTest, EvaluationIsOfAllThatWasHeldOut) {
   std::snprintf(expected, sizeof(expected), "test perplexity %.4g",
                 task->metric(score));
   EXPECT_NE(ran.line_with(expected), "") << ran.line_with("test perplexity");
+}
+
+// The perplexity is exp() of the mean loss.
+TEST(LoopTest, TheTrainingScoreIsThatOfTheStepsSinceTheLastEvaluation) {
+  Options options = text_options();
+  options.steps = 5;
+  options.eval_every = 2;
+  options.train_score = true;
+  const Ran ran = run_here(options);
+  const auto column = [&](int64_t step, const char* name) {
+    return std::stod(logged(options.run_dir, step, name));
+  };
+  EXPECT_EQ(logged(options.run_dir, 1, "train_perplexity"), "");
+  const double first = column(2, "train_perplexity");
+  EXPECT_NEAR(std::log(first), (column(1, "loss") + column(2, "loss")) / 2,
+              1e-6);
+  EXPECT_NEAR(std::log(column(4, "train_perplexity")),
+              (column(3, "loss") + column(4, "loss")) / 2, 1e-6);
+  EXPECT_NEAR(std::log(column(5, "train_perplexity")), column(5, "loss"), 1e-6);
+  EXPECT_NE(ran.line_with("train perplexity " + number_text(first)), "");
+}
+
+TEST(LoopTest, TheTrainingScoreOfMicroBatchesOfAnyLengthIsOfAllItems) {
+  Options options = text_options();
+  options.bucket = 4;
+  options.steps = 1;
+  options.eval_every = 1;
+  options.train_score = true;
+  run_here(options);
+  EXPECT_NEAR(
+      std::log(std::stod(logged(options.run_dir, 1, "train_perplexity"))),
+      std::stod(logged(options.run_dir, 1, "loss")), 1e-6);
 }
 
 TEST(LoopTest, LayersThatAreFrozenStaySo) {

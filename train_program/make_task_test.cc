@@ -100,6 +100,35 @@ TEST(MakeTaskTest, TheChecksumIsOfWhichFilesThereAreAndNotOfWhere) {
   }
 }
 
+TEST(MakeTaskTest, ALimitShortensEpochsOfEachKindOfData) {
+  struct Case {
+    const char* model;
+    int64_t bucket;
+    bool shuffles;  // an epoch has a shuffled order of its own
+  };
+  for (const auto& [model, bucket, shuffles] :
+       {Case{"amoebanetd", 0, true}, Case{"unet", 0, true},
+        Case{"transformer", 0, false}, Case{"transformer", 4, false}}) {
+    Options options = options_of(model, "");
+    options.bucket = bucket;
+    const auto whole = make_task(options);
+    options.limit = 5;  // 2 mini-batches of 2
+    const auto limited = make_task(options);
+    ASSERT_GT(whole->train_batches(), 2) << model;
+    EXPECT_EQ(limited->train_batches(), 2) << model;
+    EXPECT_EQ(limited->test_batches(), whole->test_batches()) << model;
+    const int64_t second_epoch = shuffles ? whole->train_batches() : 2;
+    EXPECT_TRUE(limited->train_batch(2, {0, 2}).input.equal(
+        whole->train_batch(second_epoch, {0, 2}).input))
+        << model;
+    options.limit = 1;
+    EXPECT_EQ(error_of([&] { make_task(options); }),
+              "--limit=1 is less than a mini-batch, which has 2: use a larger "
+              "limit, or smaller mini-batches")
+        << model;
+  }
+}
+
 TEST(MakeTaskTest, EachKindOfDataIsFound) {
   EXPECT_NE(make_task(options_of("transformer", text_file()))
                 ->data()

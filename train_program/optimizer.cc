@@ -48,11 +48,18 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   TORCH_CHECK_VALUE(options.weight_decay >= 0,
                     "--weight_decay=", options.weight_decay,
                     ": must not be negative");
+  TORCH_CHECK_VALUE(
+      !options.nesterov || (options.optimizer == "sgd" && options.momentum > 0),
+      "--nesterov needs --optimizer=sgd and --momentum above 0, not "
+      "--optimizer=",
+      options.optimizer, " and --momentum=", options.momentum);
   const double lr = options.lr, decay = options.weight_decay;
   if (options.optimizer == "sgd") {
-    return grouped<optim::SGD>(
-        options, parameters,
-        optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
+    return grouped<optim::SGD>(options, parameters,
+                               optim::SGDOptions(lr)
+                                   .momentum(options.momentum)
+                                   .weight_decay(decay)
+                                   .nesterov(options.nesterov));
   }
   if (options.optimizer == "adam") {
     return grouped<optim::Adam>(options, parameters,

@@ -1,5 +1,6 @@
 #include "train_program/optimizer.h"
 
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -60,6 +61,33 @@ TEST(OptimizerTest, ThereAreFive) {
               make_optimizer(options, of->parameters());
             }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
             std::string::npos);
+}
+
+// Nesterov's momentum m with equal gradients g changes a parameter by
+// lr (g + m b), where b is g at first and g + m b after it.
+TEST(OptimizerTest, NesterovLooksAheadAlongTheMomentum) {
+  Options options;
+  options.optimizer = "sgd";
+  options.momentum = 0.5;
+  options.weight_decay = 0;
+  options.lr = 0.25;
+  options.nesterov = true;
+  const at::Tensor one = at::ones({1}).requires_grad_();
+  const auto optimizer = make_optimizer(options, {one});
+  one.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_EQ(one.item<float>(), 1 - 0.25f * 1.5f);
+  optimizer->step();
+  EXPECT_EQ(one.item<float>(), 1 - 0.25f * (1.5f + 1.75f));
+}
+
+TEST(OptimizerTest, NesterovNeedsSgdWithMomentum) {
+  Options options;
+  options.nesterov = true;
+  EXPECT_EQ(
+      gpipe::testing::value_error_of([&] { make_optimizer(options, {}); }),
+      "--nesterov needs --optimizer=sgd and --momentum above 0, not "
+      "--optimizer=adamw and --momentum=0.9");
 }
 
 TEST(OptimizerTest, AModuleWithoutParametersHasAGroup) {

@@ -88,6 +88,7 @@ const RankProgramEntry kTrain("train", [] {
   set(options.eval_every, "eval_every");
   set(options.save_every, "save_every");
   if (argument("clip") == "0") options.clip = 0;
+  options.train_score = argument("train_score") == "true";
   options.trace = argument("trace");
   options.trace_step = 2;
   options.shard_optimizer = argument("shard_optimizer") == "true";
@@ -166,6 +167,20 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, TheTrainingScoreIsThatOfAllReplicas) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.train_score = true;
+  run_here(one);
+  train_in_processes(there, 4, 2, /*stop=*/100, kDone, /*chunks=*/1,
+                     {{"train_score", "true"}});
+  for (const int64_t step : {2, 4}) {
+    EXPECT_NEAR(std::stod(logged(there, step, "train_perplexity")),
+                std::stod(logged(here, step, "train_perplexity")), 1e-4);
+  }
 }
 
 TEST(ProcessesTest, AnExportedProgramTrainsInTwoProcesses) {

@@ -101,7 +101,8 @@ void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
 
 }  // namespace
 
-int run(const Options& options, Task& task, const Print& print) {
+int run(const Options& options, Task& task, const Print& print,
+        const OnEvaluation& on_evaluation) {
   check(options);
   if (options.deterministic) use_deterministic_kernels();
   const RunProcesses processes(options);
@@ -171,7 +172,7 @@ int run(const Options& options, Task& task, const Print& print) {
   // The number of random values drawn so far differs between runs.
   torch::manual_seed(data::mix_seed(options.seed, 1));
   Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,
-            print);
+            print, on_evaluation);
   return loop.run();
 }
 

@@ -11,7 +11,8 @@ namespace gpipe::train_program {
 
 // Runs a training run and returns its exit code (exit_code.h). Creates the
 // task, connects the processes, builds and partitions the model, resumes an
-// earlier run in Options::run_dir, and trains. `print`: see Loop.
+// earlier run in Options::run_dir, and trains. `print`, `on_evaluation`: see
+// Loop.
 //
 // Seeds LibTorch's default generators. With Options::deterministic, changes
 // LibTorch's global settings.
@@ -21,7 +22,8 @@ namespace gpipe::train_program {
 int run(const Options& options, const Print& print);
 
 // Does the same with a given task.
-int run(const Options& options, Task& task, const Print& print);
+int run(const Options& options, Task& task, const Print& print,
+        const OnEvaluation& on_evaluation = nullptr);
 
 // The exit code and the text for an exception. The code is kWrongFlags if the
 // user's flags or data caused it, else kFailed. The text has no backtrace.

@@ -6,8 +6,10 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "train_program/exit_code.h"
+#include "train_program/make_task.h"
 #include "train_program/testing/small_runs.h"
 
 namespace gpipe::train_program {
@@ -73,6 +75,35 @@ TEST(RunTest, WhatIsNoFlagsFaultIsAFailure) {
   EXPECT_EQ(ending_after([] { throw std::runtime_error("b"); }).code, kFailed);
   EXPECT_EQ(ending_after([] { throw std::invalid_argument("b"); }).code,
             kWrongFlags);
+}
+
+TEST(RunTest, EvaluationsReachTheCallerWithThePipeline) {
+  Options options = small_options("amoebanetd");
+  options.steps = 3;
+  options.eval_every = 2;
+  options.train_score = true;
+  const auto task = make_task(options);
+  std::vector<Evaluation> evaluations;
+  const auto keep = [&](const Evaluation& each, PipelineModule& pipeline) {
+    evaluations.push_back(each);
+    EXPECT_EQ(pipeline.balance().size(), 2);
+    EXPECT_FALSE(pipeline.parameters().empty());
+  };
+  EXPECT_EQ(run(
+                options, *task, [](const std::string&) {}, keep),
+            kDone);
+  ASSERT_EQ(evaluations.size(), 2);
+  for (const Evaluation& each : evaluations) {
+    EXPECT_EQ(each.train.items, static_cast<double>(8 * each.steps));
+    EXPECT_NEAR(each.train.loss, 8 * each.losses, 1e-4);
+    EXPECT_EQ(each.test.items, 256);
+    EXPECT_GT(each.seconds, 0);
+    EXPECT_GT(each.cpu_seconds, 0);
+  }
+  EXPECT_EQ(evaluations[0].step, 2);
+  EXPECT_EQ(evaluations[0].steps, 2);
+  EXPECT_EQ(evaluations[1].step, 3);
+  EXPECT_EQ(evaluations[1].steps, 1);
 }
 
 TEST(RunTest, EachModelTrainsOnWhatItDraws) {

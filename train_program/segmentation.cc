@@ -51,7 +51,7 @@ class Segmentation : public Task {
         order_(data::permutation(images_.size, options.seed)),
         train_files_(options.skip_broken, images_.size - held_out_),
         test_files_(options.skip_broken, held_out_),
-        epochs_(images_.size - held_out_, options.batch, options.seed) {
+        epochs_(images_.size - held_out_, options) {
     augment_.size = options_.size > 0 ? options_.size : 64;
     augment_.flip = options.flip;
   }

@@ -1,5 +1,6 @@
 #include "train_program/status.h"
 
+#include <cmath>
 #include <cstddef>
 
 #include "gpipe/text/format.h"
@@ -11,6 +12,10 @@ namespace {
 constexpr std::size_t kBar = 20;
 
 }  // namespace
+
+std::string number_text(double value) {
+  return std::isnan(value) ? "nan" : format("%.4g", value);  // not "-nan"
+}
 
 std::string to_text(const Progress& progress) {
   const double done = progress.steps > 0

@@ -16,6 +16,9 @@ struct Progress {
   double seconds = 0;  // since step `first`
 };
 
+// Returns a number with four digits. Thread-safe.
+std::string number_text(double value);
+
 // Returns "[####......] step 120/300 | epoch 1.25 | loss 2.302 | 85.3 images/s
 // | 00:01:05 | 00:01:37 left" on one line. The time left is estimated from the
 // steps since `first`, and is missing before the first step. Thread-safe.

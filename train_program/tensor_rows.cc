@@ -120,7 +120,7 @@ class TensorRows : public Task {
         file_(read(options.data_dir, source_->file()->signature())),
         held_out_(held_out_of(file_.rows(), options.held_out, "rows")),
         order_(data::permutation(file_.rows(), options.seed)),
-        epochs_(file_.rows() - held_out_, options.batch, options.seed) {}
+        epochs_(file_.rows() - held_out_, options) {}
 
   ModelSource& source() const override { return *source_; }
 

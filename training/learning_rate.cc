@@ -30,9 +30,10 @@ class Item {
       : spec_(spec), text_(text), parts_(split(text, ':')) {}
 
   const std::string& name() const { return parts_.front(); }
+  std::size_t numbers() const { return parts_.size() - 1; }
 
   void check_numbers(std::size_t count, const char* form) const {
-    check(parts_.size() == count + 1, std::string("should be ") + form);
+    check(numbers() == count, std::string("should be ") + form);
   }
 
   int64_t steps(std::size_t k) const {
@@ -82,9 +83,10 @@ LearningRateSchedule::LearningRateSchedule(const std::string& spec)
     const Item item(spec_, text);
     const std::string& name = item.name();
     if (name == "warmup") {
-      item.check_numbers(1, "warmup:STEPS");
+      if (item.numbers() != 2) item.check_numbers(1, "warmup:STEPS");
       item.check(first, "must be the first item");
       warmup_ = item.steps(1);
+      if (item.numbers() == 2) warmup_from_ = item.real(2, 0, 1000);
     } else if (name == "floor") {
       item.check_numbers(1, "floor:FACTOR");
       item.check(!has_floor, "appears twice");
@@ -111,10 +113,18 @@ LearningRateSchedule::LearningRateSchedule(const std::string& spec)
         decay_ = Decay::kStep;
         steps_ = item.steps(1);
         gamma_ = item.real(2, 0, 1);
+      } else if (name == "milestones") {
+        const std::size_t last = item.numbers();
+        item.check(last >= 2, "should be milestones:STEP:...:FACTOR");
+        decay_ = Decay::kMilestones;
+        for (std::size_t k = 1; k < last; ++k) {
+          milestones_.push_back(item.steps(k));
+        }
+        gamma_ = item.real(last, 0, 1);
       } else {
         item.check(false,
                    "is none of warmup, constant, cosine, linear, polynomial, "
-                   "step, floor");
+                   "step, milestones, floor");
       }
       item.check(!has_decay,
                  "is a second schedule after the warm-up; give one");
@@ -124,19 +134,29 @@ LearningRateSchedule::LearningRateSchedule(const std::string& spec)
   }
   TORCH_CHECK_VALUE(!has_floor || decay_ != Decay::kConstant, "learning rate '",
                     spec_,
-                    "': a floor needs cosine, linear, polynomial or step");
+                    "': a floor needs cosine, linear, polynomial, step or "
+                    "milestones");
 }
 
 double LearningRateSchedule::factor(int64_t step) const {
   TORCH_CHECK_VALUE(step >= 0, "step ", step,
                     " is negative and has no learning rate");
   if (step < warmup_) {
-    return static_cast<double>(step + 1) / static_cast<double>(warmup_);
+    const auto steps = static_cast<double>(warmup_);
+    if (!warmup_from_) return static_cast<double>(step + 1) / steps;
+    return *warmup_from_ +
+           (1 - *warmup_from_) * static_cast<double>(step) / steps;
   }
   const int64_t after = step - warmup_;
   if (decay_ == Decay::kConstant) return 1;
   if (decay_ == Decay::kStep) {
     const double passed = static_cast<double>(after / steps_);
+    return std::max(floor_, std::pow(gamma_, passed));
+  }
+  if (decay_ == Decay::kMilestones) {
+    const auto passed =
+        std::count_if(milestones_.begin(), milestones_.end(),
+                      [&](int64_t milestone) { return milestone <= step; });
     return std::max(floor_, std::pow(gamma_, passed));
   }
   const double x = static_cast<double>(std::min(after, steps_)) /

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace gpipe {
 //
 //   warmup:N          the first N steps have 1/N, 2/N, ..., 1 (Goyal et al.
 //                     2017, arXiv 1706.02677, gradual warmup)
+//   warmup:N:F        the first N steps have F + (1 - F) k / N, for k = 0, 1,
+//                     ..., N - 1, with F from 0 to 1000. Python's LinearLR with
+//                     start_factor F and total_iters N does the same.
 //
 // One of these follows. x is (steps after the warm-up) / N, at most 1, and f is
 // the floor:
@@ -31,10 +35,14 @@ namespace gpipe {
 //   step:N:G          multiplied by G (0 to 1) after every N steps, but at
 //                     least f. Python's StepLR does the same, and LibTorch's
 //                     torch::optim::StepLR decays one step later.
+//   milestones:N:N:G  multiplied by G (0 to 1) at each step N, but at least f.
+//                     There may be any number of them. They count from the
+//                     first step of the run, as those of Python's MultiStepLR.
 //
 //   floor:F           sets f, from 0 to 1; the default is 0
 //
-// N is a number of steps after the warm-up, greater than 0.
+// N is a number of steps greater than 0; except for milestones, after the
+// warm-up. The warm-up alone determines the factors of its steps.
 //
 // Thread-safe.
 class LearningRateSchedule {
@@ -51,14 +59,16 @@ class LearningRateSchedule {
   const std::string& spec() const { return spec_; }
 
  private:
-  enum class Decay { kConstant, kCosine, kPolynomial, kStep };
+  enum class Decay { kConstant, kCosine, kPolynomial, kStep, kMilestones };
 
   std::string spec_;
   int64_t warmup_ = 0;
+  std::optional<double> warmup_from_;  // F; none: from 1/N
   Decay decay_ = Decay::kConstant;
   int64_t steps_ = 0;
   double power_ = 1;  // kPolynomial
-  double gamma_ = 1;  // kStep
+  double gamma_ = 1;  // kStep, kMilestones
+  std::vector<int64_t> milestones_;
   double floor_ = 0;
 };
 

@@ -50,16 +50,46 @@ TEST(LearningRateTest, FallsAsItsFormula) {
             (Factors{1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2}));
 }
 
+// Python's LinearLR and MultiStepLR have these factors.
+TEST(LearningRateTest, WarmsUpFromAFactorAndFallsAtMilestones) {
+  EXPECT_EQ(factors("warmup:4:0.5", {0, 1, 2, 3, 4, 1000}),
+            (Factors{0.5, 0.625, 0.75, 0.875, 1, 1}));
+  EXPECT_EQ(factors("warmup:2:3,constant", {0, 1, 2}), (Factors{3, 2, 1}));
+  EXPECT_EQ(factors("milestones:3:5:0.5", {0, 2, 3, 4, 5, 1000}),
+            (Factors{1, 1, 0.5, 0.5, 0.25, 0.25}));
+  // Milestones count from the first step. Two may be the same.
+  EXPECT_EQ(factors("warmup:4:0,milestones:6:2:6:0.5", {2, 3, 4, 6}),
+            (Factors{0.5, 0.75, 0.5, 0.125}));
+  EXPECT_EQ(factors("milestones:1:2:0.1,floor:0.05", {0, 1, 2}),
+            (Factors{1, 0.1, 0.05}));
+}
+
+// Goyal et al. 2017 (arXiv 1706.02677), with 8,192 images per step: from 0.1 to
+// 3.2 in 5 epochs, a tenth after 30, 60 and 80. An epoch has 156 steps here.
+TEST(LearningRateTest, IsThatOfImageNetInOneHour) {
+  const LearningRateSchedule schedule(
+      "warmup:780:0.03125,milestones:4680:9360:12480:0.1");
+  const auto rate = [&](int64_t epoch) {
+    return 3.2 * schedule.factor(epoch * 156);
+  };
+  EXPECT_DOUBLE_EQ(rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(rate(1), 0.72);
+  EXPECT_DOUBLE_EQ(rate(5), 3.2);
+  EXPECT_DOUBLE_EQ(rate(29), 3.2);
+  EXPECT_DOUBLE_EQ(rate(30), 0.32);
+  EXPECT_DOUBLE_EQ(rate(89), 0.0032);
+}
+
 TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
   const auto error = [](const std::string& spec) {
     return value_error_of([&] { LearningRateSchedule{spec}; });
   };
   EXPECT_EQ(error("warmup:5,cosin:10"),
             "learning rate 'warmup:5,cosin:10': 'cosin:10' is none of warmup, "
-            "constant, cosine, linear, polynomial, step, floor");
+            "constant, cosine, linear, polynomial, step, milestones, floor");
   EXPECT_EQ(error(""),
             "learning rate '': '' is none of warmup, constant, cosine, linear, "
-            "polynomial, step, floor");
+            "polynomial, step, milestones, floor");
   EXPECT_EQ(error("cosine"),
             "learning rate 'cosine': 'cosine' should be cosine:STEPS");
   EXPECT_EQ(
@@ -84,7 +114,13 @@ TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
       "0 and 1");
   EXPECT_EQ(error("warmup:5,floor:0.1"),
             "learning rate 'warmup:5,floor:0.1': a floor needs cosine, linear, "
-            "polynomial or step");
+            "polynomial, step or milestones");
+  EXPECT_EQ(error("warmup:5:-1"),
+            "learning rate 'warmup:5:-1': 'warmup:5:-1' -1 is not between 0 "
+            "and 1000");
+  EXPECT_EQ(error("milestones:0.1"),
+            "learning rate 'milestones:0.1': 'milestones:0.1' should be "
+            "milestones:STEP:...:FACTOR");
   EXPECT_EQ(value_error_of([] { LearningRateSchedule().factor(-1); }),
             "step -1 is negative and has no learning rate");
 }

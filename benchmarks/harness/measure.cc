@@ -4,6 +4,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "benchmarks/harness/device_memory.h"
@@ -11,6 +15,11 @@
 #include "benchmarks/harness/optimizer.h"
 #include "benchmarks/harness/outcome_table.h"
 #include "benchmarks/harness/throughput.h"
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/pipeline.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -35,17 +44,95 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
 std::vector<c10::Device> devices_of(const Experiment& experiment,
                                     const MeasureOptions& options) {
   const int64_t partitions = std::max<int64_t>(1, experiment.partitions);
-  if (!options.ranks || experiment.partitions == 0) {
+  if (!options.world || experiment.partitions == 0) {
     return devices_for(partitions, options.devices);
   }
-  const int ranks = options.ranks->size();
+  const int ranks = options.world->size();
   if (partitions != ranks) {
     throw MissingDevices(std::to_string(partitions) + " partitions need " +
                          std::to_string(partitions) +
                          " processes, but there are " + std::to_string(ranks));
   }
   return {
-      options.devices[options.ranks->local_rank() % options.devices.size()]};
+      options.devices[options.world->local_rank() % options.devices.size()]};
+}
+
+using LossOf = std::function<at::Tensor(at::Tensor, at::Tensor)>;
+
+// A model with a function that runs forward, loss and backward of a mini-batch
+// of any number of rows.
+struct Trainee {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<void(at::Tensor input, at::Tensor target)> train;
+};
+
+template <typename Holder>
+Trainee trainee_of(Holder module, const LossOf& loss) {
+  return {module.ptr(),
+          [module, loss](const at::Tensor& input, at::Tensor target) mutable {
+            loss(module->forward(input), std::move(target)).backward();
+          }};
+}
+
+// Returns the plain model or its pipeline or, with a `world`, the part of the
+// pipeline on this rank.
+Trainee make_trainee(torch::nn::Sequential model, const Experiment& experiment,
+                     const LossOf& loss,
+                     const std::vector<c10::Device>& devices,
+                     const std::shared_ptr<World>& world) {
+  if (experiment.partitions == 0) {
+    model->to(devices.front());
+    return trainee_of(std::move(model), loss);
+  }
+  const int64_t threads = threads_per_partition(experiment.partitions);
+  if (!world) {
+    return trainee_of(
+        GPipe(std::move(model), GPipeOptions(experiment.balance)
+                                    .devices(devices)
+                                    .chunks(experiment.chunks)
+                                    .checkpoint(experiment.checkpoint)
+                                    .threads_per_partition(threads)),
+        loss);
+  }
+  DistributedPipeline pipeline(std::move(model),
+                               DistributedOptions(experiment.balance)
+                                   .device(devices.front())
+                                   .checkpoint(experiment.checkpoint)
+                                   .threads_per_partition(threads),
+                               world);
+  const auto train = [pipeline, loss, experiment](at::Tensor input,
+                                                  at::Tensor target) mutable {
+    const int64_t count = num_microbatches(input.size(0), experiment.chunks);
+    pipeline->train_step(std::move(input), std::move(target), loss,
+                         fill_drain(static_cast<int>(experiment.partitions),
+                                    static_cast<int>(count)));
+  };
+  return {pipeline.ptr(), train};
+}
+
+// Returns the entries of all ranks, in the order of the ranks.
+std::vector<DeviceMemory> gather(World& world,
+                                 const std::vector<DeviceMemory>& own) {
+  std::vector<int64_t> numbers;
+  for (const DeviceMemory& each : own) {
+    numbers.insert(numbers.end(),
+                   {each.parameters, each.gradients, each.optimizer_state,
+                    each.buffers, each.peak, each.boundary,
+                    each.transient.value_or(-1), each.reserved.value_or(-1)});
+  }
+  const auto known = [](int64_t value) {
+    return value < 0 ? std::nullopt : std::make_optional(value);
+  };
+  std::vector<DeviceMemory> all;
+  for (const std::string& theirs :
+       all_gather(world, join(numbers), kMeasuring)) {
+    const std::vector<int64_t> n = parse_numbers("", theirs);
+    for (std::size_t k = 0; k < n.size(); k += 8) {
+      all.push_back({n[k], n[k + 1], n[k + 2], n[k + 3], n[k + 4], n[k + 5],
+                     known(n[k + 6]), known(n[k + 7])});
+    }
+  }
+  return all;
 }
 
 void log_settings(const Outcome& outcome) {
@@ -67,43 +154,43 @@ void log_settings(const Outcome& outcome) {
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const MeasureOptions& options,
                 Balancers* balancers) {
-  Ranks* const ranks =
-      experiment.partitions > 0 ? options.ranks.get() : nullptr;
+  const auto world = experiment.partitions > 0 ? options.world : nullptr;
   const auto devices = devices_of(experiment, options);
-  if (options.ranks && !ranks && options.ranks->rank() > 0) return {};
+  if (options.world && !world && options.world->rank() > 0) return {};
   const MemoryWatch watch(devices);
   torch::manual_seed(options.seed);
   torch::nn::Sequential model = benchmark.model(experiment);
   at::Tensor input = workload.input(experiment.batch_size);
   at::Tensor target = workload.target(experiment.batch_size);
-  if (!ranks || ranks->rank() == 0) {
+  if (!world || world->rank() == 0) {
     set_balance(&experiment, model, input, devices.front(), balancers);
   }
-  if (ranks) experiment.balance = ranks->of_first(experiment.balance);
-  Trainee trainee =
-      ranks
-          ? make_distributed_trainee(std::move(model), experiment,
-                                     benchmark.loss, devices.front(),
-                                     ranks->world())
-          : make_trainee(std::move(model), experiment, benchmark.loss, devices);
-  input = input.to(trainee.devices.front());
-  target = target.to(trainee.devices.back());
+  if (world) {
+    experiment.balance = parse_numbers(
+        "", all_gather(*world, join(experiment.balance), kMeasuring).front());
+  }
+  const Trainee trainee = make_trainee(std::move(model), experiment,
+                                       benchmark.loss, devices, world);
+  const auto parameters = trainee.module->parameters();
+  input = input.to(devices.front());
+  target = target.to(devices.back());
 
   Outcome outcome;
   outcome.experiment = std::move(experiment);
-  outcome.devices = devices_text(trainee.devices);
-  if (ranks) {
+  outcome.devices = devices_text(devices);
+  if (world) {
     outcome.devices +=
-        " of each of " + std::to_string(ranks->size()) + " processes";
+        " of each of " + std::to_string(world->size()) + " processes";
   }
-  outcome.threads = trainee.threads;
+  const int64_t partitions = outcome.experiment.partitions;
+  outcome.threads = threads_text(partitions, devices.front());
   outcome.samples = benchmark.table_kind == TableKind::kMemory
                         ? outcome.experiment.batch_size
                         : workload.samples_per_epoch;
   log_settings(outcome);
 
-  const auto optimizer = make_optimizer(benchmark.optimizer, trainee.parameters,
-                                        benchmark.learning_rate);
+  const auto optimizer =
+      make_optimizer(benchmark.optimizer, parameters, benchmark.learning_rate);
   const auto step = [&](int64_t rows) {
     trainee.train(input.narrow(0, 0, rows), target.narrow(0, 0, rows));
     optimizer->step();
@@ -114,11 +201,11 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
       time_epochs(outcome.experiment.name,
                   {outcome.samples, outcome.experiment.batch_size,
                    options.epochs, options.skip_epochs,
-                   /*silent=*/ranks && ranks->rank() > 0},
-                  trainee.devices, step);
+                   /*silent=*/world && world->rank() > 0},
+                  devices, step);
   outcome.memory =
-      watch.read({trainee.parameters, trainee.buffers, state_of(*optimizer)});
-  if (ranks) outcome.memory = ranks->gather(outcome.memory);
+      watch.read({parameters, trainee.module->buffers(), state_of(*optimizer)});
+  if (world) outcome.memory = gather(*world, outcome.memory);
   return outcome;
 }
 

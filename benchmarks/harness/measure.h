@@ -8,12 +8,15 @@
 #include <memory>
 #include <vector>
 
+#include "benchmarks/harness/balancer.h"
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/outcome.h"
-#include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/trainee.h"
+#include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {
+
+// What the processes of a run do together, for errors.
+inline constexpr char kMeasuring[] = "measuring a table";
 
 // The options of measure().
 struct MeasureOptions {
@@ -25,7 +28,7 @@ struct MeasureOptions {
   uint64_t seed = 0;
   // The processes of a job that runs each partition in a process of its own;
   // null for partitions in one process.
-  std::shared_ptr<Ranks> ranks;
+  std::shared_ptr<World> world;
 };
 
 // A Balancer for each size of the model.
@@ -40,13 +43,15 @@ using Balancers = std::map<std::vector<int64_t>, Balancer>;
 // including the mini-batch. If the balance is empty, the layers are cut by
 // measured time.
 //
-// With `ranks`, all ranks must call the function. An experiment without
-// partitions runs on rank 0; the other ranks return an empty outcome.
+// With a `world`, all ranks must call the function. An experiment without
+// partitions runs on rank 0; the other ranks return an empty outcome. A
+// pipeline then runs the fill-drain schedule as GPipe does: all forwards, then
+// all backwards.
 //
 // Throws MissingDevices if there are more partitions than devices, or if there
-// are `ranks` and their number differs from the partitions. Throws what
-// training throws, such as running out of memory. Threads: Only one call may
-// run at a time, since the seed is set for the whole process.
+// is a `world` whose size differs from the partitions. Throws what training
+// throws, such as running out of memory. Threads: Only one call may run at a
+// time, since the seed is set for the whole process.
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const MeasureOptions& options,
                 Balancers* balancers);

@@ -45,7 +45,7 @@ std::string measured_note(const Benchmark& benchmark,
 void add_devices_notes(const RunOptions& options, bool tells_speed,
                        std::vector<std::string>* notes) {
   const auto& devices = options.settings.devices;
-  if (options.ranks) {
+  if (options.world) {
     notes->push_back(
         "Each partition is a process with its own memory; memory is the sum "
         "over all processes.");

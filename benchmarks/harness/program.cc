@@ -116,6 +116,9 @@ int run_program(int argc, char** argv, const Program& program,
   } catch (const std::invalid_argument& error) {
     std::cerr << program.name << ": " << error.what() << "\n";
     return kUsage;
+  } catch (const c10::ValueError& error) {
+    std::cerr << program.name << ": " << describe(error) << "\n";
+    return kUsage;
   } catch (const std::exception& error) {
     std::cerr << program.name << ": " << describe(error) << "\n";
     return kFailed;

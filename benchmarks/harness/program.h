@@ -26,9 +26,9 @@ struct Program {
 // Changes to the folder in which `bazel run` was started, so that relative
 // paths in flags work.
 //
-// If `body` throws std::invalid_argument, the function returns kUsage; for
-// other exceptions it returns kFailed. It prints both errors as one line on
-// stderr. Only results go to stdout.
+// If `body` throws std::invalid_argument or c10::ValueError, the function
+// returns kUsage; for other exceptions it returns kFailed. It prints both
+// errors as one line on stderr. Only results go to stdout.
 int run_program(int argc, char** argv, const Program& program,
                 const std::function<int()>& body);
 

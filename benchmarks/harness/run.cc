@@ -25,6 +25,8 @@
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/simulate.h"
 #include "benchmarks/harness/table.h"
+#include "gpipe/distributed/gather.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/meta.h"
 #include "gpipe/text/refuse.h"
 
@@ -55,7 +57,7 @@ class Run {
     return measure(
         benchmark_, workload_, experiment,
         {options_.settings.devices, options_.epochs, options_.skip_epochs,
-         options_.settings.seed, options_.ranks},
+         options_.settings.seed, options_.world},
         &balancers_);
   }
 
@@ -155,13 +157,18 @@ int run_table(const Benchmark& benchmark) {
       outcome = run.find(experiment);
       outcome.mode = options.mode;
       ran = true;
-      if (options.ranks) options.ranks->meet();
+      if (options.world) all_gather(*options.world, "", kMeasuring);
     } catch (const MissingDevices& missing) {
       outcome.error = missing.what();
     } catch (const std::exception& exception) {
       outcome.error = describe(exception);
       failed = true;
-      if (options.ranks) options.ranks->fail(outcome.error);
+      // The row fails on the other ranks, too, and so do all later rows, since
+      // the ranks are no longer at the same row.
+      if (const auto& world = options.world) {
+        world->fail({Fault::kFailed, world->rank(), world->rank(), kMeasuring,
+                     outcome.error});
+      }
     }
     if (!outcome.error.empty()) {
       LOG(WARNING) << experiment.name << " | " << outcome.error;
@@ -170,7 +177,7 @@ int run_table(const Benchmark& benchmark) {
     release_memory();
   }
 
-  if (options.ranks && options.ranks->rank() > 0) return failed ? kFailed : kOk;
+  if (options.world && options.world->rank() > 0) return failed ? kFailed : kOk;
   Table table = outcome_table(benchmark, options.mode, outcomes);
   for (const auto& note : run.notes()) notes.push_back(note);
   const auto warning = environment.warning();

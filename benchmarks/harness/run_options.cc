@@ -11,9 +11,8 @@
 
 #include "benchmarks/harness/links.h"
 #include "gpipe/meta.h"
+#include "gpipe/program/milliseconds.h"
 #include "gpipe/text/refuse.h"
-
-DECLARE_bool(distributed);
 
 DEFINE_string(experiment, "all",
               "The experiments to run, separated by commas: names from the "
@@ -61,6 +60,16 @@ DEFINE_int64(profile_rows, gpipe::benchmarks::SimulateOptions().profile_rows,
 DEFINE_double(profile_seconds,
               gpipe::benchmarks::SimulateOptions().profile_seconds,
               "With --mode=simulate: approximate seconds to time the layers.");
+
+DEFINE_bool(
+    distributed, false,
+    "With --mode=measure: run every partition in a process of its own. Start "
+    "as many processes as partitions with //tools:launch, torchrun, srun "
+    "or mpirun, all with the same flags.");
+DEFINE_double(timeout, 60,
+              "With --distributed: seconds to wait for another process. It "
+              "must be longer than the slowest step of a row, and longer than "
+              "a row that rank 0 measures alone.");
 
 namespace gpipe::benchmarks {
 namespace {
@@ -139,6 +148,18 @@ void measure_links(const Settings& settings, SimulateOptions* options) {
   options->bandwidth = link.bandwidth;
 }
 
+// Returns the processes of --distributed, null without it.
+std::shared_ptr<World> connect() {
+  if (!FLAGS_distributed) return nullptr;
+  WorldOptions options = WorldOptions::from_environment();
+  options.timeout = milliseconds_of(FLAGS_timeout);
+  if (options.timeout.count() <= 0) {
+    internal::refuse("--timeout=", std::to_string(FLAGS_timeout),
+                     ": expected a number of seconds above 0");
+  }
+  return World::connect(options);
+}
+
 }  // namespace
 
 RunOptions parse_run_options(const Benchmark& benchmark) {
@@ -175,7 +196,7 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
         "is ",
         to_string(options.mode));
   }
-  if (!only_prints) options.ranks = Ranks::connect();
+  if (!only_prints) options.world = connect();
   return options;
 }
 

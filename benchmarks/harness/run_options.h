@@ -7,10 +7,10 @@
 #include "benchmarks/harness/benchmark.h"
 #include "benchmarks/harness/experiment.h"
 #include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/rows.h"
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/simulate.h"
+#include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {
 
@@ -27,7 +27,11 @@ struct RunOptions {
   SimulateOptions simulate;
   bool plan_only = false;         // --dry_run
   bool environment_only = false;  // --env
-  std::shared_ptr<Ranks> ranks;   // --distributed, if an experiment will run
+  // The processes of --distributed, if an experiment will run. All run the same
+  // program with the same flags. A row with a pipeline has one partition in
+  // each process. A row without one runs on rank 0 alone, while the others
+  // wait. Rank 0 prints the table.
+  std::shared_ptr<World> world;
 
   const Workload& workload(const Benchmark& benchmark) const {
     return small ? benchmark.small : benchmark.paper;
@@ -38,7 +42,7 @@ struct RunOptions {
 // simulation; with --distributed it blocks until all ranks are connected.
 //
 // Throws std::invalid_argument if a flag has an invalid value, and what
-// Ranks::connect() throws.
+// World::connect() throws.
 RunOptions parse_run_options(const Benchmark& benchmark);
 
 }  // namespace gpipe::benchmarks

@@ -1,6 +1,7 @@
 #include "benchmarks/harness/run.h"
 
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +14,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "benchmarks/harness/program.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -114,6 +117,18 @@ TEST_F(RunDeathTest, ARowThatFailsLeavesTheOthers) {
       "# cpu: (.|\n)*experiment,batch(.|\n)*baseline,8,(.|\n)*bad,6,(.|\n)*"
       "three rows(.|\n)*pipeline-2,8,2,\"1,2\",except_last,measured,cpu x 2,2 "
       "x [0-9]+,[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+,2.500,\n");
+}
+
+TEST_F(RunDeathTest, AValueErrorIsThatOfAFlag) {
+  const auto run = [](int argc, char** argv) {
+    std::exit(run_program(argc, argv, {"toy", "a toy.", {}}, []() -> int {
+      TORCH_CHECK_VALUE(false, "--limit=3: too small");
+    }));
+  };
+  char name[] = "toy";
+  char* argv[] = {name, nullptr};
+  EXPECT_EXIT(run(1, argv), ExitedWithCode(kUsage),
+              "toy: --limit=3: too small");
 }
 
 TEST_F(RunDeathTest, ChosenRowsSucceed) {

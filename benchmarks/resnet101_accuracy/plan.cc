@@ -1,8 +1,10 @@
 #include "benchmarks/resnet101_accuracy/plan.h"
 
+#include <c10/core/Device.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "benchmarks/harness/devices.h"
@@ -10,6 +12,7 @@
 #include "benchmarks/harness/rows.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "gpipe/meta.h"
+#include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 #include "models/resnet.h"
 
@@ -144,6 +147,7 @@ LearningRate rate_of(const AccuracyTable& table, const AccuracyRow& row,
 AccuracyPlan plan_left_out(const AccuracyRow& row) {
   AccuracyPlan plan;
   plan.experiment = row.experiment;
+  plan.options.epochs = 0;
   plan.rate.base = row.rate.value_or(0);
   plan.left_out = row.left_out;
   plan.published_devices = row.devices;
@@ -161,25 +165,30 @@ AccuracyPlan make_plan(const AccuracyTable& table, const AccuracyRow& row,
             " is not a multiple of --chunks=" +
             std::to_string(experiment.chunks) +
             ": BatchNorm would see micro-batches of unequal sizes");
+  train_program::Options& options = plan.options;
   try {
-    plan.devices = devices_for(std::max<int64_t>(1, experiment.partitions),
-                               settings.devices);
+    std::vector<std::string> devices;
+    for (const c10::Device& device : devices_for(
+             std::max<int64_t>(1, experiment.partitions), settings.devices)) {
+      devices.push_back(device.str());
+    }
+    options.devices = join(devices, ",");
   } catch (const MissingDevices& missing) {
     plan.left_out = missing.what();
   }
-  plan.threads_per_partition = FLAGS_threads_per_partition;
-  plan.epochs = settings.epochs.value_or(table.epochs);
-  plan.limit = FLAGS_limit;
-  plan.task.model = "resnet101";
-  plan.task.data_dir = FLAGS_data_dir;
-  plan.task.held_out = FLAGS_held_out;
-  plan.task.size = given("image_size") ? FLAGS_image_size : table.image_size;
-  plan.task.crop = FLAGS_crop;
-  plan.task.batch = experiment.batch_size;
-  plan.task.seed = settings.seed;
-  plan.rate = rate_of(table, row, experiment.batch_size, plan.epochs);
-  plan.momentum = FLAGS_momentum;
-  plan.weight_decay = FLAGS_weight_decay;
+  options.model = "resnet101";
+  options.data_dir = FLAGS_data_dir;
+  options.held_out = FLAGS_held_out;
+  options.size = given("image_size") ? FLAGS_image_size : table.image_size;
+  options.crop = FLAGS_crop;
+  options.seed = settings.seed;
+  options.epochs = settings.epochs.value_or(table.epochs);
+  options.batch = experiment.batch_size;
+  options.limit = FLAGS_limit;
+  options.momentum = FLAGS_momentum;
+  options.weight_decay = FLAGS_weight_decay;
+  options.threads = FLAGS_threads_per_partition;
+  plan.rate = rate_of(table, row, experiment.batch_size, options.epochs);
   plan.published_devices = row.devices;
   return plan;
 }
@@ -212,15 +221,16 @@ std::vector<AccuracyPlan> make_plans(const AccuracyTable& table,
 
 }  // namespace
 
-double LearningRate::at(double epochs) const {
-  if (epochs < warmup_epochs) {
-    return warmup_from + (base - warmup_from) * epochs / warmup_epochs;
+std::string LearningRate::schedule(int64_t steps) const {
+  const auto warmup = std::llround(warmup_epochs * static_cast<double>(steps));
+  std::string text;
+  if (warmup > 0) {
+    text = format("warmup:%lld:%.17g,", warmup, warmup_from / base);
   }
-  double rate = base;
-  for (const int64_t milestone : milestones) {
-    if (epochs >= static_cast<double>(milestone)) rate /= 10;
-  }
-  return rate;
+  if (milestones.empty()) return text + "constant";
+  text += "milestones";
+  for (const int64_t epoch : milestones) text += format(":%ld", epoch * steps);
+  return text + ":0.1";
 }
 
 std::vector<int64_t> usual_milestones(int64_t epochs) {

@@ -1,8 +1,6 @@
 // The trainings that the flags of resnet101_accuracy ask for.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,8 +21,9 @@ struct LearningRate {
   double warmup_epochs = 0;
   std::vector<int64_t> milestones;  // epochs, counted from 0
 
-  // Returns the rate after `epochs` epochs, which may be fractional.
-  double at(double epochs) const;
+  // Returns the factors of `base` as the text of a LearningRateSchedule
+  // (training/learning_rate.h). `steps`: per epoch.
+  std::string schedule(int64_t steps) const;
 };
 
 // Returns the milestones 30, 60 and 80 of 90 epochs, scaled to `epochs` and
@@ -34,14 +33,9 @@ std::vector<int64_t> usual_milestones(int64_t epochs);
 // The settings of one training.
 struct AccuracyPlan {
   Experiment experiment;  // if its balance is empty: cut by measured time
-  std::vector<c10::Device> devices;
-  int64_t threads_per_partition = 1;
-  int64_t epochs = 0;
-  int64_t limit = 0;            // training images per epoch; 0: all
-  train_program::Options task;  // what classification() reads
+  // Those of the train program, except for what `experiment` and `rate` have.
+  train_program::Options options;
   LearningRate rate;
-  double momentum = 0;
-  double weight_decay = 0;
   std::string left_out;  // the reason not to run it; "" if it is run
   std::optional<int64_t> published_devices;  // see AccuracyRow::devices
 };

@@ -50,15 +50,15 @@ TEST(AccuracyPlan, WithoutFlagsIsASmallPipelineOfTwo) {
   EXPECT_EQ(plan.experiment.chunks, 4);
   EXPECT_EQ(plan.experiment.checkpoint, Checkpoint::kExceptLast);
   EXPECT_THAT(plan.experiment.balance, IsEmpty());
-  EXPECT_THAT(plan.devices, SizeIs(2));
-  EXPECT_EQ(plan.epochs, 6);
-  EXPECT_EQ(plan.task.size, 32);
+  EXPECT_EQ(plan.options.devices, "cpu,cpu");
+  EXPECT_EQ(plan.options.epochs, 6);
+  EXPECT_EQ(plan.options.size, 32);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.001);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.0001);
   EXPECT_EQ(plan.rate.warmup_epochs, 1);
   EXPECT_THAT(plan.rate.milestones, ElementsAre(2, 4, 6));
-  EXPECT_EQ(plan.momentum, 0.9);
-  EXPECT_EQ(plan.weight_decay, 1e-4);
+  EXPECT_EQ(plan.options.momentum, 0.9);
+  EXPECT_EQ(plan.options.weight_decay, 1e-4);
   EXPECT_EQ(plan.left_out, "");
 }
 
@@ -80,9 +80,9 @@ TEST(AccuracyPlan, ARowAtThePapersSizeHasItsSettings) {
   EXPECT_EQ(plan.experiment.chunks, 64);
   EXPECT_THAT(plan.experiment.balance,
               ElementsAre(26, 22, 33, 44, 44, 66, 66, 69));
-  EXPECT_THAT(plan.devices, SizeIs(8));
-  EXPECT_EQ(plan.epochs, 90);
-  EXPECT_EQ(plan.task.size, 224);
+  EXPECT_EQ(plan.options.devices, "cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu");
+  EXPECT_EQ(plan.options.epochs, 90);
+  EXPECT_EQ(plan.options.size, 224);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.4);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.1);
   EXPECT_EQ(plan.rate.warmup_epochs, 4);
@@ -95,8 +95,8 @@ TEST(AccuracyPlan, WithoutAcceleratorsRowsAreSmall) {
   EXPECT_TRUE(options.small);
   const AccuracyPlan& plan = options.plans.at(0);
   EXPECT_EQ(plan.experiment.batch_size, 128);
-  EXPECT_EQ(plan.epochs, 6);
-  EXPECT_EQ(plan.task.size, 32);
+  EXPECT_EQ(plan.options.epochs, 6);
+  EXPECT_EQ(plan.options.size, 32);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.004);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.0004);
 }
@@ -119,10 +119,10 @@ TEST(AccuracyPlan, FlagsChangeRows) {
   EXPECT_EQ(plan.experiment.batch_size, 96);
   EXPECT_EQ(plan.experiment.chunks, 3);
   EXPECT_THAT(plan.experiment.balance, ElementsAre(100, 270));
-  EXPECT_EQ(plan.epochs, 9);
-  EXPECT_EQ(plan.task.size, 64);
-  EXPECT_EQ(plan.task.crop, "none");
-  EXPECT_EQ(plan.task.batch, 96);
+  EXPECT_EQ(plan.options.epochs, 9);
+  EXPECT_EQ(plan.options.size, 64);
+  EXPECT_EQ(plan.options.crop, "none");
+  EXPECT_EQ(plan.options.batch, 96);
   EXPECT_DOUBLE_EQ(plan.rate.base, 0.03);
   EXPECT_DOUBLE_EQ(plan.rate.warmup_from, 0.003);
   EXPECT_EQ(plan.rate.warmup_epochs, 2);
@@ -131,7 +131,7 @@ TEST(AccuracyPlan, FlagsChangeRows) {
   EXPECT_EQ(options.plans[0].experiment.partitions, 0);
   EXPECT_EQ(options.plans[0].experiment.batch_size, 96);
   EXPECT_EQ(options.plans[0].experiment.chunks, 1);
-  EXPECT_THAT(options.plans[0].devices, SizeIs(1));
+  EXPECT_EQ(options.plans[0].options.devices, "cpu");
 }
 
 TEST(AccuracyPlan, RowsThatAreLeftOutKeepWhatThePaperSays) {

@@ -5,7 +5,6 @@
 #include <glog/logging.h>
 
 #include <exception>
-#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -15,13 +14,11 @@
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/table.h"
-#include "benchmarks/harness/trainee.h"
 #include "benchmarks/resnet101_accuracy/plan.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"
 #include "benchmarks/resnet101_accuracy/train.h"
-#include "train_program/classification.h"
-#include "train_program/model_source.h"
+#include "train_program/make_task.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -29,22 +26,21 @@ namespace {
 constexpr char kProgram[] = "resnet101_accuracy";
 
 // Trains on the images that `plan` describes.
-AccuracyResult train(const AccuracyPlan& plan, Balancer* balancer) {
-  const auto task = train_program::classification(
-      plan.task, std::make_shared<train_program::ModelSource>(plan.task.model));
-  return train_accuracy(plan, task.get(), balancer);
+AccuracyResult train(const AccuracyPlan& plan) {
+  const auto task = train_program::make_task(plan.options);
+  return train_accuracy(plan, *task);
 }
 
 // Trains one row of --experiment. If the row fails or is left out, sets its
 // error, so that the other rows go on.
-AccuracyOutcome run_row(const AccuracyPlan& plan, Balancer* balancer) {
+AccuracyOutcome run_row(const AccuracyPlan& plan) {
   AccuracyOutcome outcome;
   outcome.plan = plan;
   outcome.error = plan.left_out;
   if (outcome.error.empty()) {
     LOG(INFO) << plan.experiment.name;
     try {
-      outcome.result = train(plan, balancer);
+      outcome.result = train(plan);
     } catch (const std::exception& exception) {
       outcome.error = describe(exception);
     }
@@ -57,10 +53,10 @@ AccuracyOutcome run_row(const AccuracyPlan& plan, Balancer* balancer) {
 }
 
 // Trains without --experiment. Errors are not caught: they end the program.
-AccuracyOutcome run_by_flags(const AccuracyPlan& plan, Balancer* balancer) {
+AccuracyOutcome run_by_flags(const AccuracyPlan& plan) {
   AccuracyOutcome outcome;
   outcome.plan = plan;
-  outcome.result = train(plan, balancer);
+  outcome.result = train(plan);
   return outcome;
 }
 
@@ -95,11 +91,10 @@ int run() {
   const Environment environment = describe_environment();
   LOG(INFO) << environment.to_string();
 
-  Balancer balancer;
   std::vector<AccuracyOutcome> outcomes;
   for (const AccuracyPlan& plan : plans) {
-    outcomes.push_back(options.rows_of_papers ? run_row(plan, &balancer)
-                                              : run_by_flags(plan, &balancer));
+    outcomes.push_back(options.rows_of_papers ? run_row(plan)
+                                              : run_by_flags(plan));
   }
   Table table = options.rows_of_papers
                     ? accuracy_rows_table(options, outcomes)

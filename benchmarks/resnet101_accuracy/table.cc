@@ -46,7 +46,7 @@ std::vector<Cell> plan_cells(const AccuracyPlan& plan,
     if (!balance.empty()) cells[2] = join(balance);
     cells[3] = to_string(experiment.checkpoint);
   }
-  cells[4] = unless_zero(plan.epochs);
+  cells[4] = unless_zero(plan.options.epochs);
   if (plan.rate.base > 0) cells[5] = rate_cell(plan.rate.base);
   return cells;
 }
@@ -93,15 +93,16 @@ Table accuracy_plan_table(const AccuracyOptions& options) {
     row.name = plan.experiment.name;
     row.error = plan.left_out;
     // A row that is left out has no epochs, only the values of the paper.
-    row.cells = {plan.epochs > 0 ? Cell(plan.experiment.partitions) : Cell()};
+    row.cells = {plan.options.epochs > 0 ? Cell(plan.experiment.partitions)
+                                         : Cell()};
     for (auto& cell : plan_cells(plan, plan.experiment.balance)) {
       row.cells.push_back(std::move(cell));
     }
-    if (plan.epochs == 0) continue;
+    if (plan.options.epochs == 0) continue;
     row.cells.emplace_back(plan.rate.warmup_epochs, 1);
     row.cells.push_back(rate_cell(plan.rate.warmup_from));
     row.cells.emplace_back(join(plan.rate.milestones));
-    row.cells.emplace_back(plan.task.size);
+    row.cells.emplace_back(plan.options.size);
   }
   table.notes = {options.data_dir.empty()
                      ? "On generated shapes: there is no --data_dir."
@@ -137,7 +138,7 @@ Table epochs_table(const AccuracyOutcome& outcome, bool published) {
           std::to_string(experiment.chunks) + ", balance [" +
           join(result.balance) + "], checkpoint " +
           to_string(experiment.checkpoint) + ", seed " +
-          std::to_string(outcome.plan.task.seed) + ".",
+          std::to_string(outcome.plan.options.seed) + ".",
       "The learning rate is that at the start of an epoch. The training error "
       "is that of the augmented images, while the weights change.",
       "Checksum of parameters and buffers: " + hexadecimal(result.checksum)};

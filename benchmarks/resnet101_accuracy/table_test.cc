@@ -44,9 +44,9 @@ AccuracyOutcome outcome() {
     outcome.plan.published_devices = row.devices;
     outcome.plan.rate.base = row.rate.value();
   }
-  outcome.plan.task.size = 224;
+  outcome.plan.options.size = 224;
   outcome.plan.rate.milestones = {30, 60, 80};
-  outcome.plan.epochs = 3;
+  outcome.plan.options.epochs = 3;
   outcome.result.epochs = {epoch(1), epoch(2), epoch(4)};
   outcome.result.balance = {170, 200};
   outcome.result.checksum = 0xabc;
@@ -58,6 +58,7 @@ AccuracyOutcome left_out() {
   outcome.plan.experiment.name = "amoebanet-b-birdsnap";
   outcome.plan.experiment.published = {16.4, {}, {}, {}};
   outcome.plan.rate.base = 0;
+  outcome.plan.options.epochs = 0;
   outcome.error = outcome.plan.left_out = "another model";
   return outcome;
 }

@@ -1,182 +1,52 @@
 #include "benchmarks/resnet101_accuracy/train.h"
 
-#include <ATen/ops/rand.h>
 #include <glog/logging.h>
-#include <torch/optim/sgd.h>
-#include <torch/utils.h>
 
 #include <algorithm>
-#include <cmath>
+#include <csignal>
 #include <stdexcept>
-#include <string>
 
-#include "benchmarks/harness/progress.h"
-#include "benchmarks/harness/throughput.h"
-#include "gpipe/gpipe.h"
 #include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
-#include "train_program/prefetch.h"
+#include "train_program/exit_code.h"
+#include "train_program/run.h"
+#include "training/learning_rate.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
-using train_program::Sample;
-using train_program::Task;
+using train_program::Evaluation;
+using train_program::Options;
 
-std::vector<int64_t> measured_balance(const AccuracyPlan& plan,
-                                      const torch::nn::Sequential& model,
-                                      Balancer* balancer) {
-  const Experiment& experiment = plan.experiment;
-  const int64_t side = plan.task.size;
-  const at::Tensor sample =
-      at::rand({experiment.batch_size / experiment.chunks, 3, side, side},
-               plan.devices.front());
-  const int64_t threads = plan.threads_per_partition > 0
-                              ? plan.threads_per_partition
-                              : threads_per_partition(experiment.partitions);
-  return balancer->balance(experiment.partitions, model, sample, threads);
-}
-
-GPipe make_pipeline(const AccuracyPlan& plan, const Task& task,
-                    Balancer* balancer) {
-  torch::manual_seed(plan.task.seed);
-  torch::nn::Sequential model = task.model();
+// Returns the options of the train program. `steps`: per epoch.
+Options options_of(const AccuracyPlan& plan, int64_t steps) {
   const Experiment& experiment = plan.experiment;
   const bool plain = experiment.partitions == 0;
-  std::vector<int64_t> balance = experiment.balance;
-  if (plain) balance = {static_cast<int64_t>(model->size())};
-  if (balance.empty()) balance = measured_balance(plan, model, balancer);
-  const Checkpoint checkpoint =
-      plain ? Checkpoint::kNever : experiment.checkpoint;
-  LOG(INFO) << "batch size: " << experiment.batch_size
-            << ", chunks: " << experiment.chunks << ", balance: ["
-            << join(balance) << "], checkpoint: " << to_string(checkpoint)
-            << ", learning rate: " << plan.rate.base << " after "
-            << plan.rate.warmup_epochs << " epochs of warm-up, a tenth after ["
-            << join(plan.rate.milestones) << "]";
-  return GPipe(model, GPipeOptions(balance)
-                          .devices(plan.devices)
-                          .chunks(experiment.chunks)
-                          .checkpoint(checkpoint)
-                          .threads_per_partition(plan.threads_per_partition));
+  Options options = plan.options;
+  options.optimizer = "sgd";
+  options.nesterov = options.momentum > 0;
+  options.decay_norms = true;
+  options.lr = plan.rate.base;
+  options.lr_schedule = plan.rate.schedule(steps);
+  options.train_score = true;
+  options.partitions = std::max<int64_t>(1, experiment.partitions);
+  options.chunks = experiment.chunks;
+  options.schedule = "fill-drain";
+  options.checkpoint =
+      to_string(plain ? Checkpoint::kNever : experiment.checkpoint);
+  if (!experiment.balance.empty()) options.balance = join(experiment.balance);
+  return options;
 }
 
-class Trainer {
- public:
-  Trainer(const AccuracyPlan& plan, Task* task, Balancer* balancer)
-      : plan_(plan),
-        task_(*task),
-        pipeline_(make_pipeline(plan, *task, balancer)),
-        optimizer_(pipeline_->parameters(),
-                   torch::optim::SGDOptions(plan.rate.base)
-                       .momentum(plan.momentum)
-                       .weight_decay(plan.weight_decay)
-                       .nesterov(plan.momentum > 0)),
-        progress_(plan.experiment.name, plan.epochs) {}
-
-  // Trains for one epoch, then tests. `epoch`: counted from 0.
-  EpochResult run_epoch(int64_t epoch) {
-    EpochResult result;
-    result.rate = plan_.rate.at(static_cast<double>(epoch));
-    const Stopwatch watch(plan_.devices);
-    result.train = train_epoch(epoch);
-    result.duration = watch.elapsed();
-    result.test = test_epoch();
-    progress_.say("epoch " + std::to_string(epoch + 1) + "/" +
-                  std::to_string(plan_.epochs) + " | loss " +
-                  Cell(mean_loss(result.train), 6).text() + " | test error " +
-                  Cell(error_percent(result.test), 2).text() + "% | " +
-                  Cell(result.samples_per_second(), 2).text() + " samples/s");
-    return result;
+uint64_t state_checksum(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& item : module.named_parameters()) {
+    tensors[item.key()] = item.value();
   }
-
-  uint64_t state_checksum() const {
-    std::map<std::string, at::Tensor> tensors;
-    for (const auto& item : pipeline_->named_parameters()) {
-      tensors[item.key()] = item.value();
-    }
-    for (const auto& item : pipeline_->named_buffers()) {
-      tensors[item.key()] = item.value();
-    }
-    return checksum(tensors);
+  for (const auto& item : module.named_buffers()) {
+    tensors[item.key()] = item.value();
   }
-
-  const std::vector<int64_t>& balance() const { return pipeline_->balance(); }
-
- private:
-  Score train_epoch(int64_t epoch) {
-    const int64_t batch = plan_.task.batch;
-    int64_t steps = task_.train_batches();
-    if (plan_.limit > 0) steps = std::min(steps, plan_.limit / batch);
-    if (steps == 0) {
-      internal::refuse("--batch_size=", batch,
-                       " is more than --limit=", plan_.limit,
-                       ": use a smaller one, or a larger limit");
-    }
-    const int64_t first = epoch * task_.train_batches();
-    train_program::Prefetch<Sample> batches(
-        [&](int64_t index) {
-          return task_.train_batch(index, {0, batch});
-        },
-        first, first + steps);
-    pipeline_->train();
-    Score score;
-    const Stopwatch watch({});
-    for (int64_t step = 0; step < steps; ++step) {
-      const double done =
-          static_cast<double>(step) / static_cast<double>(steps);
-      set_learning_rate(plan_.rate.at(static_cast<double>(epoch) + done));
-      train_step(batches.next(), epoch, step, &score);
-      progress_.update(epoch + 1, done + 1 / static_cast<double>(steps),
-                       score.items / watch.elapsed().wall_seconds);
-    }
-    return score;
-  }
-
-  void train_step(const Sample& sample, int64_t epoch, int64_t step,
-                  Score* score) {
-    optimizer_.zero_grad();
-    const at::Tensor output = forward(sample);
-    const WeightedLoss loss = task_.loss(output, sample.target);
-    (loss.sum / loss.weight).backward();
-    optimizer_.step();
-    *score += task_.score(output.detach().cpu(), sample.target);
-    if (!std::isfinite(score->loss)) {
-      throw std::runtime_error("the loss is not a finite number in epoch " +
-                               std::to_string(epoch + 1) + ", step " +
-                               std::to_string(step + 1) +
-                               "; try a smaller --lr or --warmup_epochs");
-    }
-  }
-
-  Score test_epoch() {
-    train_program::Prefetch<Sample> batches(
-        [&](int64_t index) { return task_.test_batch(index); }, 0,
-        task_.test_batches());
-    pipeline_->eval();
-    const torch::NoGradGuard no_grad;
-    Score score;
-    for (int64_t k = 0; k < task_.test_batches(); ++k) {
-      const Sample sample = batches.next();
-      score += task_.score(forward(sample).cpu(), sample.target);
-    }
-    return score;
-  }
-
-  at::Tensor forward(const Sample& sample) {
-    return pipeline_->forward(sample.input.to(plan_.devices.front()));
-  }
-
-  void set_learning_rate(double rate) {
-    for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
-  }
-
-  const AccuracyPlan& plan_;
-  Task& task_;
-  GPipe pipeline_;
-  torch::optim::SGD optimizer_;
-  Progress progress_;
-};
+  return checksum(tensors);
+}
 
 // The 64-bit FNV-1a hash: http://www.isthe.com/chongo/tech/comp/fnv
 class Fnv1a {
@@ -196,16 +66,36 @@ class Fnv1a {
 
 }  // namespace
 
-AccuracyResult train_accuracy(const AccuracyPlan& plan, Task* task,
-                              Balancer* balancer) {
-  Trainer trainer(plan, task, balancer);
+AccuracyResult train_accuracy(const AccuracyPlan& plan,
+                              train_program::Task& task) {
+  const int64_t steps = task.train_batches();
+  const Options options = options_of(plan, steps);
+  const LearningRateSchedule schedule(options.lr_schedule);
   AccuracyResult result;
-  result.data = task->data();
-  for (int64_t epoch = 0; epoch < plan.epochs; ++epoch) {
-    result.epochs.push_back(trainer.run_epoch(epoch));
+  result.data = task.data();
+  const int code = train_program::run(
+      options, task,
+      [&](const std::string& line) {
+        LOG(INFO) << plan.experiment.name << " | " << line;
+      },
+      [&](const Evaluation& evaluation, PipelineModule& pipeline) {
+        const double rate =
+            options.lr * schedule.factor(evaluation.step - steps);
+        result.epochs.push_back({rate,
+                                 evaluation.train,
+                                 evaluation.test,
+                                 {evaluation.seconds, evaluation.cpu_seconds}});
+        result.balance = pipeline.balance();
+        if (evaluation.step < options.epochs * steps) return;
+        result.checksum = state_checksum(pipeline);
+      });
+  if (code > train_program::kSignal) std::raise(code - train_program::kSignal);
+  if (code != train_program::kDone) {
+    throw std::runtime_error(
+        "the loss or a gradient is not finite in epoch " +
+        std::to_string(result.epochs.size() + 1) +
+        " (see the log); try a smaller --lr or a longer --warmup_epochs");
   }
-  result.balance = trainer.balance();
-  result.checksum = trainer.state_checksum();
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The training of resnet101_accuracy.
+// The training of resnet101_accuracy, by the loop of the train program.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "benchmarks/harness/table.h"
-#include "benchmarks/harness/trainee.h"
 #include "benchmarks/resnet101_accuracy/plan.h"
 #include "train_program/task.h"
 
@@ -46,15 +45,16 @@ struct AccuracyResult {
 };
 
 // Trains the model of `task`, a classification, with the settings of `plan`,
-// tests it after each epoch, shows the progress and returns the result. Without
+// tests it after each epoch, logs the progress and returns the result. Without
 // partitions it trains the plain model: one partition and one micro-batch that
 // is not recomputed.
 //
-// Throws std::invalid_argument if a mini-batch has more images than the limit
-// of an epoch, and std::runtime_error if the loss is not finite. Threads: Only
-// one call may run at a time, since the seed is set for the whole process.
+// SIGINT and SIGTERM end the process after the current step. Throws
+// std::runtime_error if a loss or a gradient is not finite, and what
+// train_program::run() throws. Threads: Only one call may run at a time, since
+// the seed is set for the whole process.
 AccuracyResult train_accuracy(const AccuracyPlan& plan,
-                              train_program::Task* task, Balancer* balancer);
+                              train_program::Task& task);
 
 // Returns the 64-bit FNV-1a hash of the tensors' names, dtypes, shapes and
 // bytes, in the order of the names. Not a cryptographic hash. Tensors may be on

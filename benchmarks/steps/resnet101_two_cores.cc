@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/harness/balancer.h"
 #include "benchmarks/harness/environment.h"
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/program.h"
@@ -28,7 +29,6 @@
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/throughput.h"
-#include "benchmarks/harness/trainee.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "benchmarks/harness/balancer.h"
 #include "benchmarks/harness/copy_streams.h"
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/devices.h"
@@ -19,7 +20,6 @@
 #include "benchmarks/harness/progress.h"
 #include "benchmarks/harness/step_costs.h"
 #include "benchmarks/harness/throughput.h"
-#include "benchmarks/harness/trainee.h"
 #include "benchmarks/unet_timeline/ablation.h"
 #include "benchmarks/unet_timeline/relay.h"
 #include "benchmarks/unet_timeline/rows.h"
