@@ -123,9 +123,7 @@ class MachinesReader {
 
   std::size_t host(const Json& name, const std::string& place) const {
     for (std::size_t k = 0; k < hosts_.size(); ++k) {
-      if (name.is_string() && name.get<std::string>() == hosts_[k].name) {
-        return k;
-      }
+      if (name == hosts_[k].name) return k;
     }
     TORCH_CHECK_VALUE(false, place, ": there is no host ", name.dump());
   }

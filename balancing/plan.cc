@@ -27,7 +27,12 @@ constexpr int64_t kChunksPerPartition = 8;
 // Seconds per action on a CPU: half of a cell's (docs/results/machinery.md).
 constexpr double kOverhead = 10e-6;
 
-bool is_positive(double number) { return std::isfinite(number) && number > 0; }
+// Throws unless `value` is finite and not negative. `what`: "latency must be a
+// number of seconds".
+void check_amount(const char* what, double value) {
+  TORCH_CHECK_VALUE(std::isfinite(value) && value >= 0, "plan: ", what,
+                    " >= 0, but is ", value);
+}
 
 // Checks the options that belong to PlanSchedule::kNamed.
 void check_choices(std::size_t devices, const PlanOptions& options) {
@@ -35,10 +40,8 @@ void check_choices(std::size_t devices, const PlanOptions& options) {
   TORCH_CHECK_VALUE(options.links().empty() || options.links().size() == pairs,
                     "plan: ", devices, " devices have ", pairs,
                     " links, but there are ", options.links().size());
-  const double overhead = options.overhead().value_or(0);
-  TORCH_CHECK_VALUE(std::isfinite(overhead) && overhead >= 0,
-                    "plan: overhead must be a number of seconds >= 0, but is ",
-                    overhead);
+  check_amount("overhead must be a number of seconds",
+               options.overhead().value_or(0));
   for (const PlanLink& link : options.links()) {
     TORCH_CHECK_VALUE(
         std::isfinite(link.latency) && link.latency >= 0 && link.bandwidth > 0,
@@ -78,9 +81,10 @@ void check(int64_t rows, const std::vector<PlanDevice>& devices,
                     "plan: a mini-batch must have at least 1 row, but it has ",
                     rows);
   for (std::size_t j = 0; j < devices.size(); ++j) {
-    TORCH_CHECK_VALUE(is_positive(devices[j].speed()),
-                      "plan: the speed of device ", j, " is ",
-                      devices[j].speed(), ", but must be above 0");
+    const double speed = devices[j].speed();
+    TORCH_CHECK_VALUE(std::isfinite(speed) && speed > 0,
+                      "plan: the speed of device ", j, " is ", speed,
+                      ", but must be above 0");
     TORCH_CHECK_VALUE(devices[j].memory_bytes() >= 0, "plan: device ", j,
                       " has ", devices[j].memory_bytes(),
                       " bytes of memory, but must have at least 0");
@@ -94,13 +98,8 @@ void check(int64_t rows, const std::vector<PlanDevice>& devices,
   }
   TORCH_CHECK_VALUE(!options.checkpoints().empty(),
                     "plan: there must be at least 1 checkpoint mode");
-  TORCH_CHECK_VALUE(
-      std::isfinite(options.param_scale()) && options.param_scale() >= 0,
-      "plan: param_scale must be a number >= 0, but is ",
-      options.param_scale());
-  TORCH_CHECK_VALUE(std::isfinite(options.latency()) && options.latency() >= 0,
-                    "plan: latency must be a number of seconds >= 0, but is ",
-                    options.latency());
+  check_amount("param_scale must be a number", options.param_scale());
+  check_amount("latency must be a number of seconds", options.latency());
   TORCH_CHECK_VALUE(options.bandwidth() > 0,
                     "plan: bandwidth must be above 0, but is ",
                     options.bandwidth());

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_set>
-#include <utility>
 
 namespace gpipe::balancing {
 namespace {

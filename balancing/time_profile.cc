@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "balancing/layer_run.h"
@@ -81,16 +82,7 @@ struct SweepMode {
   bool split = false;  // whether backwards are in two parts
 };
 
-void run_backward(LayerRun& run, bool split, ProfileSums& sums) {
-  if (split) {
-    run.backward_input();
-    run.backward_weight(sums);
-  } else {
-    run.backward(sums);
-  }
-}
-
-void run_backwards(std::vector<LayerRun>& runs, bool split, ProfileSums& sums) {
+void run_backwards(std::span<LayerRun> runs, bool split, ProfileSums& sums) {
   for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
     split ? run->backward_input() : run->backward(sums);
   }
@@ -115,7 +107,8 @@ void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
     visit_layer(k, [&](torch::nn::AnyModule& layer) {
       const Visit visit(*layer.ptr(), device);
       runs.emplace_back(layer, boundary, tracker, device);
-      if (!mode.backwards_last) run_backward(runs.back(), mode.split, sums);
+      if (!mode.backwards_last)
+        run_backwards({&runs.back(), 1}, mode.split, sums);
     });
   }
   if (mode.backwards_last) run_backwards(runs, mode.split, sums);

@@ -145,9 +145,7 @@ class Refining {
   }
 
   bool try_balance(const Balance& balance, Balance& at, double& at_score) {
-    for (int64_t length : balance) {
-      if (length < 1) return false;
-    }
+    if (std::ranges::min(balance) < 1) return false;
     if (scores_.count(balance) == 0 && calls_left_ == 0) return false;
     const auto known = std::ssize(scores_);
     const double other = score(balance);

@@ -1,7 +1,6 @@
 #include "balancing/planner/candidate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 #include <set>

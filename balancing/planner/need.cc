@@ -1,6 +1,5 @@
 // least_memory(): what a problem that does not fit would need.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <utility>

@@ -20,10 +20,8 @@ void add_moment(std::vector<Held>& moments, const Held& moment) {
   for (const Held& each : moments) {
     if (covers(each, moment)) return;
   }
-  moments.erase(
-      std::remove_if(moments.begin(), moments.end(),
-                     [&](const Held& each) { return covers(moment, each); }),
-      moments.end());
+  std::erase_if(moments,
+                [&](const Held& each) { return covers(moment, each); });
   moments.push_back(moment);
 }
 

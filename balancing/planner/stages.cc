@@ -46,18 +46,10 @@ std::vector<Blocks> blocks_of(const Problem& problem) {
   return blocks;
 }
 
-double Blocks::saved_of(int64_t first, int64_t layer) const {
+double Blocks::sum(const std::vector<Entry>& entries, int64_t first) {
   double bytes = 0;
-  for (const Saver& saver : savers_[layer]) {
-    if (saver.before < first) bytes += saver.bytes;
-  }
-  return bytes;
-}
-
-double Blocks::skips_into(int64_t first, int64_t layer) const {
-  double bytes = 0;
-  for (const Skip& skip : skips_into_[layer]) {
-    if (skip.stashed_by < first) bytes += skip.bytes;
+  for (const Entry& each : entries) {
+    if (each.from < first) bytes += each.bytes;
   }
   return bytes;
 }

@@ -34,28 +34,30 @@ class Blocks {
 
   // Return what `layer` adds to GrowingBlock::saved() and incoming() of a block
   // that begins at `first`, when the block is extended to it.
-  double saved_of(int64_t first, int64_t layer) const;
-  double skips_into(int64_t first, int64_t layer) const;
+  double saved_of(int64_t first, int64_t layer) const {
+    return sum(savers_[layer], first);
+  }
+  double skips_into(int64_t first, int64_t layer) const {
+    return sum(skips_into_[layer], first);
+  }
 
  private:
-  // One saver of a saved tensor. The tensor counts for it in blocks that do not
-  // have the saver before it.
-  struct Saver {
-    int64_t before = -1;
+  // Bytes that count in blocks that begin after layer `from`: of a saved
+  // tensor, after the saver before this one; of a skip, after the layer that
+  // stashes.
+  struct Entry {
+    int64_t from = -1;
     double bytes = 0;
   };
-  struct Skip {
-    int64_t stashed_by = 0;
-    double bytes = 0;
-  };
+  static double sum(const std::vector<Entry>& entries, int64_t first);
 
   const Workload& workload_;
   // Prefix sums. The seconds are by kind of computation.
   std::array<std::vector<double>, gpipe::internal::kActionCosts.size()>
       seconds_;
   std::vector<double> resident_;
-  std::vector<std::vector<Saver>> savers_;     // by layer
-  std::vector<std::vector<Skip>> skips_into_;  // by the layer that pops
+  std::vector<std::vector<Entry>> savers_;      // by layer
+  std::vector<std::vector<Entry>> skips_into_;  // by the layer that pops
 };
 
 // Returns the blocks of each workload of `problem`, which must outlive them.

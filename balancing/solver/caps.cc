@@ -33,15 +33,11 @@ Probe probe(const Cap& cap, const Caps& others, int64_t partitions) {
   for (int64_t k = 0; k < partitions && at < end; ++k) {
     const Cut start = at;
     at = reach(cap, start);
-    if (!others.empty()) {
-      const Cut others_at = detail::reach(others, start);
-      if (others_at <= at) {
-        // A larger limit would not have extended this block.
-        at = others_at;
-      } else {
-        result.next = std::min(result.next, sums[at + 1] - sums[start]);
-      }
-    } else if (at < end) {
+    const Cut most = std::min(end, detail::reach(others, start));
+    if (most <= at) {
+      // A larger limit would not have extended this block.
+      at = most;
+    } else {
       result.next = std::min(result.next, sums[at + 1] - sums[start]);
     }
     result.largest = std::max(result.largest, sums[at] - sums[start]);

@@ -2,6 +2,7 @@
 // LibTorch.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 

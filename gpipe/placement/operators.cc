@@ -45,11 +45,9 @@ bool takes_any_devices(const std::string& name) {
       "aten::_has_compatible_shallow_copy_type",
       "aten::_has_same_storage_numel",
   };
-  const auto begins = [&](const char* prefix) {
-    return name.rfind(prefix, 0) == 0;
-  };
-  return begins("aten::_foreach_") || begins("aten::_fused_") ||
-         begins("aten::_amp_foreach_") || names->count(name) > 0;
+  return name.starts_with("aten::_foreach_") ||
+         name.starts_with("aten::_fused_") ||
+         name.starts_with("aten::_amp_foreach_") || names->contains(name);
 }
 
 // Returns whether LibTorch needs the argument on the CPU, wherever the others

@@ -78,9 +78,7 @@ struct Registry {
 
   // Adds an entry and erases those of destroyed modules.
   void add(const Module& module, PlacePtr place) {
-    for (auto each = entries.begin(); each != entries.end();) {
-      each = each->second.is_over() ? entries.erase(each) : std::next(each);
-    }
+    std::erase_if(entries, [](auto& each) { return each.second.is_over(); });
     entries.insert_or_assign(&module, Entry(module, std::move(place)));
   }
 

@@ -10,12 +10,8 @@
 namespace gpipe {
 namespace {
 
-std::string count(std::size_t number, const std::string& what) {
-  const bool hissing = what.back() == 'h';  // micro-batches
-  return std::to_string(number) + " " + what +
-         (number == 1 ? ""
-          : hissing   ? "es"
-                      : "s");
+std::string count(std::size_t number, const char* one, const char* more) {
+  return std::to_string(number) + " " + (number == 1 ? one : more);
 }
 
 std::string at(const std::vector<Action>& rank, std::size_t k) {
@@ -27,16 +23,18 @@ std::string at(const std::vector<Action>& rank, std::size_t k) {
 
 std::string describe_difference(const Schedule& a, const std::string& name_a,
                                 const Schedule& b, const std::string& name_b) {
-  const auto unequal = [&](std::size_t in_a, std::size_t in_b,
-                           const std::string& what) {
-    return name_a + " has " + count(in_a, what) + " and " + name_b + " has " +
-           count(in_b, what);
+  const auto unequal = [&](std::size_t in_a, std::size_t in_b, const char* one,
+                           const char* more) {
+    return name_a + " has " + count(in_a, one, more) + " and " + name_b +
+           " has " + count(in_b, one, more);
   };
   if (a.ranks.size() != b.ranks.size()) {
-    return unequal(a.ranks.size(), b.ranks.size(), "rank");
+    return unequal(a.ranks.size(), b.ranks.size(), "rank", "ranks");
   }
   const int in_a = num_microbatches(a), in_b = num_microbatches(b);
-  if (in_a != in_b) return unequal(in_a, in_b, "micro-batch");
+  if (in_a != in_b) {
+    return unequal(in_a, in_b, "micro-batch", "micro-batches");
+  }
   for (std::size_t r = 0; r < a.ranks.size(); ++r) {
     const auto &of_a = a.ranks[r], &of_b = b.ranks[r];
     for (std::size_t k = 0; k < std::max(of_a.size(), of_b.size()); ++k) {

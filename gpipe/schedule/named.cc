@@ -1,7 +1,5 @@
 #include "gpipe/schedule/named.h"
 
-#include <algorithm>
-
 #include "gpipe/schedule/controllable_memory.h"
 #include "gpipe/schedule/dual_pipe_v.h"
 #include "gpipe/schedule/fill_drain.h"
@@ -81,8 +79,7 @@ std::vector<std::string> schedule_names() {
 
 std::vector<std::string> training_schedule_names() {
   std::vector<std::string> names = schedule_names();
-  names.erase(std::remove(names.begin(), names.end(), "forward-only"),
-              names.end());
+  std::erase(names, "forward-only");
   return names;
 }
 

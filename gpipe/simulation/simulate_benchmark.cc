@@ -19,14 +19,19 @@
 namespace {
 
 using gpipe::Costs;
-using gpipe::one_forward_one_backward;
 using gpipe::Schedule;
 
-Costs costs_of(int stages) {
+// Returns 1F1B for the stages and micro-batches of a benchmark.
+Schedule in_turn(const benchmark::State& state) {
+  return gpipe::one_forward_one_backward(static_cast<int>(state.range(0)),
+                                         static_cast<int>(state.range(1)));
+}
+
+Costs costs_of(int64_t stages) {
   Costs costs;
-  for (int s = 0; s < stages; ++s) {
-    costs.forward.push_back(1 + 0.01 * (s % 7));
-    costs.backward.push_back(2 + 0.01 * (s % 5));
+  for (int64_t s = 0; s < stages; ++s) {
+    costs.forward.push_back(1 + 0.01 * static_cast<double>(s % 7));
+    costs.backward.push_back(2 + 0.01 * static_cast<double>(s % 5));
     costs.recompute.push_back(1);
   }
   return costs;
@@ -54,35 +59,28 @@ void BM_Simulate_FillDrain(benchmark::State& state) {
 }
 
 void BM_Simulate_InTurn(benchmark::State& state) {
-  const int stages = static_cast<int>(state.range(0));
-  simulate_all(
-      state, one_forward_one_backward(stages, static_cast<int>(state.range(1))),
-      costs_of(stages));
+  simulate_all(state, in_turn(state), costs_of(state.range(0)));
 }
 
 // Simulates a schedule with recomputes, links and memory.
 void BM_Simulate_InTurnWithEverything(benchmark::State& state) {
-  const int stages = static_cast<int>(state.range(0));
-  Costs costs = costs_of(stages);
+  const auto stages = static_cast<std::size_t>(state.range(0));
+  Costs costs = costs_of(state.range(0));
   costs.latency = 0.01;
   costs.bandwidth = 10;
   costs.boundary_bytes.assign(stages, 1);
   costs.resident_bytes.assign(stages, 100);
   costs.activation_bytes.assign(stages, 10);
   costs.input_bytes.assign(stages, 1);
-  simulate_all(
-      state,
-      gpipe::with_recompute(
-          one_forward_one_backward(stages, static_cast<int>(state.range(1))),
-          [](int) { return true; }),
-      costs);
+  simulate_all(state,
+               gpipe::with_recompute(in_turn(state), [](int) { return true; }),
+               costs);
 }
 
 void BM_CriticalPath(benchmark::State& state) {
-  const int stages = static_cast<int>(state.range(0));
-  const Schedule schedule =
-      one_forward_one_backward(stages, static_cast<int>(state.range(1)));
-  const gpipe::Timeline timeline = gpipe::simulate(schedule, costs_of(stages));
+  const Schedule schedule = in_turn(state);
+  const gpipe::Timeline timeline =
+      gpipe::simulate(schedule, costs_of(state.range(0)));
   for (auto _ : state) {
     benchmark::DoNotOptimize(gpipe::critical_path(timeline));
   }
@@ -91,14 +89,13 @@ void BM_CriticalPath(benchmark::State& state) {
 
 // improve_first() runs a simulation for each stage.
 void BM_ImproveFirst(benchmark::State& state) {
-  const int stages = static_cast<int>(state.range(0));
-  const Schedule schedule =
-      one_forward_one_backward(stages, static_cast<int>(state.range(1)));
-  const Costs costs = costs_of(stages);
+  const Schedule schedule = in_turn(state);
+  const Costs costs = costs_of(state.range(0));
   for (auto _ : state) {
     benchmark::DoNotOptimize(gpipe::improve_first(schedule, costs));
   }
-  state.SetItemsProcessed(state.iterations() * size_of(schedule) * stages);
+  state.SetItemsProcessed(state.iterations() * size_of(schedule) *
+                          state.range(0));
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
@@ -113,10 +110,8 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
 // The largest size: 1,024 ranks with 4,096 micro-batches, 8.4 * 10^6 actions.
 // `bytes_per_action`: of the process at its peak, with the schedule.
 void BM_Simulate_Scale(benchmark::State& state) {
-  const int ranks = static_cast<int>(state.range(0));
-  const Schedule schedule =
-      one_forward_one_backward(ranks, static_cast<int>(state.range(1)));
-  simulate_all(state, schedule, costs_of(ranks));
+  const Schedule schedule = in_turn(state);
+  simulate_all(state, schedule, costs_of(state.range(0)));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   state.counters["bytes_per_action"] = 1024.0 *

@@ -114,7 +114,8 @@ class Candidates {
   int add_listed(int most) {
     using Recompute = ListRule::Recompute;
     std::vector<Recompute> recomputes = {Recompute::kNever};
-    if (problem_.may_recompute && is_limited() && !problem_.may_offload) {
+    if (problem_.may_recompute && problem_.is_limited &&
+        !problem_.may_offload) {
       recomputes.push_back(Recompute::kIfFull);
       recomputes.push_back(Recompute::kAlways);
     }
@@ -168,12 +169,6 @@ class Candidates {
   }
 
  private:
-  bool is_limited() const {
-    return std::ranges::any_of(problem_.limit, [](double bytes) {
-      return bytes < std::numeric_limits<double>::infinity();
-    });
-  }
-
   void add(const Schedule& schedule, const std::string& name) {
     if (has_kind(schedule, ActionKind::kBackwardWeight)) {
       if (problem_.may_split) add_recomputed(schedule, name);

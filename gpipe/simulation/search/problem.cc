@@ -89,7 +89,7 @@ Problem::Problem(const std::vector<int>& rank_of_stage, int microbatches,
   may_split = options.split_backward && parts;
   may_recompute = options.recompute && !costs.recompute.empty();
   limit = limits(options.memory_bytes, ranks);
-  const bool is_limited = *std::ranges::min_element(limit) < kInfinite;
+  is_limited = *std::ranges::min_element(limit) < kInfinite;
   may_offload = options.offload && is_limited && costs.host_bandwidth > 0 &&
                 !costs.activation_bytes.empty();
 

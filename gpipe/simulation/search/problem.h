@@ -35,6 +35,7 @@ struct Problem {
   Costs costs;                              // always with `backward`
   Durations durations;
   std::size_t links = 0;
+  bool is_limited = false;     // whether a rank has a memory limit
   bool may_split = false;      // whether I and W may replace B
   bool may_recompute = false;  // whether there may be an R
   bool may_offload = false;    // whether there may be an O and an L
