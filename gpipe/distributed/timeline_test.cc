@@ -137,7 +137,7 @@ void check_whole(const Timeline& timeline, int ranks, double error) {
   check(timeline.transfers.size() == static_cast<std::size_t>(4 * (ranks - 1)),
         "a copy comes twice");
   for (const IdleParts& each : idle_parts(timeline)) {
-    check(each.elsewhere == 0, "other processes are in the timeline, too");
+    check(each.remote == 0, "other processes are in the timeline, too");
   }
 }
 

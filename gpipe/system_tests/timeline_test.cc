@@ -105,7 +105,7 @@ TEST(Timeline, TheCausesOfIdleTimeAddUpToIt) {
       EXPECT_GT(timeline.idle[r], 0) << name;
       EXPECT_NEAR(parts[r].total(), timeline.idle[r], 1e-9 * timeline.idle[r])
           << name << ", rank " << r;
-      EXPECT_EQ(parts[r].elsewhere, 0);
+      EXPECT_EQ(parts[r].remote, 0);
     }
   }
 }
