@@ -89,7 +89,7 @@ TEST(TraceTest, OneRankOfSeveralProcessesHasItsOwnNumber) {
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64}};
   const std::string text = timeline_summary(timeline);
   EXPECT_THAT(text, HasSubstr("timeline: 4 s, 1 rank, bubble 75.0 %\n"));
-  EXPECT_THAT(text, HasSubstr("other processes"));
+  EXPECT_THAT(text, HasSubstr("remote ranks"));
   EXPECT_THAT(text, HasSubstr("rank 1  "));
   EXPECT_THAT(text, HasSubstr("rank 0 to 1       1   64 B   1 s\n"));
 }
