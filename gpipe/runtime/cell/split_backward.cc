@@ -120,7 +120,7 @@ struct SplitBackward::Graph {
 
   edge_list output_edges, input_edges, inner;
   Leaves leaves;
-  std::vector<Product> products = {};
+  std::vector<Product> products;
   std::vector<at::Tensor> inner_grads;
   // Gradients of leaves from the input part.
   std::vector<std::pair<std::size_t, at::Tensor>> early;
@@ -233,8 +233,13 @@ void SplitBackward::Graph::set_products_aside(const std::vector<NodePtr>& above,
 
 SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges,
                              edge_list inner, Leaves leaves)
-    : graph_(new Graph{std::move(output_edges), std::move(input_edges),
-                       std::move(inner), std::move(leaves)}) {}
+    : graph_(new Graph{std::move(output_edges),
+                       std::move(input_edges),
+                       std::move(inner),
+                       std::move(leaves),
+                       {},
+                       {},
+                       {}}) {}
 
 SplitBackward::~SplitBackward() = default;
 SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
