@@ -164,8 +164,11 @@ void PeerLink::fill_record() {
     }
     if (outgoing_.empty()) return;
     Transfer& transfer = *outgoing_.front().transfer;
-    const bool is_long = transfer.bytes_ >= kShareFrom;
-    if (!(is_long && socket_->shared() ? put_shared() : put_data())) return;
+    if (transfer.bytes_ < kShareFrom || !socket_->shared()) {
+      put_data();
+    } else if (!put_shared()) {
+      return;
+    }
     if (transfer.done_ < transfer.bytes_) continue;
     // The rest is a copy in the record, or in the shared memory.
     finish(transfer, Transfer::State::kDone);
@@ -173,8 +176,7 @@ void PeerLink::fill_record() {
   }
 }
 
-// Return whether more may follow in this record.
-bool PeerLink::put_data() {
+void PeerLink::put_data() {
   const Outgoing& next = outgoing_.front();
   Transfer& transfer = *next.transfer;
   const std::size_t bytes =
@@ -186,9 +188,9 @@ bool PeerLink::put_data() {
   }
   record_size_ += bytes;
   transfer.done_ += bytes;
-  return true;
 }
 
+// Returns whether more may follow in this record.
 bool PeerLink::put_shared() {
   const Outgoing& next = outgoing_.front();
   Transfer& transfer = *next.transfer;

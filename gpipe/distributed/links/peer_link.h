@@ -126,7 +126,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void flush(std::size_t limit);
   void fill_record();
   void put(const Frame& frame);
-  bool put_data();
+  void put_data();
   bool put_shared();
   bool read_some();
   bool read_header();

@@ -22,12 +22,8 @@ constexpr int kTag = 1;
 // than expected breaks the connection.
 constexpr int64_t kBytes = 4096;
 // The most heartbeats sent to a rank that does not answer. A rank that stands
-// still receives nothing, and its sends are kept until it does.
+// still receives nothing, and what is sent to it is kept.
 constexpr int kUnanswered = 16;
-// How many sends are kept besides one for each rank, whose leaving is passed
-// on. Older ones are complete, since no more messages can be pending than the
-// heartbeats above, a failure and the notes of leaving.
-constexpr std::size_t kSendsKept = 2 * kUnanswered;
 constexpr int kBeatsPerTimeout = 8;
 constexpr auto kShortestBeat = std::chrono::milliseconds(1);
 constexpr auto kLongestBeat = std::chrono::milliseconds(500);
@@ -173,13 +169,9 @@ void FailureDetector::find_frozen(Clock::time_point now, bool was_here) {
 
 void FailureDetector::send(Peer& peer, const at::Tensor& message) {
   if (is_done(peer)) return;
-  std::lock_guard<std::mutex> lock(peer.mutex);
   try {
     std::vector<at::Tensor> tensors{message};
-    peer.sends.emplace_back(message, group_->send(tensors, peer.rank, kTag));
-    if (peer.sends.size() > kSendsKept + has_left_.size()) {
-      peer.sends.pop_front();
-    }
+    group_->send(tensors, peer.rank, kTag);  // keeps the message until it left
   } catch (const std::exception&) {
     // The listener reports the broken connection.
   }

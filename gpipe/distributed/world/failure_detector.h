@@ -7,13 +7,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world/error.h"
@@ -32,7 +30,8 @@ class FailureDetector {
  public:
   // Starts the threads: one for each peer, and one that sends heartbeats.
   //
-  // `group`: a c10d group of all ranks that nothing else uses.
+  // `group`: a c10d group of all ranks that nothing else uses. It keeps what is
+  // sent until that has left.
   // `timeout`: a peer that sends nothing for this long is reported as frozen.
   // `on_failure`: called for each failure that is received or noticed, on a
   // thread of the failure detector. It must call nothing of this class but
@@ -81,8 +80,6 @@ class FailureDetector {
     std::mutex mutex;
     c10::intrusive_ptr<c10d::Work> receive;  // the posted receive
     bool closing = false;                    // post no new receive
-    // The last sends with their messages; some may not be complete.
-    std::deque<std::pair<at::Tensor, c10::intrusive_ptr<c10d::Work>>> sends;
     std::thread listener;
   };
 

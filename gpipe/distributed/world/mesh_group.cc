@@ -38,13 +38,6 @@ class MeshWork final : public c10d::Work {
   const std::shared_ptr<Transfer> transfer_;
 };
 
-const at::Tensor& checked(const std::vector<at::Tensor>& tensors) {
-  TORCH_CHECK_VALUE(
-      tensors.size() == 1 && tensors[0].is_cpu() && tensors[0].is_contiguous(),
-      "a message is one contiguous tensor on the CPU");
-  return tensors[0];
-}
-
 }  // namespace
 
 MeshGroup::MeshGroup(MeshOptions options)
@@ -56,23 +49,33 @@ MeshGroup::~MeshGroup() = default;
 
 c10::intrusive_ptr<c10d::Work> MeshGroup::send(std::vector<at::Tensor>& tensors,
                                                int to, int tag) {
-  const at::Tensor bytes = checked(tensors);
-  return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
-    return c10::make_intrusive<MeshWork>(
-        rank_, c10d::OpType::SEND,
-        mesh_->link(to).send(tag, bytes.const_data_ptr(), bytes.nbytes(),
-                             std::make_shared<at::Tensor>(bytes)));
-  });
+  return start(c10d::OpType::SEND, tensors,
+               [&](const at::Tensor& bytes, std::shared_ptr<const void> owner) {
+                 return mesh_->link(to).send(tag, bytes.const_data_ptr(),
+                                             bytes.nbytes(), std::move(owner));
+               });
 }
 
 c10::intrusive_ptr<c10d::Work> MeshGroup::recv(std::vector<at::Tensor>& tensors,
                                                int from, int tag) {
-  const at::Tensor bytes = checked(tensors);
+  return start(c10d::OpType::RECV, tensors,
+               [&](const at::Tensor& bytes, std::shared_ptr<const void> owner) {
+                 return mesh_->link(from).receive(tag, bytes.mutable_data_ptr(),
+                                                  bytes.nbytes(),
+                                                  std::move(owner));
+               });
+}
+
+template <typename Begin>
+c10::intrusive_ptr<c10d::Work> MeshGroup::start(
+    c10d::OpType type, const std::vector<at::Tensor>& tensors, Begin begin) {
+  TORCH_CHECK_VALUE(
+      tensors.size() == 1 && tensors[0].is_cpu() && tensors[0].is_contiguous(),
+      "a message is one contiguous tensor on the CPU");
+  const at::Tensor& bytes = tensors[0];
   return with_c10_errors([&]() -> c10::intrusive_ptr<c10d::Work> {
     return c10::make_intrusive<MeshWork>(
-        rank_, c10d::OpType::RECV,
-        mesh_->link(from).receive(tag, bytes.mutable_data_ptr(), bytes.nbytes(),
-                                  std::make_shared<at::Tensor>(bytes)));
+        rank_, type, begin(bytes, std::make_shared<at::Tensor>(bytes)));
   });
 }
 

@@ -41,6 +41,13 @@ class MeshGroup final : public c10d::Backend {
   void stop_connecting() { mesh_->stop_connecting(); }
 
  private:
+  // Returns the work of the transfer that `begin` starts with the bytes of
+  // `tensors` and with what keeps them alive.
+  template <typename Begin>
+  c10::intrusive_ptr<c10d::Work> start(c10d::OpType type,
+                                       const std::vector<at::Tensor>& tensors,
+                                       Begin begin);
+
   const std::unique_ptr<Mesh> mesh_;
 };
 

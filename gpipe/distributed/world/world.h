@@ -36,9 +36,10 @@ class PeerLink;
 // A rank is connected with those ranks with which it exchanges something.
 //
 // Thread-safe. Has one sleeping thread for each of up to four ranks with which
-// it exchanges heartbeats, one that sends them, and few for the connections.
-// With a secret or a certificate, a rank listens on one port until all ranks
-// with larger numbers have connected, and on no other port after connect().
+// it exchanges heartbeats, one that sends them, and few for the connections. A
+// rank listens on one port until all ranks with larger numbers have connected.
+// After connect() no other port is open but, without a secret and certificates,
+// that of the store on rank 0.
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most

@@ -45,6 +45,14 @@ TEST(WorldOptionsTest, ReadsTheSecretAndTheNamesOfCertificates) {
   EXPECT_EQ(options.tls.authority, "a.pem");
 }
 
+TEST(WorldOptionsTest, SharesMemoryUnlessTheEnvironmentForbidsIt) {
+  unsetenv("GPIPE_SECRET_FILE");
+  EXPECT_TRUE(WorldOptions::from_environment().shares_memory);
+  setenv("GPIPE_SHARED_MEMORY", "0", 1);
+  EXPECT_FALSE(WorldOptions::from_environment().shares_memory);
+  unsetenv("GPIPE_SHARED_MEMORY");
+}
+
 TEST(WorldOptionsTest, ASecretThatCannotBeReadIsAnErrorAndNotNone) {
   setenv("GPIPE_SECRET_FILE", "/missing/secret", 1);
   EXPECT_THAT(error_of_environment(),
