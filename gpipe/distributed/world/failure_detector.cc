@@ -104,7 +104,8 @@ void FailureDetector::listen(Peer& peer) {
     std::lock_guard<std::mutex> lock(mutex_);
     ending = ending_;
   }
-  if (!closed.empty() && !ending) {
+  // A rank that has left closes its connections.
+  if (!closed.empty() && !ending && !has_left_[peer.rank]) {
     on_failure_({Fault::kDied, peer.rank, rank_, "", closed});
   }
   changed_.notify_all();
@@ -122,13 +123,19 @@ bool FailureDetector::handle(const std::string& message, int from) {
     case Note::kGoodbye: {
       const auto who = take<int32_t>(message, at);
       if (who < 0 || who >= static_cast<int>(has_left_.size())) return false;
-      if (!has_left_[who].exchange(true)) {
-        send_to_peers(goodbye_of(who), /*except=*/from);
-      }
+      if (!set_has_left(who)) send_to_peers(goodbye_of(who), /*except=*/from);
       return who == from;
     }
   }
   return false;
+}
+
+bool FailureDetector::set_has_left(int rank) {
+  const bool before = has_left_[rank].exchange(true);
+  // With the mutex, so that leave() is not just before its wait.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
+  return before;
 }
 
 void FailureDetector::beat() {
@@ -167,14 +174,18 @@ void FailureDetector::find_frozen(Clock::time_point now, bool was_here) {
   }
 }
 
-void FailureDetector::send(Peer& peer, const at::Tensor& message) {
-  if (is_done(peer)) return;
+c10::intrusive_ptr<c10d::Work> FailureDetector::post(
+    Peer& peer, const at::Tensor& message) {
   try {
     std::vector<at::Tensor> tensors{message};
-    group_->send(tensors, peer.rank, kTag);  // keeps the message until it left
+    return group_->send(tensors, peer.rank, kTag);
   } catch (const std::exception&) {
-    // The listener reports the broken connection.
+    return nullptr;  // the listener reports the broken connection
   }
+}
+
+void FailureDetector::send(Peer& peer, const at::Tensor& message) {
+  if (!is_done(peer)) post(peer, message);
 }
 
 void FailureDetector::send_to_peers(const at::Tensor& message, int except) {
@@ -188,13 +199,30 @@ void FailureDetector::announce(const RankFailure& failure) {
 }
 
 void FailureDetector::leave(std::chrono::milliseconds patience) {
-  has_left_[rank_] = true;  // others need not tell this rank
-  send_to_peers(goodbye_of(rank_));
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, patience, [this] {
-    return std::all_of(peers_.begin(), peers_.end(),
-                       [&](const auto& peer) { return is_done(*peer); });
-  });
+  const auto deadline = Clock::now() + patience;
+  set_has_left(rank_);  // others need not tell this rank
+  std::vector<c10::intrusive_ptr<c10d::Work>> goodbyes;
+  for (const auto& peer : peers_) {
+    // Also to those that have said that they leave: they wait for it.
+    goodbyes.push_back(post(*peer, goodbye_of(rank_)));
+  }
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_until(lock, deadline, [this] {
+      return std::all_of(peers_.begin(), peers_.end(),
+                         [&](const auto& peer) { return is_done(*peer); });
+    });
+  }
+  // What has not left when the connections are closed never arrives.
+  for (const auto& work : goodbyes) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - Clock::now());
+    try {
+      if (work) work->wait(std::max(left, std::chrono::milliseconds(1)));
+    } catch (const std::exception&) {
+      // The other end has closed the connection, or is frozen.
+    }
+  }
 }
 
 FailureDetector::~FailureDetector() {

@@ -45,7 +45,7 @@ class FailureDetector {
       std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
   // Tells the others that this rank leaves. Blocks until its peers have left,
-  // too, at most for `patience`.
+  // too, and what it told them is sent, at most for `patience`.
   void leave(std::chrono::milliseconds patience);
 
   ~FailureDetector();
@@ -93,6 +93,11 @@ class FailureDetector {
   // Reports peers that have been silent for too long. `was_here`: this process
   // was not stopped itself.
   void find_frozen(Clock::time_point now, bool was_here);
+  // Returns whether it was set before.
+  bool set_has_left(int rank);
+  // Returns null if the connection is broken.
+  c10::intrusive_ptr<c10d::Work> post(Peer& peer, const at::Tensor& message);
+  // Sends it unless the peer has left.
   void send(Peer& peer, const at::Tensor& message);
   void send_to_peers(const at::Tensor& message, int except = -1);
 

@@ -1,13 +1,25 @@
 #include "gpipe/distributed/world/failure_detector.h"
 
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <future>
 #include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
 
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world/rendezvous.h"
@@ -71,6 +83,115 @@ TEST(FailureDetector, APauseOfAnyNumberOfBeatsIsNoHarm) {
   }
   EXPECT_EQ(results[0].out, "word of rank 1\n");
   EXPECT_EQ(results[1].out, "stands still\nword of rank 0\n");
+}
+
+// Messages between ranks that are threads of this process. Those from one rank
+// to another can be held back.
+struct Mail {
+  using Way = std::pair<int, int>;  // from, to
+
+  void hold_back(Way way, bool held) {
+    std::lock_guard<std::mutex> lock(mutex);
+    is_held[way] = held;
+    changed.notify_all();
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<Way, std::deque<at::Tensor>> sent;
+  std::map<Way, bool> is_held;
+};
+
+class Sent final : public c10d::Work {
+ public:
+  bool wait(milliseconds) override { return true; }
+};
+
+class Receive final : public c10d::Work {
+ public:
+  Receive(std::shared_ptr<Mail> mail, Mail::Way way, at::Tensor message)
+      : mail_(std::move(mail)), way_(way), message_(std::move(message)) {}
+
+  bool wait(milliseconds) override {
+    std::unique_lock<std::mutex> lock(mail_->mutex);
+    auto& sent = mail_->sent[way_];
+    mail_->changed.wait(lock, [&] {
+      return is_aborted_ || (!sent.empty() && !mail_->is_held[way_]);
+    });
+    if (is_aborted_) return false;
+    message_.copy_(sent.front());
+    sent.pop_front();
+    return true;
+  }
+
+  void abort() override {
+    std::lock_guard<std::mutex> lock(mail_->mutex);
+    is_aborted_ = true;
+    mail_->changed.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<Mail> mail_;
+  const Mail::Way way_;
+  at::Tensor message_;
+  bool is_aborted_ = false;
+};
+
+class MailGroup final : public c10d::Backend {
+ public:
+  MailGroup(std::shared_ptr<Mail> mail, int rank, int size)
+      : c10d::Backend(rank, size), mail_(std::move(mail)) {}
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to,
+                                      int) override {
+    std::lock_guard<std::mutex> lock(mail_->mutex);
+    mail_->sent[{rank_, to}].push_back(tensors[0]);
+    mail_->changed.notify_all();
+    return c10::make_intrusive<Sent>();
+  }
+
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
+                                      int from, int) override {
+    return c10::make_intrusive<Receive>(mail_, Mail::Way{from, rank_},
+                                        tensors[0]);
+  }
+
+ private:
+  const std::shared_ptr<Mail> mail_;
+};
+
+// Nothing but the arrival of messages may end a wait: without one, this test
+// does not end.
+constexpr std::chrono::hours kNever{1};
+
+// Rank 1 leaves, and the other two learn it in another order: rank 0 from rank
+// 2, before rank 1's own word arrives.
+TEST(FailureDetector, RanksThatLeaveTogetherDoNotWaitForEachOther) {
+  const auto mail = std::make_shared<Mail>();
+  std::vector<std::unique_ptr<FailureDetector>> detectors;
+  for (int rank = 0; rank < 3; ++rank) {
+    detectors.push_back(std::make_unique<FailureDetector>(
+        c10::make_intrusive<MailGroup>(mail, rank, 3), rank, 3, kNever,
+        [](const RankFailure& failure) { ADD_FAILURE() << failure.what; }));
+  }
+  const auto leave = [&](int rank) {
+    return std::async(std::launch::async,
+                      [&, rank] { detectors[rank]->leave(kNever); });
+  };
+  const auto wait_until_known = [&](int rank, int at) {
+    while (!detectors[at]->has_left(rank)) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  mail->hold_back({1, 0}, true);
+  const auto first = leave(1);
+  wait_until_known(1, /*at=*/0);
+  const auto second = leave(0);
+  wait_until_known(0, /*at=*/2);
+  const auto third = leave(2);
+  second.wait();  // what rank 1 says is still held back
+  third.wait();
+  first.wait();
 }
 
 }  // namespace
