@@ -14,7 +14,7 @@ namespace {
 
 // Bytes 0 to 7; a change of the protocol changes the number. Then `from`, `to`,
 // `token`, `memory`, and the proof.
-constexpr char kMagic[9] = "gpipe-2\n";
+constexpr char kMagic[9] = "gpipe-3\n";
 constexpr std::size_t kFrom = 8, kTo = 12, kToken = 16, kMemory = 24,
                       kProof = 32;
 static_assert(kMemory + sizeof(SharedMemory::Place) == kProof);

@@ -189,15 +189,14 @@ void Mesh::run() {
     for (int k = 0; k < count; ++k) {
       auto* const link = static_cast<PeerLink*>(events[k].data.ptr);
       if (!link) return;
-      const bool is_writable = (events[k].events & EPOLLOUT) != 0;
-      if (link->on_events(is_writable)) {
+      if (link->on_events()) {
         busy.insert(link);
       } else {
         busy.erase(link);
       }
     }
     for (auto each = busy.begin(); each != busy.end();) {
-      each = (*each)->on_events(false) ? std::next(each) : busy.erase(each);
+      each = (*each)->on_events() ? std::next(each) : busy.erase(each);
     }
   }
 }

@@ -25,6 +25,7 @@
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/peer_link.h"
+#include "gpipe/distributed/links/shared_memory.h"
 #include "gpipe/distributed/links/socket.h"
 #include "gpipe/distributed/links/store_server.h"
 #include "gpipe/distributed/links/testing/refusal_log.h"
@@ -197,6 +198,54 @@ TEST(MeshTest, HeldFramesLeaveTogetherInTheirOrder) {
   EXPECT_EQ(got_second, second);
 }
 
+TEST(MeshTest, MoreReceivesThanTheSharedMemoryHasNoticesFor) {
+  constexpr std::size_t kCount = 3 * SharedMemory::kNotices;
+  Meshes all(2);
+  PeerLink &from = all.link(1, 0), &to = all.link(0, 1);
+  std::vector<std::size_t> sent(kCount), got(kCount);
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (std::size_t k = 0; k < kCount; ++k) {
+    sent[k] = k;
+    transfers.push_back(to.receive(0, &got[k], sizeof got[k], nullptr));
+  }
+  for (std::size_t k = 0; k < kCount; ++k) {
+    transfers.push_back(from.send(0, &sent[k], sizeof sent[k], nullptr));
+  }
+  for (const auto& each : transfers) EXPECT_TRUE(each->wait(seconds(20)));
+  EXPECT_EQ(got, sent);
+}
+
+// Sends before the receive is posted, at the same time, and after it: a sender
+// that waits for the notice is woken.
+TEST(MeshTest, SendersThatWaitAreToldOfAReceive) {
+  Meshes all(2);
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.emplace_back([&all, rank] {
+      PeerLink& link = all.link(rank, 1 - rank);
+      std::mt19937 random(rank);
+      const Bytes out = message(8192, rank, 0);
+      Bytes in(out.size());
+      for (int k = 0; k < 3000; ++k) {
+        const auto pause = [&] {
+          const auto end = Clock::now() + std::chrono::microseconds(
+                                              random() % 4 * (random() % 30));
+          while (Clock::now() < end) continue;
+        };
+        pause();
+        const auto send = link.send(rank, out.data(), out.size(), nullptr);
+        pause();
+        const auto receive =
+            link.receive(1 - rank, in.data(), in.size(), nullptr);
+        ASSERT_TRUE(receive->wait(seconds(20)));
+        ASSERT_TRUE(send->wait(seconds(20)));
+        ASSERT_EQ(in, message(out.size(), 1 - rank, 0));
+      }
+    });
+  }
+  for (auto& each : ranks) each.join();
+}
+
 // Connects to rank 0 of `all` as rank 1, sends a frame, and returns the error
 // of a receive on rank 0.
 std::string error_after_frame(Meshes& all, uint32_t kind, uint64_t bytes) {
@@ -230,7 +279,7 @@ TEST(MeshTest, FramesThatCannotBeAreErrors) {
   EXPECT_THAT(error(3, 10), HasSubstr("which has no such memory"));
   EXPECT_THAT(error(4, 1),
               HasSubstr("1 bytes of shared memory, of 0 that were there"));
-  EXPECT_THAT(error(5, 0), HasSubstr("a frame of kind 5"));
+  EXPECT_THAT(error(6, 0), HasSubstr("a frame of kind 6"));
   EXPECT_THAT(error(2, 11), HasSubstr("11 more bytes"));
 }
 

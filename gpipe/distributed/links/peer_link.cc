@@ -104,7 +104,7 @@ PeerLink::TransferPtr PeerLink::send(int tag, const void* data,
   auto transfer = start(true, const_cast<void*>(data), bytes, std::move(owner));
   waiting_[tag].push_back(transfer);
   match(tag);
-  flush(kInline);
+  advance();
   return transfer;
 }
 
@@ -125,7 +125,7 @@ void PeerLink::hold() {
 
 void PeerLink::release() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (--holds_ == 0) flush(kInline);
+  if (--holds_ == 0) advance();
 }
 
 void PeerLink::match(int tag) {
@@ -157,6 +157,10 @@ void PeerLink::put(const Frame& frame) {
 // Fills the record with whole frames.
 void PeerLink::fill_record() {
   while (record_size_ + sizeof(Frame) < kRecord) {
+    if (std::exchange(must_wake_, false)) {
+      put({Frame::kLook});
+      continue;
+    }
     if (!notices_.empty()) {
       put(notices_.front());
       notices_.pop_front();
@@ -164,7 +168,7 @@ void PeerLink::fill_record() {
     }
     if (outgoing_.empty()) return;
     Transfer& transfer = *outgoing_.front().transfer;
-    if (transfer.bytes_ < kShareFrom || !socket_->shared()) {
+    if (transfer.bytes_ < kShareFrom || !shared()) {
       put_data();
     } else if (!put_shared()) {
       return;
@@ -197,7 +201,7 @@ bool PeerLink::put_shared() {
   const std::size_t space = SharedMemory::kRing - (written_ - freed_);
   const std::size_t bytes = std::min({next.left(), space, kPiece});
   if (bytes == 0) return false;  // a frame of kTaken comes
-  socket_->shared()->write(written_, transfer.data_ + transfer.done_, bytes);
+  shared()->write(written_, transfer.data_ + transfer.done_, bytes);
   put({Frame::kShared, next.tag, bytes});
   written_ += bytes;
   transfer.done_ += bytes;
@@ -210,6 +214,7 @@ void PeerLink::flush(std::size_t limit) {
   if (holds_ > 0) return;
   std::size_t total = 0;
   try {
+    post_notices();
     while (socket_ && broken_.empty()) {
       if (record_size_ == 0) fill_record();
       if (record_size_ == 0) return arm(false);
@@ -229,6 +234,56 @@ void PeerLink::flush(std::size_t limit) {
   }
 }
 
+// Sends what can be sent. If something is left that needs a notice of the other
+// end, that will wake this one.
+void PeerLink::advance() {
+  if (holds_ > 0) return;
+  look();
+  flush(kInline);
+  SharedMemory* const memory = shared();
+  if (!memory) return;
+  while (is_stuck()) {
+    memory->request(true);
+    if (!look()) return;
+    flush(kInline);
+  }
+  memory->request(false);
+}
+
+bool PeerLink::is_stuck() const {
+  return broken_.empty() && (!waiting_.empty() || !outgoing_.empty());
+}
+
+// Handles the notices in the shared memory. Returns whether there was one.
+bool PeerLink::look() {
+  SharedMemory* const memory = shared();
+  bool is_any = false;
+  Frame notice;
+  while (memory && broken_.empty() && memory->take(notice)) {
+    is_any = true;
+    if (notice.kind == Frame::kReady || notice.kind == Frame::kTaken) {
+      handle(notice);
+    } else {
+      fail("a notice of kind " + std::to_string(notice.kind) + " from " +
+           peer());
+    }
+  }
+  return is_any;
+}
+
+// Puts the notices into the shared memory, as long as there is room. Then all
+// later ones go through the socket, in their order: the other end looks there
+// before it handles a frame.
+void PeerLink::post_notices() {
+  SharedMemory* const memory = shared();
+  while (memory && !is_box_full_ && !notices_.empty()) {
+    is_box_full_ = !memory->put(notices_.front());
+    if (is_box_full_) return;
+    notices_.pop_front();
+    if (memory->take_request()) must_wake_ = true;
+  }
+}
+
 void PeerLink::arm(bool for_write) {
   if (for_write == is_armed_) return;
   is_armed_ = for_write;
@@ -238,19 +293,19 @@ void PeerLink::arm(bool for_write) {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_->fd(), &event);
 }
 
-bool PeerLink::on_events(bool is_writable) {
+bool PeerLink::on_events() {
   std::size_t total = 0;
   while (true) {
     // Released between records, so that senders do not wait long.
     std::lock_guard<std::mutex> lock(mutex_);
     if (!broken_.empty()) return false;
-    if (is_writable || record_size_ > 0) flush(kInline);
     bool is_more = false;
     try {
-      is_more = broken_.empty() && read_some();
+      is_more = read_some();
     } catch (const LinkError& error) {
       fail(error.what());
     }
+    advance();
     if (!is_more) return false;
     total += kRecord;
     if (total >= kAtOnce) return true;

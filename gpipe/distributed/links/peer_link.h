@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "gpipe/distributed/links/frame.h"
 #include "gpipe/distributed/links/socket.h"
 
 namespace gpipe::internal {
@@ -56,7 +57,8 @@ class Transfer {
 // different tags do not wait for each other, and nothing is buffered.
 //
 // If the socket has shared memory (socket.h), the bytes of longer messages go
-// through that, and the socket carries only the frames that tell about them.
+// through that, and so do the notices that a receive is posted or that bytes
+// have been read. They wake the other end only if it waits for one.
 //
 // Transfers can be started before the connection is there. They go on when
 // attach() has given the link a socket.
@@ -89,7 +91,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void release();
 
   // Handles events of epoll. Returns whether more has arrived than was handled.
-  bool on_events(bool is_writable);
+  bool on_events();
 
   // Fails all transfers, now and later, with the text `reason`.
   void close(const std::string& reason);
@@ -98,16 +100,6 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   friend class Transfer;
   using TransferPtr = std::shared_ptr<Transfer>;
 
-  // The header of a frame. A frame of kReady says that a receive of `bytes` is
-  // posted. One of kData is followed by the next `bytes` of the message. With
-  // kShared these are in the shared memory, and kTaken says that `bytes` of
-  // there have been read.
-  struct Frame {
-    enum Kind : uint32_t { kReady = 1, kData = 2, kShared = 3, kTaken = 4 };
-    uint32_t kind = 0;
-    int32_t tag = 0;
-    uint64_t bytes = 0;
-  };
   struct Outgoing {
     int tag = 0;
     TransferPtr transfer;
@@ -124,13 +116,18 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
                     std::shared_ptr<const void> owner);
   void match(int tag);
   void flush(std::size_t limit);
+  void advance();
+  bool is_stuck() const;
+  bool look();
+  void post_notices();
   void fill_record();
   void put(const Frame& frame);
   void put_data();
   bool put_shared();
   bool read_some();
-  bool read_header();
-  bool read_data();
+  void read_header();
+  void read_data();
+  std::size_t take_bytes(void* to, std::size_t size);
   void handle(const Frame& frame);
   void begin_data(const Frame& frame);
   void read_shared(Transfer& transfer, std::size_t bytes);
@@ -141,6 +138,8 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void fail(const std::string& reason);
   void abort(Transfer& transfer);
 
+  // Returns null if there is none.
+  SharedMemory* shared() const { return socket_ ? socket_->shared() : nullptr; }
   // Returns the place of the other end for texts.
   std::string peer() const;
 
@@ -155,12 +154,17 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
 
   // To be sent: notices, messages whose receive is posted, others by tag.
   std::deque<Frame> notices_;
+  bool is_box_full_ = false;  // notices go through the socket from then on
+  bool must_wake_ = false;    // the other end waits for a notice that is there
   std::deque<Outgoing> outgoing_;
   std::map<int, std::deque<TransferPtr>> waiting_;
   std::map<int, std::deque<uint64_t>> ready_;  // sizes of posted receives there
   std::array<char, kRecord> record_;
   std::size_t record_size_ = 0;
 
+  // What has been read from the socket and not handled.
+  std::array<char, kRecord> arrived_;
+  std::size_t arrived_begin_ = 0, arrived_end_ = 0;
   std::map<int, std::deque<TransferPtr>> receives_;
   Frame in_;
   std::size_t in_header_ = 0;  // bytes of the header that have arrived

@@ -1,8 +1,8 @@
 // What a link does with the frames that arrive.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "gpipe/distributed/links/peer_link.h"
@@ -12,40 +12,50 @@ namespace gpipe::internal {
 
 using Status = Socket::Status;
 
-// Reads one header or one piece of data. Returns false if nothing is there.
+// Handles one header or one piece of data. Returns false if nothing is there.
 bool PeerLink::read_some() {
-  return in_left_ == 0 ? read_header() : read_data();
-}
-
-bool PeerLink::read_header() {
-  std::size_t done = 0;
-  auto* const bytes = reinterpret_cast<char*>(&in_);
-  if (socket_->read(bytes + in_header_, sizeof in_ - in_header_, done) !=
-      Status::kDone) {
-    return false;
+  if (arrived_begin_ == arrived_end_) {
+    arrived_begin_ = arrived_end_ = 0;
+    if (socket_->read(arrived_.data(), kRecord, arrived_end_) !=
+        Status::kDone) {
+      arrived_end_ = 0;
+      return false;
+    }
   }
-  in_header_ += done;
-  if (in_header_ == sizeof in_) {
-    in_header_ = 0;
-    handle(in_);
+  if (in_left_ == 0) {
+    read_header();
+  } else {
+    read_data();
   }
   return broken_.empty();
 }
 
-bool PeerLink::read_data() {
-  static thread_local std::array<char, kRecord> unwanted;
+// Takes at most `size` bytes of what has arrived, and returns how many. `to`:
+// null to throw them away.
+std::size_t PeerLink::take_bytes(void* to, std::size_t size) {
+  const std::size_t taken = std::min(size, arrived_end_ - arrived_begin_);
+  if (to) std::memcpy(to, arrived_.data() + arrived_begin_, taken);
+  arrived_begin_ += taken;
+  return taken;
+}
+
+void PeerLink::read_header() {
+  in_header_ += take_bytes(reinterpret_cast<char*>(&in_) + in_header_,
+                           sizeof in_ - in_header_);
+  if (in_header_ < sizeof in_) return;
+  in_header_ = 0;
+  look();  // see post_notices()
+  if (broken_.empty()) handle(in_);
+}
+
+void PeerLink::read_data() {
   Transfer& transfer = *receives_[in_.tag].front();
   const bool is_wanted = transfer.state_ == Transfer::State::kGoing;
-  std::size_t done = 0;
-  char* const to =
-      is_wanted ? transfer.data_ + transfer.done_ : unwanted.data();
-  if (socket_->read(to, std::min(in_left_, kRecord), done) != Status::kDone) {
-    return false;
-  }
-  transfer.done_ += done;
-  in_left_ -= done;
+  const std::size_t taken = take_bytes(
+      is_wanted ? transfer.data_ + transfer.done_ : nullptr, in_left_);
+  transfer.done_ += taken;
+  in_left_ -= taken;
   if (in_left_ == 0) finish_receive(in_.tag);
-  return true;
 }
 
 void PeerLink::finish_receive(int tag) {
@@ -61,16 +71,17 @@ void PeerLink::handle(const Frame& frame) {
   switch (frame.kind) {
     case Frame::kReady:
       ready_[frame.tag].push_back(frame.bytes);
-      match(frame.tag);
-      return flush(kInline);
+      return match(frame.tag);
     case Frame::kData:
     case Frame::kShared:
       return begin_data(frame);
     case Frame::kTaken:
       return free_shared(frame.bytes);
+    case Frame::kLook:
+      return;  // read_header() has looked
     default:
       fail("a frame of kind " + std::to_string(frame.kind) + " from " + peer() +
-           ", but there are kinds 1 to 4");
+           ", but there are kinds 1 to 5");
   }
 }
 
@@ -88,7 +99,7 @@ void PeerLink::begin_data(const Frame& frame) {
                 std::to_string(transfer.bytes_));
   }
   if (frame.kind == Frame::kShared) {
-    if (!socket_->shared() || frame.bytes > SharedMemory::kRing) {
+    if (!shared() || frame.bytes > SharedMemory::kRing) {
       return fail(std::to_string(frame.bytes) + " bytes in shared memory" +
                   from + ", which has no such memory");
     }
@@ -101,7 +112,7 @@ void PeerLink::begin_data(const Frame& frame) {
 
 void PeerLink::read_shared(Transfer& transfer, std::size_t bytes) {
   if (transfer.state_ == Transfer::State::kGoing) {
-    socket_->shared()->read(taken_, transfer.data_ + transfer.done_, bytes);
+    shared()->read(taken_, transfer.data_ + transfer.done_, bytes);
   }
   transfer.done_ += bytes;
   taken_ += bytes;
@@ -119,7 +130,6 @@ void PeerLink::free_shared(std::size_t bytes) {
                 std::to_string(written_ - freed_) + " that were there");
   }
   freed_ += bytes;
-  flush(kInline);
 }
 
 }  // namespace gpipe::internal

@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -19,8 +22,18 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
 
+// Written by one end but for `taken` and `requested`. The other end is trusted
+// no more than what it sends: a position is only used modulo kNotices.
+struct SharedMemory::Box {
+  alignas(64) std::atomic<uint64_t> put{0};
+  alignas(64) std::atomic<uint64_t> taken{0};
+  std::atomic<uint32_t> requested{0};  // by the end that takes
+  alignas(64) std::array<Frame, kNotices> notices;
+};
+
 struct SharedMemory::Layout {
   uint64_t token;
+  Box boxes[2];                        // the maker puts into the first one
   alignas(4096) char rings[2][kRing];  // the maker writes the first one
 };
 
@@ -39,6 +52,7 @@ std::unique_ptr<SharedMemory> SharedMemory::make(uint64_t token) {
   }
   Layout* const memory = map(file);
   if (!memory) return nullptr;
+  ::new (memory) Layout;
   memory->token = token;
   return std::unique_ptr<SharedMemory>(
       new SharedMemory(std::move(file), memory, /*is_maker=*/true));
@@ -91,6 +105,40 @@ void SharedMemory::read(uint64_t at, void* to, std::size_t size) const {
   const std::size_t first = std::min(size, kRing - begin);
   std::memcpy(to, ring + begin, first);
   std::memcpy(static_cast<char*>(to) + first, ring, size - first);
+}
+
+SharedMemory::Box& SharedMemory::box_of(bool is_own) const {
+  return memory_->boxes[is_own == is_maker_ ? 0 : 1];
+}
+
+bool SharedMemory::put(const Frame& notice) {
+  Box& box = box_of(true);
+  const uint64_t at = box.put.load(std::memory_order_relaxed);
+  if (at - box.taken.load(std::memory_order_acquire) >= kNotices) return false;
+  box.notices[at % kNotices] = notice;
+  // In one order with the other end's request() and take(): either it takes
+  // this notice, or take_request() finds its request.
+  box.put.store(at + 1, std::memory_order_seq_cst);
+  return true;
+}
+
+bool SharedMemory::take(Frame& notice) {
+  Box& box = box_of(false);
+  const uint64_t at = box.taken.load(std::memory_order_relaxed);
+  if (box.put.load(std::memory_order_seq_cst) == at) return false;
+  notice = box.notices[at % kNotices];
+  box.taken.store(at + 1, std::memory_order_release);
+  return true;
+}
+
+void SharedMemory::request(bool is_to_wake) {
+  box_of(false).requested.store(is_to_wake, std::memory_order_seq_cst);
+}
+
+bool SharedMemory::take_request() {
+  std::atomic<uint32_t>& requested = box_of(true).requested;
+  return requested.load(std::memory_order_seq_cst) != 0 &&
+         requested.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 }  // namespace gpipe::internal

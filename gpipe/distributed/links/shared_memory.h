@@ -5,14 +5,20 @@
 #include <cstdint>
 #include <memory>
 
+#include "gpipe/distributed/links/frame.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
 
-// Two rings of bytes, one for each direction between two processes. It says
-// nothing about what a ring contains: the two ends tell each other by other
-// means how much has been written and read, in a way that orders memory (a
-// socket does).
+// For each direction between two processes a ring of bytes, and a box of
+// notices.
+//
+// The two ends tell each other how much has been written to a ring and read
+// there, by notices or by other means that order memory (a socket does).
+//
+// A notice does not wake the other end. An end that needs one sets a request,
+// takes what is in the box, and then sleeps; the other end finds the request
+// after it has put the next notice there, and wakes it by other means.
 //
 // One process makes the memory and tells the other one its place; the other one
 // maps it by /proc. That works between processes of one user on one machine who
@@ -22,6 +28,8 @@ class SharedMemory {
  public:
   // The bytes of a ring. Rings that fit the second-level cache are the fastest.
   static constexpr std::size_t kRing = std::size_t{1} << 20;
+  // The notices of a box.
+  static constexpr std::size_t kNotices = 1024;
 
   // Where a process has the memory open. `process` 0: nowhere.
   struct Place {
@@ -51,8 +59,21 @@ class SharedMemory {
   void write(uint64_t at, const void* from, std::size_t size);
   void read(uint64_t at, void* to, std::size_t size) const;
 
+  // Puts a notice into the box of this end. Returns false if that is full.
+  bool put(const Frame& notice);
+  // Takes the oldest notice from the box of the other end. Returns false if
+  // that is empty.
+  bool take(Frame& notice);
+  // Sets whether the other end is to wake this one after its next notice.
+  void request(bool is_to_wake);
+  // Returns whether this end is to wake the other one, and clears its request.
+  // Call it after put().
+  bool take_request();
+
  private:
+  struct Box;
   struct Layout;
+  Box& box_of(bool is_own) const;
   SharedMemory(Descriptor file, Layout* memory, bool is_maker);
   static Layout* map(const Descriptor& file);
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gpipe/distributed/links/frame.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::internal {
@@ -31,6 +32,61 @@ TEST(SharedMemoryTest, EachEndReadsWhatTheOtherOneWrites) {
   EXPECT_EQ(got, there);
   one->read(at, got.data(), got.size());
   EXPECT_EQ(got, back);
+}
+
+TEST(SharedMemoryTest, NoticesAreTakenInTheirOrder) {
+  const auto one = SharedMemory::make(kToken);
+  ASSERT_TRUE(one);
+  const auto other = SharedMemory::open(one->place(), kToken);
+  ASSERT_TRUE(other);
+  Frame notice;
+  EXPECT_FALSE(other->take(notice));
+  // Several times around the box.
+  for (uint64_t k = 0; k < 3 * SharedMemory::kNotices; ++k) {
+    ASSERT_TRUE(one->put({Frame::kTaken, 2, k}));
+    ASSERT_TRUE(one->put({Frame::kReady, 3, k}));
+    ASSERT_TRUE(other->put({Frame::kReady, 4, k}));
+    for (const uint32_t kind : {Frame::kTaken, Frame::kReady}) {
+      ASSERT_TRUE(other->take(notice));
+      EXPECT_EQ(notice.kind, kind);
+      EXPECT_EQ(notice.bytes, k);
+    }
+    ASSERT_FALSE(other->take(notice));
+    ASSERT_TRUE(one->take(notice));
+    EXPECT_EQ(notice.tag, 4);
+    EXPECT_EQ(notice.bytes, k);
+  }
+}
+
+TEST(SharedMemoryTest, ABoxTakesNoMoreNoticesThanItHolds) {
+  const auto one = SharedMemory::make(kToken);
+  ASSERT_TRUE(one);
+  const auto other = SharedMemory::open(one->place(), kToken);
+  ASSERT_TRUE(other);
+  for (uint64_t k = 0; k < SharedMemory::kNotices; ++k) {
+    ASSERT_TRUE(one->put({Frame::kReady, 0, k}));
+  }
+  EXPECT_FALSE(one->put({Frame::kReady}));
+  Frame notice;
+  EXPECT_TRUE(other->take(notice));
+  EXPECT_EQ(notice.bytes, 0u);
+  EXPECT_TRUE(one->put({Frame::kReady}));
+  EXPECT_FALSE(one->put({Frame::kReady}));
+}
+
+TEST(SharedMemoryTest, ARequestIsFoundOnceAndCanBeTakenBack) {
+  const auto one = SharedMemory::make(kToken);
+  ASSERT_TRUE(one);
+  const auto other = SharedMemory::open(one->place(), kToken);
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(one->take_request());
+  other->request(true);
+  EXPECT_FALSE(other->take_request());  // its own
+  EXPECT_TRUE(one->take_request());
+  EXPECT_FALSE(one->take_request());
+  other->request(true);
+  other->request(false);
+  EXPECT_FALSE(one->take_request());
 }
 
 TEST(SharedMemoryTest, OpensOnlyMemoryThatWasMadeWithTheToken) {

@@ -186,15 +186,16 @@ struct Executor::Run {
 };
 
 Executor::Executor(std::vector<c10::Device> devices, int threads,
-                   bool one_at_a_time)
+                   bool one_at_a_time, int other_workers)
     : devices_(std::move(devices)),
       threads_(threads),
       one_at_a_time_(one_at_a_time),
       notifiers_(devices_.size()) {
   // Spinning before sleeping only helps if there is a core to spin on.
   const auto cores = std::thread::hardware_concurrency();
-  worker_spins_ = devices_.size() <= cores ? kSpins : 0;
-  caller_spins_ = devices_.size() < cores ? kSpins : 0;
+  const auto workers = devices_.size() + other_workers;
+  worker_spins_ = workers <= cores ? kSpins : 0;
+  caller_spins_ = workers < cores ? kSpins : 0;
 
   for (const c10::Device& device : devices_) {
     streams_.push_back(new_stream(device));

@@ -68,8 +68,10 @@ class Executor {
   // Starts one worker per element of `devices`, that is, one per rank. Devices
   // may repeat. The workers live as long as the executor. `threads`: intra-op
   // threads of the worker of a CPU rank. `one_at_a_time`: only one worker runs
-  // at any time, in schedule order (clock_order()).
-  Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time);
+  // at any time, in schedule order (clock_order()). `other_workers`: how many
+  // workers of other processes may compute on the same cores.
+  Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time,
+           int other_workers = 0);
 
   // Runs all actions of `plan`, and returns when every worker is done. The
   // thread-local state of the caller (grad mode, autocast, ...) applies on the

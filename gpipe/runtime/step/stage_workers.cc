@@ -8,9 +8,9 @@ namespace gpipe::internal {
 StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
                            std::vector<int> rank_of_stage,
                            std::vector<c10::Device> devices, int threads,
-                           bool one_at_a_time)
+                           bool one_at_a_time, int other_workers)
     : stages_(std::move(partitions), std::move(rank_of_stage)),
-      executor_(std::move(devices), threads, one_at_a_time) {
+      executor_(std::move(devices), threads, one_at_a_time, other_workers) {
   stages_.unsplit = std::move(unsplit);
 }
 

@@ -23,10 +23,10 @@ class StageWorkers {
  public:
   // `unsplit`: elements of the input that every micro-batch gets whole.
   // `rank_of_stage`: see Stages.
-  // `devices`, `threads`, `one_at_a_time`: see Executor.
+  // `devices` and what follows: see Executor.
   StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
                std::vector<int> rank_of_stage, std::vector<c10::Device> devices,
-               int threads, bool one_at_a_time);
+               int threads, bool one_at_a_time, int other_workers = 0);
 
   // The caller holds the lock of enter().
   Stages& stages() { return stages_; }
