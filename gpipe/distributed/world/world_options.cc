@@ -32,6 +32,16 @@ std::string read_secret() {
   return secret;
 }
 
+bool read_shares_memory() {
+  const std::string text = variable("GPIPE_SHARED_MEMORY");
+  if (text != "" && text != "0" && text != "1") {
+    internal::refuse("GPIPE_SHARED_MEMORY is '", text,
+                     "': set it to 0, so that ranks of one machine use sockets "
+                     "only, or to 1, or leave it unset");
+  }
+  return text != "0";
+}
+
 }  // namespace
 
 WorldOptions WorldOptions::from_environment() {
@@ -43,7 +53,7 @@ WorldOptions WorldOptions::from_environment() {
   options.address = found.master_address;
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
-  options.shares_memory = variable("GPIPE_SHARED_MEMORY") != "0";
+  options.shares_memory = read_shares_memory();
   options.secret = read_secret();
   options.tls = {variable("GPIPE_TLS_CERTIFICATE"), variable("GPIPE_TLS_KEY"),
                  variable("GPIPE_TLS_AUTHORITY")};

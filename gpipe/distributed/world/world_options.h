@@ -70,9 +70,9 @@ struct WorldOptions {
   // and //tools:launch set; see environment.h. Without any of these: one
   // process. `secret` is the text of the file GPIPE_SECRET_FILE, without
   // newlines at its end; `tls` is GPIPE_TLS_CERTIFICATE, GPIPE_TLS_KEY and
-  // GPIPE_TLS_AUTHORITY; GPIPE_SHARED_MEMORY=0 unsets
-  // `shares_memory`. Throws std::invalid_argument if the variables are
-  // incomplete or out of range, or if the file cannot be read.
+  // GPIPE_TLS_AUTHORITY; GPIPE_SHARED_MEMORY=0 unsets `shares_memory`. Throws
+  // std::invalid_argument if the variables are incomplete or out of range, or
+  // if the file cannot be read.
   static WorldOptions from_environment();
 };
 

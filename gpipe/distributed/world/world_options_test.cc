@@ -50,6 +50,11 @@ TEST(WorldOptionsTest, SharesMemoryUnlessTheEnvironmentForbidsIt) {
   EXPECT_TRUE(WorldOptions::from_environment().shares_memory);
   setenv("GPIPE_SHARED_MEMORY", "0", 1);
   EXPECT_FALSE(WorldOptions::from_environment().shares_memory);
+  setenv("GPIPE_SHARED_MEMORY", "1", 1);
+  EXPECT_TRUE(WorldOptions::from_environment().shares_memory);
+  setenv("GPIPE_SHARED_MEMORY", "off", 1);
+  EXPECT_THAT(error_of_environment(),
+              HasSubstr("GPIPE_SHARED_MEMORY is 'off': set it to 0"));
   unsetenv("GPIPE_SHARED_MEMORY");
 }
 
