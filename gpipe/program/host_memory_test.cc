@@ -1,0 +1,50 @@
+#include "gpipe/program/host_memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+constexpr int kBlocks = 256;
+constexpr std::size_t kBlock = 256 << 10;
+constexpr int kPages = kBlocks * static_cast<int>(kBlock / 4096);
+
+// Allocates and frees what a step may need. Returns the page faults.
+long page_faults_of_step() {
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  {
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (int k = 0; k < kBlocks; ++k) {
+      blocks.emplace_back(new char[kBlock]);
+      std::memset(blocks.back().get(), k, kBlock);
+    }
+  }
+  ::getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST(HostMemoryTest, TheEnvironmentDecides) {
+  for (const char* name :
+       {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
+    ::setenv(name, "glibc.malloc.trim_threshold=1", 1);
+    EXPECT_FALSE(keep_freed_memory()) << name;
+    ::unsetenv(name);
+  }
+}
+
+TEST(HostMemoryTest, AStepUsesTheMemoryOfTheStepBefore) {
+  EXPECT_GE(page_faults_of_step(), kPages / 2);
+  if (!keep_freed_memory()) GTEST_SKIP() << "the allocator is not glibc's";
+  page_faults_of_step();
+  EXPECT_LT(page_faults_of_step(), kPages / 100);
+}
+
+}  // namespace
+}  // namespace gpipe
