@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "gpipe/processes/processes.h"
+#include "gpipe/program/host_memory.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
@@ -158,6 +159,9 @@ std::vector<gpipe::Command> commands(const std::vector<std::string>& program,
     if (!std::getenv("OMP_NUM_THREADS")) {
       command.environment.emplace_back(
           "OMP_NUM_THREADS", std::to_string(std::max(1, cores / FLAGS_nproc)));
+    }
+    for (auto& each : gpipe::keep_freed_memory_variables()) {
+      command.environment.push_back(std::move(each));
     }
     commands.push_back(std::move(command));
   }

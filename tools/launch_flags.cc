@@ -151,7 +151,9 @@ relative to the folder in which you typed the command.
 
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT, as with torchrun. If OMP_NUM_THREADS is not set, each rank gets it
-with an equal share of the cores. The stdin of a rank is empty. Its lines are
+with an equal share of the cores. If the environment sets no thresholds of
+glibc's malloc, MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ make it keep
+what a step frees for the next step. The stdin of a rank is empty. Its lines are
 printed whole, to stdout or stderr. Lines of more than 64 KiB are split.
 
 SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks, which

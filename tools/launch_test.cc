@@ -191,6 +191,16 @@ TEST(LaunchTest, LeavesANumberOfThreadsAlone) {
   EXPECT_THAT(launch.out(), ElementsAre("[0] 77"));
 }
 
+TEST(LaunchTest, RanksKeepFreedMemoryUnlessTheUserDecides) {
+  const Strings program =
+      script({}, "echo $MALLOC_TRIM_THRESHOLD_ $MALLOC_MMAP_THRESHOLD_");
+  Launch launch(program), other(program, {"MALLOC_TRIM_THRESHOLD_=7"});
+  EXPECT_EQ(launch.code(), 0);
+  EXPECT_THAT(launch.out(), ElementsAre("[0] 2147483647 33554432"));
+  EXPECT_EQ(other.code(), 0);
+  EXPECT_THAT(other.out(), ElementsAre("[0] 7"));
+}
+
 TEST(LaunchTest, DoesNotLetAnOuterTorchrunSpeakOfItsStore) {
   Launch launch(script({}, "echo $TORCHELASTIC_USE_AGENT_STORE"),
                 {"TORCHELASTIC_USE_AGENT_STORE=True"});

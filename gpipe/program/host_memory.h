@@ -1,6 +1,10 @@
 // Host memory that the steps of a program use again and again. No LibTorch.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace gpipe {
 
 // Makes the C library keep what is freed, for the rest of the process, as
@@ -13,5 +17,9 @@ namespace gpipe {
 // GLIBC_TUNABLES), or if the program has another allocator.
 // Threads: call it from main() before threads start.
 bool keep_freed_memory();
+
+// Returns the variables, names and values, by which a program that is started
+// does the same. Returns none if the environment sets thresholds.
+std::vector<std::pair<std::string, std::string>> keep_freed_memory_variables();
 
 }  // namespace gpipe

@@ -35,6 +35,7 @@ TEST(HostMemoryTest, TheEnvironmentDecides) {
        {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
     ::setenv(name, "glibc.malloc.trim_threshold=1", 1);
     EXPECT_FALSE(keep_freed_memory()) << name;
+    EXPECT_TRUE(keep_freed_memory_variables().empty()) << name;
     ::unsetenv(name);
   }
 }
