@@ -125,8 +125,9 @@ bool SharedMemory::put(const Frame& notice) {
 bool SharedMemory::take(Frame& notice) {
   Box& box = box_of(false);
   const uint64_t at = box.taken.load(std::memory_order_relaxed);
-  if (box.put.load(std::memory_order_seq_cst) == at) return false;
-  notice = box.notices[at % kNotices];
+  const uint64_t count = box.put.load(std::memory_order_seq_cst) - at;
+  if (count == 0) return false;
+  notice = count <= kNotices ? box.notices[at % kNotices] : Frame{};
   box.taken.store(at + 1, std::memory_order_release);
   return true;
 }

@@ -62,7 +62,8 @@ class SharedMemory {
   // Puts a notice into the box of this end. Returns false if that is full.
   bool put(const Frame& notice);
   // Takes the oldest notice from the box of the other end. Returns false if
-  // that is empty.
+  // that is empty. The notice has kind 0 if the box claims to hold more than it
+  // can.
   bool take(Frame& notice);
   // Sets whether the other end is to wake this one after its next notice.
   void request(bool is_to_wake);

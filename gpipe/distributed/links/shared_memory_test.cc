@@ -74,6 +74,28 @@ TEST(SharedMemoryTest, ABoxTakesNoMoreNoticesThanItHolds) {
   EXPECT_FALSE(one->put({Frame::kReady}));
 }
 
+TEST(SharedMemoryTest, ABoxThatClaimsToHoldMoreThanItCanHasNoNotices) {
+  const auto one = SharedMemory::make(kToken);
+  ASSERT_TRUE(one);
+  const auto other = SharedMemory::open(one->place(), kToken);
+  ASSERT_TRUE(other);
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(one->put({Frame::kReady}));
+  // The number of notices is the first word behind the token that is 3.
+  const int file = one->place().file;
+  off_t at = 0;
+  for (uint64_t word = 0; word != 3;) {
+    at += sizeof word;
+    ASSERT_EQ(::pread(file, &word, sizeof word, at),
+              static_cast<ssize_t>(sizeof word));
+  }
+  const uint64_t many = 3 + SharedMemory::kNotices;
+  ASSERT_EQ(::pwrite(file, &many, sizeof many, at),
+            static_cast<ssize_t>(sizeof many));
+  Frame notice;
+  ASSERT_TRUE(other->take(notice));
+  EXPECT_EQ(notice.kind, 0u);
+}
+
 TEST(SharedMemoryTest, ARequestIsFoundOnceAndCanBeTakenBack) {
   const auto one = SharedMemory::make(kToken);
   ASSERT_TRUE(one);
