@@ -12,7 +12,8 @@
 # build uses (GPIPE_CACHE or ~/.cache/gpipe, 1.5 GB each). --build_only runs no tests and
 # skips the consumer. Other options are passed to Bazel.
 #
-# Bazel's outputs go to a separate folder, so that those of the checkout do not change.
+# Bazel's outputs go to a separate folder, so that those of the checkout do not change. No
+# links to it are made: the next `bazel test //...` would search them for packages.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -52,7 +53,8 @@ for version in "${versions[@]}"; do
   status=0
   rm -f "$scratch/events"
   ./bazelw --output_base="$cache/matrix" --max_idle_secs=60 "$action" --keep_going \
-    --build_event_json_file="$scratch/events" "${with[@]}" "${targets[@]}" >&2 ||
+    --symlink_prefix=/ --build_event_json_file="$scratch/events" \
+    "${with[@]}" "${targets[@]}" >&2 ||
     status=$?
   consumer=0
   if [[ $action == test ]]; then
