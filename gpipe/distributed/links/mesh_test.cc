@@ -23,6 +23,7 @@
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/credentials.h"
+#include "gpipe/distributed/links/frame.h"
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/links/shared_memory.h"
@@ -258,11 +259,7 @@ std::string error_after_frame(Meshes& all, uint32_t kind, uint64_t bytes) {
   Bytes memory(10);
   const auto receive =
       all.link(0, 1).receive(0, memory.data(), memory.size(), nullptr);
-  struct {
-    uint32_t kind;
-    int32_t tag = 0;
-    uint64_t bytes;
-  } const frame{kind, 0, bytes};
+  const Frame frame{kind, 0, bytes};
   std::size_t done = 0;
   EXPECT_EQ(socket.write(&frame, sizeof frame, done), Socket::Status::kDone);
   EXPECT_EQ(done, sizeof frame);

@@ -114,7 +114,7 @@ PeerLink::TransferPtr PeerLink::receive(int tag, void* data, std::size_t bytes,
   auto transfer = start(false, data, bytes, std::move(owner));
   receives_[tag].push_back(transfer);
   notices_.push_back({Frame::kReady, tag, bytes});
-  flush(kInline);
+  flush();
   return transfer;
 }
 
@@ -209,8 +209,8 @@ bool PeerLink::put_shared() {
   return next.left() == 0;
 }
 
-// Writes until nothing is left, or the socket is full, or `limit` is reached.
-void PeerLink::flush(std::size_t limit) {
+// Writes until nothing is left, or the socket is full, or kInline is reached.
+void PeerLink::flush() {
   if (holds_ > 0) return;
   std::size_t total = 0;
   try {
@@ -218,7 +218,7 @@ void PeerLink::flush(std::size_t limit) {
     while (socket_ && broken_.empty()) {
       if (record_size_ == 0) fill_record();
       if (record_size_ == 0) return arm(false);
-      if (total >= limit) return arm(true);
+      if (total >= kInline) return arm(true);
       std::size_t done = 0;
       const Status status = socket_->write(record_.data(), record_size_, done);
       // A key update of the other end may need a read first; epoll tells then.
@@ -239,13 +239,13 @@ void PeerLink::flush(std::size_t limit) {
 void PeerLink::advance() {
   if (holds_ > 0) return;
   look();
-  flush(kInline);
+  flush();
   SharedMemory* const memory = shared();
   if (!memory) return;
   while (is_stuck()) {
     memory->request(true);
     if (!look()) return;
-    flush(kInline);
+    flush();
   }
   memory->request(false);
 }

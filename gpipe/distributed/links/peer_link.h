@@ -115,7 +115,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   TransferPtr start(bool is_send, void* data, std::size_t bytes,
                     std::shared_ptr<const void> owner);
   void match(int tag);
-  void flush(std::size_t limit);
+  void flush();
   void advance();
   bool is_stuck() const;
   bool look();

@@ -15,12 +15,9 @@ using Status = Socket::Status;
 // Handles one header or one piece of data. Returns false if nothing is there.
 bool PeerLink::read_some() {
   if (arrived_begin_ == arrived_end_) {
-    arrived_begin_ = arrived_end_ = 0;
-    if (socket_->read(arrived_.data(), kRecord, arrived_end_) !=
-        Status::kDone) {
-      arrived_end_ = 0;
-      return false;
-    }
+    arrived_begin_ = 0;
+    const Status status = socket_->read(arrived_.data(), kRecord, arrived_end_);
+    if (status != Status::kDone) return false;
   }
   if (in_left_ == 0) {
     read_header();
@@ -120,7 +117,7 @@ void PeerLink::read_shared(Transfer& transfer, std::size_t bytes) {
   if (taken_ - told_ < SharedMemory::kRing / 2) return;
   notices_.push_back({Frame::kTaken, 0, taken_ - told_});
   told_ = taken_;
-  flush(kInline);
+  flush();
 }
 
 void PeerLink::free_shared(std::size_t bytes) {

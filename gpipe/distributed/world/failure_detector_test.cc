@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -85,21 +86,15 @@ TEST(FailureDetector, APauseOfAnyNumberOfBeatsIsNoHarm) {
   EXPECT_EQ(results[1].out, "stands still\nword of rank 0\n");
 }
 
-// Messages between ranks that are threads of this process. Those from one rank
-// to another can be held back.
+// Messages between ranks that are threads of this process. Those of the ways in
+// `held`, which is set before there are threads, do not arrive.
 struct Mail {
   using Way = std::pair<int, int>;  // from, to
-
-  void hold_back(Way way, bool held) {
-    std::lock_guard<std::mutex> lock(mutex);
-    is_held[way] = held;
-    changed.notify_all();
-  }
 
   std::mutex mutex;
   std::condition_variable changed;
   std::map<Way, std::deque<at::Tensor>> sent;
-  std::map<Way, bool> is_held;
+  std::set<Way> held;
 };
 
 class Sent final : public c10d::Work {
@@ -116,7 +111,7 @@ class Receive final : public c10d::Work {
     std::unique_lock<std::mutex> lock(mail_->mutex);
     auto& sent = mail_->sent[way_];
     mail_->changed.wait(lock, [&] {
-      return is_aborted_ || (!sent.empty() && !mail_->is_held[way_]);
+      return is_aborted_ || (!sent.empty() && !mail_->held.contains(way_));
     });
     if (is_aborted_) return false;
     message_.copy_(sent.front());
@@ -168,6 +163,7 @@ constexpr std::chrono::hours kNever{1};
 // 2, before rank 1's own word arrives.
 TEST(FailureDetector, RanksThatLeaveTogetherDoNotWaitForEachOther) {
   const auto mail = std::make_shared<Mail>();
+  mail->held = {{1, 0}};
   std::vector<std::unique_ptr<FailureDetector>> detectors;
   for (int rank = 0; rank < 3; ++rank) {
     detectors.push_back(std::make_unique<FailureDetector>(
@@ -183,7 +179,6 @@ TEST(FailureDetector, RanksThatLeaveTogetherDoNotWaitForEachOther) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
-  mail->hold_back({1, 0}, true);
   const auto first = leave(1);
   wait_until_known(1, /*at=*/0);
   const auto second = leave(0);
