@@ -24,6 +24,8 @@ namespace gpipe::internal {
 // maps it by /proc. That works between processes of one user on one machine who
 // see each other's processes. The memory has no name in a file system, and ends
 // with its last process.
+//
+// Threads: one at a time at each end; the two ends need no lock.
 class SharedMemory {
  public:
   // The bytes of a ring. Rings that fit the second-level cache are the fastest.
