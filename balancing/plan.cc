@@ -34,21 +34,29 @@ void check_amount(const char* what, double value) {
                     " >= 0, but is ", value);
 }
 
-// Checks the options that belong to PlanSchedule::kNamed.
+void check_links(const char* what, const std::vector<PlanLink>& links) {
+  for (const PlanLink& link : links) {
+    TORCH_CHECK_VALUE(
+        std::isfinite(link.latency) && link.latency >= 0 && link.bandwidth > 0,
+        "plan: a ", what, " has a latency of ", link.latency,
+        " s and a bandwidth of ", link.bandwidth,
+        " bytes/s, but they must be >= 0 and above 0");
+  }
+}
+
+// Checks links, and the options that belong to PlanSchedule::kNamed.
 void check_choices(std::size_t devices, const PlanOptions& options) {
   const std::size_t pairs = devices * devices;
   TORCH_CHECK_VALUE(options.links().empty() || options.links().size() == pairs,
                     "plan: ", devices, " devices have ", pairs,
                     " links, but there are ", options.links().size());
+  const std::size_t sums = options.gradient_sums().size();
+  TORCH_CHECK_VALUE(sums == 0 || sums == devices, "plan: there are ", devices,
+                    " devices, but ", sums, " gradient_sums");
   check_amount("overhead must be a number of seconds",
                options.overhead().value_or(0));
-  for (const PlanLink& link : options.links()) {
-    TORCH_CHECK_VALUE(
-        std::isfinite(link.latency) && link.latency >= 0 && link.bandwidth > 0,
-        "plan: a link has a latency of ", link.latency,
-        " s and a bandwidth of ", link.bandwidth,
-        " bytes/s, but they must be >= 0 and above 0");
-  }
+  check_links("link", options.links());
+  check_links("gradient sum", options.gradient_sums());
   if (options.schedule() != PlanSchedule::kNamed) {
     TORCH_CHECK_VALUE(
         options.schedules().empty() && options.links().empty() &&

@@ -95,6 +95,11 @@ struct PlanOptions {
   // If not empty, the links of each pair of n devices instead: links[a * n + b]
   // from device a to device b.
   TORCH_ARG(std::vector<PlanLink>, links);
+  // With replicas of the pipeline, one entry per device: at the end of a step,
+  // the device adds up gradients with its twins in `latency` seconds plus its
+  // trained bytes divided by `bandwidth`. plan_replicas()
+  // (balancing/plan_replicas.h) sets this. Empty: there is one replica.
+  TORCH_ARG(std::vector<PlanLink>, gradient_sums);
   // Seconds that each action of a schedule takes besides its layers. Absent: 10
   // us if plan() profiles a model for CPUs (docs/results/machinery.md), else 0.
   // Used with kNamed.
@@ -147,7 +152,7 @@ enum class PlanBoundKind {
   kCompute,  // a rank is busy nearly all the time
   kBubble,   // ranks wait for each other
   kMemory,   // with more memory there would be a faster plan
-  kLinks,    // ranks wait for copies
+  kLinks,    // ranks wait for copies, or for sums of gradients
 };
 
 // Returns "compute", "bubble", "memory" or "links".
@@ -158,7 +163,8 @@ struct PlanBound {
   PlanBoundKind kind = PlanBoundKind::kCompute;
   int64_t rank = 0;  // the busiest one, or the one with the fullest memory
   // The fraction of the step, 0 to 1, in which that rank computes, or waits for
-  // others, or for copies; or the fraction of its memory that is in use.
+  // others, or for copies and sums; or the fraction of its memory that is in
+  // use.
   double share = 0;
 };
 
@@ -173,7 +179,9 @@ struct Plan {
   std::vector<int64_t> balance;  // layers per stage
   int64_t chunks = 1;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  double step_seconds = 0;  // predicted: forward and backward of a mini-batch
+  // Predicted: forward and backward of a mini-batch, and sums of gradients.
+  double step_seconds = 0;
+  double sum_seconds = 0;  // the part for the sums; not in `timeline`
   std::vector<PlannedPartition> partitions;  // one per rank
   std::vector<PlanCandidate> candidates;
 

@@ -66,7 +66,8 @@ class Candidate {
       plan.partitions.push_back(part);
     }
     Timeline timeline = run(costs, copies);
-    plan.step_seconds = timeline.makespan;
+    plan.sum_seconds = sum_seconds(plan);
+    plan.step_seconds = timeline.makespan + plan.sum_seconds;
     set_idle(timeline, plan.partitions);
     plan.timeline = std::move(timeline);
     return plan;
@@ -75,6 +76,21 @@ class Candidate {
  private:
   int64_t recomputed() const {
     return checkpointed_microbatches(checkpoint_, chunks_);
+  }
+
+  double sum_seconds(const Plan& plan) const {
+    double longest = 0;
+    for (std::size_t j = 0; j < options_.gradient_sums().size(); ++j) {
+      const PlannedPartition& part = plan.partitions[j];
+      double bytes = 0;
+      for (int64_t k = 0; k < part.layers; ++k) {
+        bytes += static_cast<double>(
+            profile_.memory.layers[part.first_layer + k].trained_bytes);
+      }
+      const PlanLink& sum = options_.gradient_sums()[j];
+      longest = std::max(longest, sum.latency + bytes / sum.bandwidth);
+    }
+    return longest;
   }
 
   Schedule schedule() const {

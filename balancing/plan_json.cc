@@ -154,6 +154,7 @@ class PlanReader {
     plan_.checkpoint = choice.checkpoint;
     plan_.offload = choice.offload;
     plan_.step_seconds = choice.step_seconds;
+    plan_.sum_seconds = reader.seconds("sum_seconds");
     plan_.placement = choice_of<Placement>(
         reader, "placement",
         {{"loop", Placement::kLoop}, {"v", Placement::kV}});
@@ -215,6 +216,7 @@ std::string to_json(const Plan& plan) {
   Json json = {
       {"format", kFormat},
       {"step_seconds", number(plan.step_seconds)},
+      {"sum_seconds", number(plan.sum_seconds)},
       {"schedule", plan.schedule_name},
       {"stages_per_rank", plan.stages_per_rank},
       {"placement", plan.placement == Placement::kV ? "v" : "loop"},

@@ -52,15 +52,21 @@ class Worst {
     return result;
   }
 
-  // Returns the seconds in which the devices of a rank add up `bytes`.
-  double sum_seconds(std::size_t rank, double bytes) const {
+  // Returns how long the devices of each rank add up gradients.
+  std::vector<PlanLink> gradient_sums() const {
+    if (replicas_ == 1) return {};
     const auto d = static_cast<double>(replicas_);
-    PlanLink worst;
-    for (std::size_t k = 0; k < replicas_; ++k) {
-      const std::size_t next = (k + 1) % replicas_;
-      worst = worse(worst, link(k * ranks_ + rank, next * ranks_ + rank));
+    const double hops = 2 * (d - 1);
+    std::vector<PlanLink> result;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      PlanLink worst;
+      for (std::size_t k = 0; k < replicas_; ++k) {
+        const std::size_t next = (k + 1) % replicas_;
+        worst = worse(worst, link(k * ranks_ + rank, next * ranks_ + rank));
+      }
+      result.push_back({hops * worst.latency, worst.bandwidth * d / hops});
     }
-    return 2 * (d - 1) * (worst.latency + bytes / d / worst.bandwidth);
+    return result;
   }
 
  private:
@@ -80,17 +86,6 @@ class Worst {
   const std::size_t replicas_, ranks_;
 };
 
-// Returns the bytes of trained parameters of a stage.
-double trained_bytes(const Profile& profile, const Plan& plan, int64_t stage) {
-  int64_t first = 0;
-  for (int64_t s = 0; s < stage; ++s) first += plan.balance[s];
-  double bytes = 0;
-  for (int64_t k = first; k < first + plan.balance[stage]; ++k) {
-    bytes += static_cast<double>(profile.memory.layers[k].trained_bytes);
-  }
-  return bytes;
-}
-
 ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                         const std::vector<PlanDevice>& devices,
                         int64_t replicas, bool shard_optimizer,
@@ -107,26 +102,14 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                     " links, but there are ", given.links().size());
   const Worst worst(devices, given, replicas);
   PlanOptions options = given;
-  options.links(worst.links());
+  options.links(worst.links()).gradient_sums(worst.gradient_sums());
   constexpr double kOfGradients = 2;  // a parameter and its gradient
   if (shard_optimizer && options.param_scale() > kOfGradients) {
     options.param_scale(kOfGradients + (options.param_scale() - kOfGradients) /
                                            static_cast<double>(replicas));
   }
-  ReplicatedPlan result;
-  result.replicas = replicas;
-  result.plan =
-      plan(profile, (rows + replicas - 1) / replicas, worst.devices(), options);
-  for (std::size_t r = 0; r < result.plan.partitions.size(); ++r) {
-    double bytes = 0;
-    for (const int64_t stage : result.plan.partitions[r].stages) {
-      bytes += trained_bytes(profile, result.plan, stage);
-    }
-    result.sum_seconds =
-        std::max(result.sum_seconds, worst.sum_seconds(r, bytes));
-  }
-  result.step_seconds = result.plan.step_seconds + result.sum_seconds;
-  return result;
+  const int64_t rows_of_replica = (rows + replicas - 1) / replicas;
+  return {replicas, plan(profile, rows_of_replica, worst.devices(), options)};
 }
 
 }  // namespace
@@ -139,6 +122,9 @@ std::vector<ReplicatedPlan> plan_replicas(
   TORCH_CHECK_VALUE(!replicas.empty(),
                     "plan_replicas: there must be at least 1 number of "
                     "replicas");
+  TORCH_CHECK_VALUE(options.gradient_sums().empty(),
+                    "plan_replicas: sets gradient_sums itself, but there are ",
+                    options.gradient_sums().size());
   std::vector<ReplicatedPlan> plans;
   std::optional<InfeasibleError> error;
   for (const int64_t each : replicas) {
@@ -150,7 +136,9 @@ std::vector<ReplicatedPlan> plan_replicas(
     }
   }
   if (plans.empty()) throw InfeasibleError(*error);
-  std::ranges::stable_sort(plans, {}, &ReplicatedPlan::step_seconds);
+  std::ranges::stable_sort(plans, {}, [](const ReplicatedPlan& each) {
+    return each.plan.step_seconds;
+  });
   return plans;
 }
 

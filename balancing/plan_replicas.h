@@ -12,18 +12,17 @@ namespace gpipe::balancing {
 
 // A plan with a number of replicas.
 struct ReplicatedPlan {
-  int64_t replicas = 1;     // DistributedOptions::data_parallel
-  double step_seconds = 0;  // of the plan, and for the sums of gradients
-  double sum_seconds = 0;   // the part for the sums of gradients
-  Plan plan;                // of each replica
+  int64_t replicas = 1;  // DistributedOptions::data_parallel
+  Plan plan;             // of each replica, with the sums of gradients
 };
 
 // Plans for each number of `replicas` and returns the plans that fit, the
-// fastest first. With d replicas of p devices each, replica k has the devices k
-// p, k p + 1, ... and gets rows / d rows (rounded up) of the mini-batch. All
-// replicas have the same cut and schedule, so a rank is as slow, and has as
-// little memory, as the worst device of that rank in any replica, and so do
-// links.
+// fastest first. Cuts and all other choices are searched for the step with its
+// sums of gradients. With d replicas of p devices each, replica k has the
+// devices k p, k p + 1, ... and gets rows / d rows (rounded up) of the
+// mini-batch. All replicas have the same cut and schedule, so a rank is as
+// slow, and has as little memory, as the worst device of that rank in any
+// replica, and so do links.
 //
 // The sums of gradients are assumed to take as long as a ring all-reduce, after
 // the backward: 2 (d - 1) / d of the gradients' bytes over the slowest link
@@ -36,9 +35,9 @@ struct ReplicatedPlan {
 //
 // Throws InfeasibleError if no number of replicas fits, with what the first one
 // would need, c10::ValueError if there are no numbers, if a number is below 1,
-// does not divide the devices or exceeds the rows, or if there is not one link
-// for each pair of devices, and what plan() throws. Complexity: one plan() per
-// number. Threads: as plan().
+// does not divide the devices or exceeds the rows, if there is not one link for
+// each pair of devices, or if `options` have gradient_sums(), and what plan()
+// throws. Complexity: one plan() per number. Threads: as plan().
 std::vector<ReplicatedPlan> plan_replicas(
     const Profile& profile, int64_t rows,
     const std::vector<PlanDevice>& devices,

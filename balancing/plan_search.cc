@@ -84,6 +84,10 @@ Problem problem_of(const std::vector<PlanSample>& samples,
         {{device.speed(), device.memory_bytes()}, device.host_bandwidth()});
     has_cpu = has_cpu || device.device().is_cpu();
   }
+  for (std::size_t r = 0; r < options.gradient_sums().size(); ++r) {
+    const PlanLink& sum = options.gradient_sums()[r];
+    problem.ranks[r].sum = {sum.latency, 1 / sum.bandwidth};
+  }
   if (options.links().empty()) {
     problem.links = {{options.latency(), 1 / options.bandwidth()}};
   }
@@ -239,12 +243,14 @@ std::vector<PlanAlternative> alternatives_of(const Problem& problem,
   }
   Problem faster = problem;
   bool has_links = false;
-  for (planner::Link& link : faster.links) {
+  const auto speed_up = [&](auto& link) {
     has_links = has_links || link.latency > 0 || link.seconds_per_byte > 0;
     link.latency /= 2;
     link.seconds_per_byte /= 2;
-  }
-  if (has_links && problem.ranks.size() > 1) {
+  };
+  if (problem.ranks.size() > 1) std::ranges::for_each(faster.links, speed_up);
+  for (planner::Rank& rank : faster.ranks) speed_up(rank.sum);
+  if (has_links) {
     result.push_back(
         {"links twice as fast", seconds_with(std::move(faster), choice)});
   }
@@ -282,17 +288,19 @@ PlanBound bound_of(const Plan& plan) {
   }
   const auto busiest = std::ranges::min_element(timeline.idle);
   bound.rank = busiest - timeline.idle.begin();
-  if (timeline.makespan <= 0) return bound;
+  if (plan.step_seconds <= 0) return bound;
   const IdleParts idle = idle_parts(timeline)[bound.rank];
+  const double links = idle.transfer + plan.sum_seconds;
+  const double all = idle.total() + plan.sum_seconds;
   constexpr double kSmall = 0.1;
-  if (idle.total() <= kSmall * timeline.makespan) {
-    bound.share = 1 - *busiest / timeline.makespan;
-  } else if (idle.transfer >= idle.total() / 2) {
+  if (all <= kSmall * plan.step_seconds) {
+    bound.share = 1 - all / plan.step_seconds;
+  } else if (links >= all / 2) {
     bound.kind = PlanBoundKind::kLinks;
-    bound.share = idle.transfer / timeline.makespan;
+    bound.share = links / plan.step_seconds;
   } else {
     bound.kind = PlanBoundKind::kBubble;
-    bound.share = *busiest / timeline.makespan;
+    bound.share = idle.total() / plan.step_seconds;
   }
   return bound;
 }
@@ -319,7 +327,8 @@ Plan plan_search(const std::vector<PlanSample>& samples,
   plan.balance = choice->best.balance;
   plan.chunks = best.chunks;
   plan.checkpoint = best.checkpoint;
-  plan.step_seconds = choice->prediction.timeline.makespan;
+  plan.sum_seconds = choice->prediction.sum_seconds;
+  plan.step_seconds = choice->prediction.timeline.makespan + plan.sum_seconds;
   plan.partitions = partitions_of(*choice, devices);
   for (const Tried& tried : choice->tried) {
     plan.candidates.push_back(candidate_of(problem, tried));

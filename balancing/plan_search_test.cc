@@ -373,20 +373,56 @@ TEST(PlanReplicasTest, DivideRowsDevicesAndTheStateOfTheOptimizer) {
   ASSERT_THAT(plans, SizeIs(3));
   for (const ReplicatedPlan& each : plans) {
     SCOPED_TRACE(each.replicas);
-    EXPECT_EQ(each.step_seconds, each.plan.step_seconds + each.sum_seconds);
+    EXPECT_EQ(each.plan.step_seconds,
+              each.plan.timeline.makespan + each.plan.sum_seconds);
     EXPECT_EQ(each.plan.partitions.size(), 4 / each.replicas);
     // A rank has 16 / (4 / d) bytes of gradients.
     const auto d = static_cast<double>(each.replicas);
-    EXPECT_EQ(each.sum_seconds, 2 * (d - 1) * 4 / 2);
+    EXPECT_EQ(each.plan.sum_seconds, 2 * (d - 1) * 4 / 2);
   }
   // Four replicas have no bubble: 4 rows of 4 layers of 3 s, and 12 s.
   EXPECT_EQ(plans[0].replicas, 4);
-  EXPECT_EQ(plans[0].step_seconds, 4 * 4 * 3 + 12);
+  EXPECT_EQ(plans[0].plan.step_seconds, 4 * 4 * 3 + 12);
+  EXPECT_EQ(plans[0].plan.families[0].step_seconds, 4 * 4 * 3 + 12);
+  // Half of the time for sums is saved by faster links.
+  EXPECT_EQ(plans[0].plan.alternatives.back().change, "links twice as fast");
+  EXPECT_EQ(plans[0].plan.alternatives.back().step_seconds, 4 * 4 * 3 + 6);
+  EXPECT_EQ(plans[0].plan.bound->kind, PlanBoundKind::kLinks);
+  EXPECT_EQ(plans[0].plan.bound->share, 12.0 / 60);
   const auto sharded =
       plan_replicas(profile, 16, accelerators(4), {4}, true, options);
   EXPECT_EQ(plans[0].plan.partitions[0].memory_bytes -
                 sharded[0].plan.partitions[0].memory_bytes,
             16 * (4 - 2.5));
+}
+
+TEST(PlanReplicasTest, CutForTheSumsToo) {
+  Profile profile = even_profile({1, 1, 1, 1});
+  for (LayerMemory& layer : profile.memory.layers) {
+    layer.parameter_bytes = layer.trained_bytes = 8;
+  }
+  const auto options =
+      PlanOptions().schedules({"1f1b"}).chunks({2}).bandwidth(1);
+  for (const PlanSchedule schedule :
+       {PlanSchedule::kNamed, PlanSchedule::kOneForwardOneBackward}) {
+    PlanOptions each = options;
+    if (schedule != PlanSchedule::kNamed) each.schedules({}).schedule(schedule);
+    const Plan even =
+        plan_replicas(profile, 4, accelerators(4), {2}, false, each)[0].plan;
+    EXPECT_THAT(even.balance, ElementsAre(2, 2));
+    EXPECT_EQ(even.sum_seconds, 2 * 16 / 2);
+    EXPECT_EQ(even.step_seconds, even.timeline.makespan + 16);
+  }
+  // If one layer has most of the bytes, its rank gets no other layer.
+  LayerMemory& last = profile.memory.layers[3];
+  last.parameter_bytes = last.trained_bytes = 200;
+  const Plan shifted =
+      plan_replicas(profile, 4, accelerators(4), {2}, false, options)[0].plan;
+  EXPECT_THAT(shifted.balance, ElementsAre(3, 1));
+  EXPECT_EQ(shifted.sum_seconds, 200);
+  EXPECT_THROW(plan_replicas(profile, 4, accelerators(4), {2}, false,
+                             PlanOptions(options).gradient_sums({PlanLink()})),
+               c10::ValueError);
 }
 
 TEST(PlanReplicasTest, AreAsSlowAsTheWorstDeviceOfARank) {

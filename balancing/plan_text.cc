@@ -34,7 +34,8 @@ std::string recompute_text(Checkpoint checkpoint, bool where_needed) {
   return where_needed ? "where_needed" : to_string(checkpoint);
 }
 
-void print_bound(std::ostream& stream, const PlanBound& bound) {
+void print_bound(std::ostream& stream, const Plan& plan) {
+  const PlanBound& bound = *plan.bound;
   const std::string rank = std::to_string(bound.rank);
   const std::string share = percent_text(bound.share, 0);
   stream << "bound by " << to_string(bound.kind) << ": ";
@@ -52,8 +53,10 @@ void print_bound(std::ostream& stream, const PlanBound& bound) {
              << " of its memory, and more memory would save time\n";
       break;
     case PlanBoundKind::kLinks:
-      stream << "the busiest partition, " << rank << ", waits for copies for "
-             << share << " of the step\n";
+      stream << "the busiest partition, " << rank << ", waits for "
+             << (plan.sum_seconds > 0 ? "copies and sums of gradients"
+                                      : "copies")
+             << " for " << share << " of the step\n";
       break;
   }
 }
@@ -114,8 +117,12 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   stream << plan.chunks << " micro-batches, checkpoint "
          << recompute_text(plan.checkpoint, !plan.recomputed_stages.empty())
          << (plan.offload ? ", offload" : "")
-         << ": a step is predicted to take " << seconds_text(plan.step_seconds)
-         << "\n";
+         << ": a step is predicted to take " << seconds_text(plan.step_seconds);
+  if (plan.sum_seconds > 0) {
+    stream << ", of which " << seconds_text(plan.sum_seconds)
+           << " are for the sums of gradients";
+  }
+  stream << "\n";
   Table table = {{"partition", "device", "layers", "forward", "backward",
                   "memory", "of", "idle", "of the bubble", "bound by"}};
   for (const PlannedPartition& each : plan.partitions) {
@@ -128,7 +135,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   stream << columns_text(table, "r");
 
   if (plan.bound) {
-    print_bound(stream, *plan.bound);
+    print_bound(stream, plan);
     print_families(stream, plan);
     return stream;
   }

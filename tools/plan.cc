@@ -229,8 +229,8 @@ balancing::Plan plan_of_profile(
   for (const balancing::ReplicatedPlan& each : plans) {
     if (replicas.size() == 1 && replicas[0] == 1) break;
     std::cout << each.replicas << " replicas of " << each.plan.partitions.size()
-              << " devices: " << gpipe::seconds_text(each.step_seconds)
-              << ", of which " << gpipe::seconds_text(each.sum_seconds)
+              << " devices: " << gpipe::seconds_text(each.plan.step_seconds)
+              << ", of which " << gpipe::seconds_text(each.plan.sum_seconds)
               << " are for the sums of gradients\n";
   }
   return std::move(plans[0].plan);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "gpipe/schedule.h"
 
@@ -51,6 +52,16 @@ double smallest_maximum(const Problem& problem, double microbatches,
     (suffices(middle) ? yes : no) = middle;
   }
   return no;
+}
+
+// Returns a lower bound on the sums of gradients of the slowest rank.
+double least_sum_seconds(const Problem& problem, const Blocks& blocks) {
+  double latency = std::numeric_limits<double>::infinity(), bandwidth = 0;
+  for (const Rank& rank : problem.ranks) {
+    latency = std::min(latency, rank.sum.latency);
+    bandwidth += 1 / rank.sum.seconds_per_byte;  // infinity if it takes no time
+  }
+  return latency + blocks.trained(0, blocks.layers()) / bandwidth;
 }
 
 }  // namespace
@@ -113,6 +124,7 @@ double lower_bound(const Problem& problem, const Candidate& candidate,
     bound =
         std::max(bound, microbatches * all / fastest_speed / problem.workers);
   }
+  bound += least_sum_seconds(problem, blocks);
   return bound * (1 - kRounding);
 }
 

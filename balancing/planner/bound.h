@@ -28,6 +28,9 @@ std::vector<double> layer_work(const Problem& problem,
 // - One micro-batch has to pass all layers both ways, on the fastest rank.
 // - Ranks that share cores cannot do more than these cores.
 //
+// Sums of gradients come on top: for any cut they take at least as long as if
+// each rank had just so many bytes that all end at the same time.
+//
 // Copies and memory limits are ignored. Complexity: O(n + 60 p log n) for n
 // layers and p ranks.
 double lower_bound(const Problem& problem, const Candidate& candidate,

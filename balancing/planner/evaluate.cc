@@ -169,7 +169,8 @@ double Evaluator::largest_peak(const std::vector<int64_t>& balance) {
 
 // A rank waits for the first micro-batch and does all of its work. Unless there
 // are weight backwards, which may come last, its last gradient then has to
-// reach the first stage. One micro-batch has to pass all stages both ways.
+// reach the first stage. One micro-batch has to pass all stages both ways. Sums
+// of gradients are not included.
 double Evaluator::lower_bound(const StageTable& table) const {
   const Costs& seconds = table.seconds;
   double head = 0, tail = 0, all_work = 0, bound = 0;
@@ -199,6 +200,17 @@ double Evaluator::lower_bound(const StageTable& table) const {
   }
   bound = std::max(bound, head + tail);
   return shares_cores() ? std::max(bound, all_work / problem_.workers) : bound;
+}
+
+double Evaluator::sum_seconds(const StageTable& table) const {
+  double longest = 0;
+  for (std::size_t r = 0; r < stages_of_.size(); ++r) {
+    const GradientSum& sum = problem_.ranks[r].sum;
+    double bytes = 0;
+    for (const int s : stages_of_[r]) bytes += table.trained[s];
+    longest = std::max(longest, sum.latency + bytes * sum.seconds_per_byte);
+  }
+  return longest;
 }
 
 bool Evaluator::shares_cores() const {
@@ -235,7 +247,8 @@ Timeline Evaluator::simulate_with_copies(const Variant& variant,
 
 double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
   const StageTable table = table_of(balance);
-  const double bound = lower_bound(table);
+  const double sum_seconds = this->sum_seconds(table);
+  const double bound = lower_bound(table) + sum_seconds;
   if (bound >= enough) return bound;
   Recomputed recomputed(table.size());
   if (candidate_.recompute == kWhereNeeded) {
@@ -262,7 +275,7 @@ double Evaluator::seconds(const std::vector<int64_t>& balance, double enough) {
         simulate_on_cores(variant.schedule, table.seconds, problem_.workers)
             .makespan);
   }
-  return seconds;
+  return seconds + sum_seconds;
 }
 
 Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
@@ -275,6 +288,7 @@ Prediction Evaluator::predict(const std::vector<int64_t>& balance) {
   const Variant& variant = this->variant(recomputed);
   ++simulations_;
   result.schedule = variant.schedule;
+  result.sum_seconds = sum_seconds(result.stages);
   result.timeline = simulate_with_copies(variant, result.stages);
   result.peak_bytes = candidate_.offload ? peaks(result.timeline, result.stages)
                                          : peaks(result.stages, recomputed);

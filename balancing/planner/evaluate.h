@@ -21,6 +21,7 @@ namespace gpipe::balancing::planner {
 struct Prediction {
   Schedule schedule;  // with recomputes and offload
   Timeline timeline;
+  double sum_seconds = 0;  // after the timeline: Rank::sum of the slowest rank
   StageTable stages;
   std::vector<double> peak_bytes;  // of each rank
 };
@@ -36,9 +37,9 @@ class Evaluator {
   // Returns the number of actions of the schedule without recomputes.
   std::size_t actions() const { return actions_; }
 
-  // Returns the seconds of a step; infinity if a rank has too little memory. If
-  // a lower bound says that these are at least `enough`, returns that bound
-  // without a simulation.
+  // Returns the seconds of a step with its sums of gradients; infinity if a
+  // rank has too little memory. If a lower bound says that these are at least
+  // `enough`, returns that bound without a simulation.
   double seconds(const std::vector<int64_t>& balance,
                  double enough = std::numeric_limits<double>::infinity());
 
@@ -82,6 +83,7 @@ class Evaluator {
   std::vector<double> least_peaks(const std::vector<int64_t>& balance);
   bool fits(const std::vector<double>& peaks) const;
   double lower_bound(const StageTable& table) const;
+  double sum_seconds(const StageTable& table) const;
   gpipe::internal::Durations durations(const Variant& variant,
                                        const StageTable& table) const;
   Timeline simulate_with_copies(const Variant& variant,

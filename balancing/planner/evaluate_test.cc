@@ -57,6 +57,22 @@ TEST(StageTableTest, HasSpeedsAndLinks) {
   EXPECT_THAT(table.delay, ElementsAre(0, 1, 0, 2));
 }
 
+TEST(EvaluatorTest, AddsTheSumsOfTheSlowestRank) {
+  // Two ranks with two layers of 4 trained bytes and 3 s each.
+  Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});
+  problem.stages_per_rank = {1};
+  problem.ranks[0].sum = {1, 0.5};
+  problem.ranks[1].sum = {0, 0.25};
+  const Blocks blocks(problem, problem.workloads[0]);
+  Evaluator evaluator(problem, candidates(problem)[0], blocks);
+  const double step = (8 + 1) * 6;
+  EXPECT_EQ(evaluator.seconds({2, 2}), step + 1 + 8 * 0.5);
+  EXPECT_EQ(evaluator.predict({2, 2}).sum_seconds, 1 + 8 * 0.5);
+  EXPECT_EQ(evaluator.predict({1, 3}).sum_seconds, 3);
+  // Its lower bound has them, too.
+  EXPECT_EQ(evaluator.seconds({2, 2}, 5), step + 5);
+}
+
 // Returns the costs of a table in the form of simulate().
 Costs costs_of(const StageTable& table) {
   Costs costs = table.seconds;

@@ -13,10 +13,20 @@
 
 namespace gpipe::balancing::planner {
 
+// How long a rank adds up gradients with its twins in other replicas of the
+// pipeline: `latency` seconds, and its trained bytes times `seconds_per_byte`.
+// Both are finite and >= 0.
+struct GradientSum {
+  double latency = 0;
+  double seconds_per_byte = 0;
+};
+
 // One rank of a pipeline: a device with its host.
 struct Rank : ChainDevice {
   // Bytes per second between device and host, each way, > 0.
   double host_bandwidth = std::numeric_limits<double>::infinity();
+  // At the end of the step, on all ranks at the same time.
+  GradientSum sum = {};
 };
 
 // The connection from one rank to another. A copy occupies it for its bytes

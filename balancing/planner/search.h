@@ -18,9 +18,9 @@ struct Tried {
   Candidate candidate;
   // A lower bound in seconds for all cuts, without memory limits.
   double lower_bound = 0;
-  // Seconds of the best cut that was found; infinity if none fits. If the
-  // candidate was not simulated, a lower bound that says that it is not the
-  // best one of its family.
+  // Seconds of the best cut that was found, with its sums of gradients;
+  // infinity if none fits. If the candidate was not simulated, a lower bound
+  // that says that it is not the best one of its family.
   double seconds = 0;
   bool simulated = false;
   std::vector<int64_t> balance;  // layers per stage; empty if there is none

@@ -22,6 +22,7 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
   for (std::size_t k = 0; k < seconds_.size(); ++k) {
     seconds_[k] = sums([&](const Layer& layer) { return layer.*kSeconds[k]; });
   }
+  trained_ = sums([](const Layer& layer) { return layer.trained_bytes; });
   resident_ = sums([&](const Layer& layer) {
     return problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
   });
@@ -84,6 +85,7 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
     while (block.last() < last) block.extend();
     table.saved.push_back(block.saved());
     table.incoming.push_back(block.incoming());
+    table.trained.push_back(blocks.trained(first, last));
     table.resident.push_back(block.resident());
     Link link;
     if (s > 0 && rank_of_stage[s - 1] != rank) {

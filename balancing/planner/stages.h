@@ -27,6 +27,10 @@ class Blocks {
     const auto& sums = seconds_[static_cast<std::size_t>(kind)];
     return sums[last] - sums[first];
   }
+  // Returns Layer::trained_bytes of the layers. O(1).
+  double trained(int64_t first, int64_t last) const {
+    return trained_[last] - trained_[first];
+  }
   // Returns the bytes of parameters, gradients, optimizer and buffers. O(1).
   double resident(int64_t first, int64_t last) const {
     return resident_[last] - resident_[first];
@@ -55,7 +59,7 @@ class Blocks {
   // Prefix sums. The seconds are by kind of computation.
   std::array<std::vector<double>, gpipe::internal::kActionCosts.size()>
       seconds_;
-  std::vector<double> resident_;
+  std::vector<double> trained_, resident_;
   std::vector<std::vector<Entry>> savers_;      // by layer
   std::vector<std::vector<Entry>> skips_into_;  // by the layer that pops
 };
@@ -95,7 +99,7 @@ struct StageTable {
   // Problem::action_seconds. All else of the costs is empty.
   Costs seconds;
   // Bytes per micro-batch, and in total.
-  std::vector<double> saved, incoming, resident;
+  std::vector<double> saved, incoming, trained, resident;
   // Seconds of the copy from the previous stage: how long it occupies the link,
   // and how much later it arrives. 0 if both are on one rank.
   std::vector<double> wire, delay;

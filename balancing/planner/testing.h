@@ -84,8 +84,8 @@ inline Workload random_workload(Dice& dice, std::size_t layers,
 }
 
 // Returns a small problem with some of everything: 2 or 3 unequal ranks, up to
-// 6 layers, unequal links, memory limits or none, shared cores or none, and
-// four schedules, of which one may split backwards.
+// 6 layers, unequal links, memory limits or none, shared cores or none, sums of
+// gradients or none, and four schedules, of which one may split backwards.
 inline Problem random_problem(unsigned seed) {
   Dice dice(seed);
   Problem problem;
@@ -109,6 +109,12 @@ inline Problem random_problem(unsigned seed) {
     }
   }
   if (dice.one_in(4)) problem.action_seconds = 1;
+  if (dice.one_in(3)) {  // replicas
+    for (Rank& rank : problem.ranks) {
+      rank.sum = {static_cast<double>(dice.in(0, 3)),
+                  static_cast<double>(dice.in(0, 8))};
+    }
+  }
   if (dice.one_in(4)) problem.workers = static_cast<double>(dice.in(1, 2));
   const std::vector<std::string> names = {
       "fill-drain", "1f1b",   "eager-1f1b", "interleaved-1f1b",
