@@ -24,6 +24,7 @@ _FROM_THIS_TREE = {
     "libjpeg": "third_party/libjpeg",
     "libpng": "third_party/libpng",
     "openssl": "third_party/openssl",
+    "tcmalloc": "third_party/tcmalloc",
 
     # Loaded by Bazel's own tools. Without these Bazel would download them.
     "remote_coverage_tools": "third_party/remote_coverage_tools",

@@ -10,5 +10,6 @@ def _machine_impl(_module_ctx):
     system_repository(name = "libjpeg", folder = "third_party/libjpeg")
     system_repository(name = "libpng", folder = "third_party/libpng")
     system_repository(name = "openssl", folder = "third_party/openssl")
+    system_repository(name = "tcmalloc", folder = "third_party/tcmalloc")
 
 machine = module_extension(implementation = _machine_impl)

@@ -10,7 +10,6 @@
 #include <iostream>
 #include <string>
 
-#include "gpipe/program/host_memory.h"
 #include "gpipe/program/working_directory.h"
 #include "train_program/exit_code.h"
 #include "train_program/flags.h"
@@ -20,7 +19,6 @@ DECLARE_bool(help);  // gflags' own
 
 int main(int argc, char** argv) {
   namespace program = gpipe::train_program;
-  gpipe::keep_freed_memory();
   try {
     gpipe::enter_working_directory();
     gflags::SetUsageMessage("trains a model through a pipeline; see --help");

@@ -7,6 +7,9 @@
 #include <stdexcept>
 #include <string>
 
+// TCMalloc's malloc_trim(), if the program has it.
+extern "C" [[gnu::weak]] void MallocExtension_ReleaseFreeMemory();
+
 namespace gpipe::benchmarks {
 namespace {
 
@@ -29,6 +32,7 @@ double status_mib(const std::string& field) {
 
 ProcessMemory::ProcessMemory() {
   ::malloc_trim(0);
+  if (MallocExtension_ReleaseFreeMemory) MallocExtension_ReleaseFreeMemory();
   // 5 resets the peak (VmHWM), see proc(5).
   std::ofstream("/proc/self/clear_refs") << 5;
   start_mib_ = status_mib("VmRSS");

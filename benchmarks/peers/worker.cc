@@ -32,7 +32,6 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/processes/processes.h"
-#include "gpipe/program/host_memory.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/format.h"
@@ -389,7 +388,6 @@ int main(int argc, char** argv) {
       "prints how long it took; for tools/compare_peers.",
       {"--model=mlp --engine=1f1b", "--model=mlp --engine=1f1b --processes"}};
   return gpipe::benchmarks::run_program(argc, argv, program, [] {
-    gpipe::keep_freed_memory();
     gpipe::benchmarks::serve();
     return gpipe::benchmarks::kOk;
   });

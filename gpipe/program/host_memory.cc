@@ -1,7 +1,5 @@
 #include "gpipe/program/host_memory.h"
 
-#include <malloc.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -18,21 +16,14 @@ constexpr char kMap[] = "MALLOC_MMAP_THRESHOLD_";
 constexpr int kMapFrom = 32 << 20;
 constexpr int kTrimFrom = std::numeric_limits<int>::max();
 
-bool are_thresholds_set() {
-  const char* const tunables = std::getenv("GLIBC_TUNABLES");
-  return std::getenv(kTrim) || std::getenv(kMap) ||
-         (tunables && std::strstr(tunables, "glibc.malloc."));
-}
-
 }  // namespace
 
-bool keep_freed_memory() {
-  return !are_thresholds_set() && ::mallopt(M_MMAP_THRESHOLD, kMapFrom) == 1 &&
-         ::mallopt(M_TRIM_THRESHOLD, kTrimFrom) == 1;
-}
-
 std::vector<std::pair<std::string, std::string>> keep_freed_memory_variables() {
-  if (are_thresholds_set()) return {};
+  const char* const tunables = std::getenv("GLIBC_TUNABLES");
+  if (std::getenv(kTrim) || std::getenv(kMap) ||
+      (tunables && std::strstr(tunables, "glibc.malloc."))) {
+    return {};
+  }
   return {{kMap, std::to_string(kMapFrom)}, {kTrim, std::to_string(kTrimFrom)}};
 }
 

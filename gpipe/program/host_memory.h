@@ -7,19 +7,15 @@
 
 namespace gpipe {
 
-// Makes the C library keep what is freed, for the rest of the process, as
-// LibTorch does on accelerators. By default glibc gives the activations that a
+// Returns the variables, names and values, with which a program that is started
+// keeps the memory that it frees. By default glibc gives the activations that a
 // step has freed back to the system, and the next step has thousands of page
-// faults (docs/results/peers.md).
+// faults (docs/results/peers.md). A program with another allocator, such as
+// //gpipe/program:malloc, ignores them.
 //
-// Returns false, and changes nothing, if the environment sets thresholds of
-// glibc's allocator (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or
-// GLIBC_TUNABLES), or if the program has another allocator.
-// Threads: call it from main() before threads start.
-bool keep_freed_memory();
-
-// Returns the variables, names and values, by which a program that is started
-// does the same. Returns none if the environment sets thresholds.
+// Returns none if the environment sets thresholds of glibc's allocator
+// (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES).
+// Threads: pure function of the environment.
 std::vector<std::pair<std::string, std::string>> keep_freed_memory_variables();
 
 }  // namespace gpipe

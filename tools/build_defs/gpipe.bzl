@@ -163,7 +163,8 @@ def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
 def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None, **kwargs):
     """cc_binary with gpipe's options.
 
-    A binary with LibTorch in `deps` can use GPUs under --config=cuda.
+    A binary with LibTorch in `deps` can use GPUs under --config=cuda. A program
+    allocates by //gpipe/program:malloc; a rank that a test starts does not.
 
     Args:
       name: as in cc_binary.
@@ -175,6 +176,8 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
     """
     if _libtorch(deps):
         deps = deps + [_LIBTORCH_CUDA]
+    if native.package_name().split("/")[0] in _PROGRAM_FOLDERS:
+        kwargs.setdefault("malloc", "//gpipe/program:malloc")
     kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(
         name = name,
