@@ -209,8 +209,9 @@ TEST(ChooseTest, GivesSlowLinksFewCrossings) {
 }
 
 TEST(ChooseTest, MovesParametersToRanksThatAddThemUpFaster) {
-  // Of two equal layers one has 100 bytes, and ranks 0 and 2 need 1 s for each
-  // byte. The second rank gets it, with one more layer than an even cut.
+  // Six equal layers, of which the second has all 100 bytes. Ranks 0 and 2 need
+  // 1 s for each byte, rank 1 none: it gets that layer, though an even cut
+  // gives it to rank 0.
   Problem problem = simple_problem({1, 1, 1, 1, 1, 1}, 3, 2, {"fill-drain"});
   for (Layer& layer : problem.workloads[0].layers) layer.trained_bytes = 0;
   problem.workloads[0].layers[1].trained_bytes = 100;
