@@ -34,15 +34,7 @@ void uncount(std::size_t size) {
 }  // namespace
 }  // namespace gpipe::testing
 
-#if defined(__SANITIZE_ADDRESS__)
-#define GPIPE_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define GPIPE_ASAN 1
-#endif
-#endif
-
-#ifdef GPIPE_ASAN
+#ifdef __SANITIZE_ADDRESS__
 
 extern "C" {
 // Declarations of <sanitizer/allocator_interface.h>, which g++ 12 lacks on some
