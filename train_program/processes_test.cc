@@ -95,7 +95,11 @@ const RankProgramEntry kTrain("train", [] {
   if (!argument("balance").empty()) options.balance = argument("balance");
   options.weights = argument("weights");
   const bool counts = argument("count_bytes") == "true";
-  if (counts) CountingAllocator::install();
+  if (counts) {
+    CountingAllocator::install();
+    // The threads of the failure detector make messages at any time.
+    CountingAllocator::ignore_other_threads();
+  }
   options.save_in_background = !argument("save_every").empty();
   if (!argument("seed").empty()) {
     options.seed = std::stoull(argument("seed"));
@@ -229,12 +233,7 @@ TEST(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
   const std::vector<int64_t> expected{
       bytes_of_layers(file, 0, first),
       bytes_of_layers(file, first, file.size() - first)};
-  const int64_t all = bytes_of_layers(file, 0, file.size());
-  EXPECT_EQ(expected[0] + expected[1], all);
-  // The messages of the processes about their layers are tensors, too. The
-  // thread that listens to the other process has a buffer of 4096 bytes, which
-  // it may allocate before, during or after the count.
-  constexpr int64_t kMessages = 4096, kListener = 4096;
+  EXPECT_EQ(expected[0] + expected[1], bytes_of_layers(file, 0, file.size()));
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(results[rank].exit.code, kDone) << results[rank].err;
     const auto at = results[rank].out.find("\nbytes ");
@@ -242,10 +241,9 @@ TEST(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
     std::istringstream numbers(results[rank].out.substr(at + 7));
     int64_t live = 0, peak = 0;
     numbers >> live >> peak;
-    if (live == expected[rank] + kListener) live -= kListener;
     EXPECT_EQ(live, expected[rank]) << rank;
-    EXPECT_LT(peak, expected[rank] + kMessages + kListener) << rank;
-    EXPECT_LT(expected[rank] + kMessages + kListener, all) << rank;
+    // The messages of the processes about their layers are tensors, too.
+    EXPECT_LT(peak, live + 4096) << rank;
   }
 }
 

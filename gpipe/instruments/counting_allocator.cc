@@ -7,16 +7,25 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 
 namespace gpipe::instruments {
 namespace {
 
-// The size is stored before the block, because only the data pointer is known
-// when the block is freed. 64 bytes keep the alignment that kernels need.
+// The counted bytes are stored before the block, because only the data pointer
+// is known when the block is freed. 64 bytes keep the alignment that kernels
+// need.
 constexpr std::size_t kHeader = 64;
 
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> peak{0};
+// The only thread whose tensors count. All threads' do if it is no thread.
+std::atomic<std::thread::id> only{};
+
+bool counts_here() {
+  const std::thread::id thread = only;
+  return thread == std::thread::id() || thread == std::this_thread::get_id();
+}
 
 void count(int64_t bytes) {
   const int64_t now = live += bytes;
@@ -28,9 +37,9 @@ void count(int64_t bytes) {
 void release(void* data) {
   if (data == nullptr) return;
   char* block = static_cast<char*>(data) - kHeader;
-  std::size_t bytes;
-  std::memcpy(&bytes, block, sizeof(bytes));
-  count(-static_cast<int64_t>(bytes));
+  int64_t counted;
+  std::memcpy(&counted, block, sizeof(counted));
+  count(-counted);
   std::free(block);
 }
 
@@ -43,8 +52,9 @@ class Counting : public c10::Allocator {
     const std::size_t rounded = (bytes + kHeader - 1) / kHeader * kHeader;
     void* block = std::aligned_alloc(kHeader, kHeader + rounded);
     if (block == nullptr) throw std::bad_alloc();
-    std::memcpy(block, &bytes, sizeof(bytes));
-    count(static_cast<int64_t>(bytes));
+    const int64_t counted = counts_here() ? static_cast<int64_t>(bytes) : 0;
+    std::memcpy(block, &counted, sizeof(counted));
+    count(counted);
     char* data = static_cast<char*>(block) + kHeader;
     return {data, data, &release, cpu};
   }
@@ -69,5 +79,9 @@ FailNth& CountingAllocator::failing() {
 int64_t CountingAllocator::live_bytes() { return live; }
 int64_t CountingAllocator::peak_bytes() { return peak; }
 void CountingAllocator::reset_peak() { peak = live.load(); }
+
+void CountingAllocator::ignore_other_threads() {
+  only = std::this_thread::get_id();
+}
 
 }  // namespace gpipe::instruments

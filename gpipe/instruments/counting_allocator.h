@@ -20,6 +20,10 @@ class CountingAllocator {
   static int64_t peak_bytes();
   static void reset_peak();
 
+  // From now on counts only tensors that the calling thread makes, whichever
+  // thread frees them. Tensors counted before stay counted.
+  static void ignore_other_threads();
+
   // Makes allocations fail. Only allocations of at least one byte count.
   static FailNth& failing();
 };
