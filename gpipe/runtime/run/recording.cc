@@ -20,8 +20,11 @@ void Recording::begin() {
     first_bytes_.push_back(bytes_on(r));
   }
   host_begin_ = std::chrono::steady_clock::now();
-  for (const c10::Device& device : devices_) {
-    begin_.push_back(Stamp::now(device));
+  for (auto device = devices_.begin(); device != devices_.end(); ++device) {
+    // Ranks of one device begin at the same time.
+    const auto first = std::find(devices_.begin(), device, *device);
+    begin_.push_back(first == device ? Stamp::now(*device)
+                                     : begin_[first - devices_.begin()]);
   }
 }
 
