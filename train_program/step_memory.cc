@@ -1,47 +1,18 @@
 #include "train_program/step_memory.h"
 
-#include <ATen/DeviceAccelerator.h>
-#include <c10/core/CachingDeviceAllocator.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <set>
 #include <utility>
 
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::train_program {
 namespace {
-
-using instruments::CountingAllocator;
-
-constexpr auto kAll =
-    static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
-int64_t live_bytes(const c10::Device& device) {
-  if (device.is_cpu()) return CountingAllocator::live_bytes();
-  return at::accelerator::getDeviceStats(device.index())
-      .allocated_bytes[kAll]
-      .current;
-}
-
-int64_t peak_bytes(const c10::Device& device) {
-  if (device.is_cpu()) return CountingAllocator::peak_bytes();
-  return at::accelerator::getDeviceStats(device.index())
-      .allocated_bytes[kAll]
-      .peak;
-}
-
-void reset_peak(const c10::Device& device) {
-  if (device.is_cpu()) {
-    CountingAllocator::reset_peak();
-  } else {
-    at::accelerator::resetPeakStats(device.index());
-  }
-}
 
 // Returns the bytes of parameters and buffers on `device`.
 int64_t module_bytes(const torch::nn::Module& module,
@@ -63,25 +34,30 @@ int64_t module_bytes(const torch::nn::Module& module,
 
 }  // namespace
 
-void StepMemory::count_cpu_tensors() { CountingAllocator::install(); }
+void StepMemory::count_cpu_tensors() {
+  instruments::CountingAllocator::install();
+}
 
 StepMemory::StepMemory(const torch::nn::Module& module,
                        std::vector<PlannedMemory> planned) {
   for (PlannedMemory& each : planned) {
-    const int64_t before =
-        live_bytes(each.device) - module_bytes(module, each.device);
+    const int64_t before = instruments::live_bytes(each.device) -
+                           module_bytes(module, each.device);
     places_.push_back({std::move(each), before});
   }
 }
 
 void StepMemory::begin() {
-  for (const Place& place : places_) reset_peak(place.planned.device);
+  for (const Place& place : places_) {
+    instruments::reset_peak_bytes(place.planned.device);
+  }
 }
 
 void StepMemory::end() {
   for (Place& place : places_) {
     place.peak =
-        std::max(place.peak, peak_bytes(place.planned.device) - place.before);
+        std::max(place.peak,
+                 instruments::peak_bytes(place.planned.device) - place.before);
   }
 }
 

@@ -1,22 +1,16 @@
 #include "benchmarks/harness/device_memory.h"
 
-#include <ATen/DeviceAccelerator.h>
-
 #include <algorithm>
 #include <mutex>
 #include <unordered_set>
 
 #include "benchmarks/harness/devices.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {
 namespace {
-
-using instruments::CountingAllocator;
-
-constexpr auto kAll =
-    static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
   std::vector<c10::Device> unique;
@@ -26,13 +20,6 @@ std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
     }
   }
   return unique;
-}
-
-int64_t held_bytes(const c10::Device& device) {
-  return device.is_cpu() ? instruments::CountingAllocator::live_bytes()
-                         : at::accelerator::getDeviceStats(device.index())
-                               .allocated_bytes[kAll]
-                               .current;
 }
 
 int64_t bytes_on(const c10::Device& device,
@@ -70,20 +57,14 @@ MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
       static std::once_flag installed;
       std::call_once(installed, instruments::CountingAllocator::install);
     }
-    base_.push_back(held_bytes(device));
+    base_.push_back(instruments::live_bytes(device));
   }
   reset_peaks();
 }
 
 void MemoryWatch::reset_peaks() const {
   synchronize(devices_);
-  for (const auto& device : devices_) {
-    if (device.is_cpu()) {
-      instruments::CountingAllocator::reset_peak();
-    } else {
-      at::accelerator::resetPeakStats(device.index());
-    }
-  }
+  for (const auto& device : devices_) instruments::reset_peak_bytes(device);
 }
 
 std::vector<DeviceMemory> MemoryWatch::read(
@@ -93,13 +74,8 @@ std::vector<DeviceMemory> MemoryWatch::read(
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
     DeviceMemory& of_device = memory.emplace_back(lasting_on(device, lasting));
-    if (device.is_cpu()) {
-      of_device.peak = instruments::CountingAllocator::peak_bytes() - base_[i];
-    } else {
-      const auto stats = at::accelerator::getDeviceStats(device.index());
-      of_device.peak = stats.allocated_bytes[kAll].peak - base_[i];
-      of_device.reserved = stats.reserved_bytes[kAll].peak;
-    }
+    of_device.peak = instruments::peak_bytes(device) - base_[i];
+    of_device.reserved = instruments::peak_reserved_bytes(device);
   }
   return memory;
 }

@@ -1,7 +1,6 @@
 #include "gpipe/faults/trial.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule/named.h"
@@ -272,7 +272,21 @@ bool Trial::settled() {
   for (int k = 0; k < 1000 && !is(); ++k) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return is();
+  return is() || has_new_host_buffers();
+}
+
+// Partitions of one device share their host buffers. How many of them a step
+// needs at the same time depends on the timing.
+bool Trial::has_new_host_buffers() {
+  constexpr int64_t kBuffer = 256;  // bytes of the smallest one
+  std::vector<int64_t> bytes = live_bytes();
+  const int64_t more = bytes[0] - bytes_[0];
+  const int64_t cells =
+      setting_.offload ? setting_.stages() * setting_.microbatches : 0;
+  if (more <= 0 || more % kBuffer != 0 || host_buffers_ >= cells) return false;
+  ++host_buffers_;
+  bytes_[0] = bytes[0];
+  return bytes == bytes_ && thread_count() <= threads_;
 }
 
 std::vector<int64_t> live_bytes() {
@@ -280,15 +294,9 @@ std::vector<int64_t> live_bytes() {
   for (const c10::Device& each : accelerators()) {
     testing::settle_engine(each);
     at::accelerator::synchronizeDevice(each.index());
-    auto* const allocator =
-        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(each.type()));
-    if (!allocator) continue;
-    bytes.push_back(allocator->getDeviceStats(each.index())
-                        .requested_bytes[static_cast<std::size_t>(
-                            c10::CachingAllocator::StatType::AGGREGATE)]
-                        .current);
+    bytes.push_back(instruments::live_bytes(each));
   }
-  bytes.insert(bytes.begin(), instruments::CountingAllocator::live_bytes());
+  bytes.insert(bytes.begin(), instruments::live_bytes(c10::kCPU));
   return bytes;
 }
 

@@ -8,8 +8,6 @@
 // to another device, the copy replaces the original, which is freed unless its
 // own cell has saved it. So copies add nothing to the held bytes. They add to
 // the peaks only where a comment says so.
-#include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -20,7 +18,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -28,13 +25,13 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe {
 namespace {
 
-using instruments::CountingAllocator;
 using testing::device;
 using testing::devices;
 using testing::options;
@@ -44,56 +41,6 @@ constexpr int64_t kRows = 16;
 constexpr int64_t kColumns = 1024;
 constexpr int64_t kLayers = 8;
 constexpr int64_t kN = kRows * kColumns * 8;
-
-// Counts the bytes of tensors on a device.
-class Gauge {
- public:
-  virtual ~Gauge() = default;
-  virtual int64_t live(const torch::Device& device) const = 0;
-  // Returns the peak since reset_peak().
-  virtual int64_t peak(const torch::Device& device) const = 0;
-  virtual void reset_peak(const torch::Device& device) = 0;
-};
-
-class CpuGauge : public Gauge {
- public:
-  CpuGauge() { instruments::CountingAllocator::install(); }
-  int64_t live(const torch::Device&) const override {
-    return instruments::CountingAllocator::live_bytes();
-  }
-  int64_t peak(const torch::Device&) const override {
-    return instruments::CountingAllocator::peak_bytes();
-  }
-  void reset_peak(const torch::Device&) override {
-    instruments::CountingAllocator::reset_peak();
-  }
-};
-
-// A gauge for accelerators whose allocator has the statistics that LibTorch
-// defines.
-class AcceleratorGauge : public Gauge {
- public:
-  explicit AcceleratorGauge(c10::DeviceAllocator& allocator)
-      : allocator_(allocator) {}
-  int64_t live(const torch::Device& device) const override {
-    return asked_for(device).current;
-  }
-  int64_t peak(const torch::Device& device) const override {
-    return asked_for(device).peak;
-  }
-  void reset_peak(const torch::Device& device) override {
-    allocator_.resetPeakStats(device.index());
-  }
-
- private:
-  c10::CachingAllocator::Stat asked_for(const torch::Device& device) const {
-    return allocator_.getDeviceStats(device.index())
-        .requested_bytes[static_cast<std::size_t>(
-            c10::CachingAllocator::StatType::AGGREGATE)];
-  }
-
-  c10::DeviceAllocator& allocator_;
-};
 
 // Bytes by device, in the order of places().
 using Bytes = std::vector<int64_t>;
@@ -134,24 +81,7 @@ struct Measured {
 class Memory : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const torch::Device where = device();
-    if (where.is_cpu()) {
-      gauge_ = std::make_unique<CpuGauge>();
-    } else if (!where.is_cuda()) {
-      auto* const allocator =
-          dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(where.type()));
-      if (allocator) gauge_ = std::make_unique<AcceleratorGauge>(*allocator);
-    }
-  }
-  static void TearDownTestSuite() { gauge_.reset(); }
-
-  void SetUp() override {
-    if (device().is_cuda()) {
-      GTEST_SKIP() << "CUDA's allocator counts what is freed until the streams "
-                      "that it was recorded for are done with it: the numbers "
-                      "depend on the timing";
-    }
-    if (!gauge_) GTEST_SKIP() << "there is no gauge for " << device();
+    if (device().is_cpu()) instruments::CountingAllocator::install();
   }
 
   static GPipe pipeline_of(int64_t partitions, int64_t chunks,
@@ -171,19 +101,21 @@ class Memory : public ::testing::Test {
   static Bytes live(int64_t partitions) {
     Bytes bytes;
     for (const auto& each : places(partitions)) {
-      bytes.push_back(gauge_->live(each));
+      bytes.push_back(instruments::live_bytes(each));
     }
     return bytes;
   }
   static Bytes peak(int64_t partitions) {
     Bytes bytes;
     for (const auto& each : places(partitions)) {
-      bytes.push_back(gauge_->peak(each));
+      bytes.push_back(instruments::peak_bytes(each));
     }
     return bytes;
   }
   static void reset_peak(int64_t partitions) {
-    for (const auto& each : places(partitions)) gauge_->reset_peak(each);
+    for (const auto& each : places(partitions)) {
+      instruments::reset_peak_bytes(each);
+    }
   }
 
   static Bytes minus(Bytes a, const Bytes& b) {
@@ -225,12 +157,7 @@ class Memory : public ::testing::Test {
                 }));
     return bytes;
   }
-
- private:
-  static std::unique_ptr<Gauge> gauge_;
 };
-
-std::unique_ptr<Gauge> Memory::gauge_;
 
 // Between forward and backward, the cells' graphs or inputs are held, and the
 // output. The output is a separate tensor if there are several micro-batches.

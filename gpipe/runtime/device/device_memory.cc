@@ -37,6 +37,8 @@ std::optional<double> device_memory(const c10::Device& device) {
   auto* const allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   if (!allocator) return std::nullopt;
+  // CUDA's allocator throws before LibTorch has used the device type.
+  if (!allocator->initialized()) return 0;
   constexpr auto kAll =
       static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return static_cast<double>(

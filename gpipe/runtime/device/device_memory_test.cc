@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -20,6 +21,14 @@ TEST_F(DeviceMemoryTest, OfAnAcceleratorIsWhatItsTensorsTake) {
   EXPECT_EQ(*device_memory(hpu(2)), 0);
   tensor.reset();
   EXPECT_EQ(*device_memory(hpu(1)), before);
+}
+
+// A new process, in which nothing has used an accelerator. CUDA's allocator
+// throws there if it is asked.
+TEST(DeviceMemoryDeathTest, IsNoneBeforeTheDeviceIsUsed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto read = [] { std::_Exit(device_memory(hpu(1)) == 0 ? 0 : 1); };
+  EXPECT_EXIT(read(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(DeviceMemoryTest, ReadingItDoesNotMakeTheHostWait) {

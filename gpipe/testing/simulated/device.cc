@@ -143,7 +143,7 @@ C10_REGISTER_GUARD_IMPL(HPU, Guard)
 
 struct Hooks : at::HPUHooksInterface {
   explicit Hooks(at::HPUHooksArgs) {}
-  void init() const override {}
+  void init() const override { Memory::get().init(); }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasHPU() const override { return true; }

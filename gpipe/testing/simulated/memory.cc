@@ -29,6 +29,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
   if (bytes == 0) return {nullptr, nullptr, &give_back, on};
   const c10::Stream stream = current_stream(index);
   make_context(index);
+  init();
   Simulation::get().failing(Operation::kAllocation).pass();
 
   std::unique_lock<std::mutex> lock(mutex_);
@@ -68,6 +69,7 @@ c10::DataPtr Memory::allocate(std::size_t bytes) {
     std::memset(block->data, kGarbage, capacity);
     Simulation::get().add_block(block->data, capacity);
     device.reserved += static_cast<std::int64_t>(capacity);
+    device.reserved_peak = std::max(device.reserved_peak, device.reserved);
   }
   block->bytes = bytes;
   ++device.allocations;
@@ -205,35 +207,46 @@ void Memory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
   }
 }
 
+const Memory::Device& Memory::counted(c10::DeviceIndex index) const {
+  TORCH_CHECK(initialized_, "Invalid device argument ", int{index},
+              ": the allocator has not been initialised");
+  return devices_[index];
+}
+
 c10::CachingDeviceAllocator::DeviceStats Memory::getDeviceStats(
     c10::DeviceIndex index) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const Device& device = devices_[index];
+  const Device& device = counted(index);
   c10::CachingDeviceAllocator::DeviceStats stats;
   const auto all =
       static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   stats.allocation[all].allocated = device.allocations;
   stats.allocated_bytes[all].current = device.in_use;
   stats.allocated_bytes[all].peak = device.peak;
-  stats.requested_bytes[all] = stats.allocated_bytes[all];
   stats.active_bytes[all].current = device.in_use + device.waiting;
   stats.active_bytes[all].peak = device.active_peak;
+  // As on CUDA, where a freed block counts until its streams are done with it.
+  stats.requested_bytes[all] = stats.active_bytes[all];
   stats.reserved_bytes[all].current = device.reserved;
+  stats.reserved_bytes[all].peak = device.reserved_peak;
   stats.num_ooms = device.out_of_memory;
   return stats;
 }
 
 void Memory::resetAccumulatedStats(c10::DeviceIndex device) {
   std::lock_guard<std::mutex> lock(mutex_);
+  counted(device);
   devices_[device].allocations = 0;
   devices_[device].out_of_memory = 0;
 }
 
 void Memory::resetPeakStats(c10::DeviceIndex device) {
   std::lock_guard<std::mutex> lock(mutex_);
+  counted(device);
   Device& of = devices_[device];
   of.peak = of.in_use;
   of.active_peak = of.in_use + of.waiting;
+  of.reserved_peak = of.reserved;
 }
 
 std::pair<std::size_t, std::size_t> Memory::getMemoryInfo(

@@ -5,6 +5,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -52,7 +53,11 @@ class Memory : public c10::DeviceAllocator {
   // allocator for CUDA calls them active bytes.
   std::int64_t active_peak(c10::DeviceIndex device);
 
-  bool initialized() override { return true; }
+  // Like CUDA's allocator, this one has no statistics and throws when they are
+  // read, until LibTorch has prepared the device type: at the first allocation
+  // of the process, or in Context::lazyInitDevice().
+  void init() { initialized_ = true; }
+  bool initialized() override { return initialized_; }
   // Frees unused blocks. Blocks until all streams are idle.
   void emptyCache(c10::MempoolId_t pool = {0, 0}) override;
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
@@ -74,7 +79,7 @@ class Memory : public c10::DeviceAllocator {
   };
   struct Device {
     std::int64_t in_use = 0, waiting = 0, reserved = 0;
-    std::int64_t peak = 0, active_peak = 0;
+    std::int64_t peak = 0, active_peak = 0, reserved_peak = 0;
     std::int64_t allocations = 0, out_of_memory = 0;
     std::optional<std::size_t> limit;
     // Freed blocks that can be used again, by stream and capacity.
@@ -93,6 +98,9 @@ class Memory : public c10::DeviceAllocator {
   void wait_for_device(c10::DeviceIndex index,
                        std::unique_lock<std::mutex>& lock);
 
+  const Device& counted(c10::DeviceIndex index) const;
+
+  std::atomic<bool> initialized_ = false;
   std::mutex mutex_;
   Device devices_[kDevices];
 };

@@ -9,6 +9,8 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -340,7 +342,10 @@ TEST_F(OtherStreamTest, AnAllocationAtTheLimitWaitsForBlocksThatStreamsHold) {
   set_memory_limit(0, 1000);
   const Tensor other = floats(50);
   EXPECT_EQ(bytes_in_use(0), 600);
-  EXPECT_EQ(at::accelerator::getDeviceStats(0).active_bytes[0].current, 1000);
+  const auto stats = at::accelerator::getDeviceStats(0);
+  EXPECT_EQ(stats.active_bytes[0].current, 1000);
+  EXPECT_EQ(stats.requested_bytes[0].current, 1000);
+  EXPECT_EQ(stats.allocated_bytes[0].current, 600);
   gate_->open();
   EXPECT_EQ(floats(100).data_ptr(), before_);
 }
@@ -395,6 +400,23 @@ TEST_F(LimitTest, FreeMemoryDoesNotCount) {
 
 class StatsTest : public MemoryTest {};
 
+// A new process, in which nothing has used an accelerator.
+TEST(StatsDeathTest, AreRefusedBeforeTheFirstUseAsOnCuda) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto read = [] {
+    at::accelerator::emptyCache();
+    std::fputs(error_of([] { at::accelerator::getDeviceStats(1); }).c_str(),
+               stderr);
+    std::fputs(error_of([] { at::accelerator::resetPeakStats(1); }).c_str(),
+               stderr);
+    bytes(10, 1);
+    std::_Exit(error_of([] { at::accelerator::getDeviceStats(1); }) == "" ? 0
+                                                                          : 1);
+  };
+  EXPECT_EXIT(read(), ::testing::ExitedWithCode(0),
+              "Invalid device argument 1.*Invalid device argument 1");
+}
+
 TEST_F(StatsTest, DeviceStatsAreExact) {
   constexpr std::size_t kAll = 0;  // StatType::AGGREGATE
   at::accelerator::resetAccumulatedStats(1);
@@ -411,6 +433,7 @@ TEST_F(StatsTest, DeviceStatsAreExact) {
   EXPECT_EQ(stats.requested_bytes[kAll].peak, 110);
   EXPECT_EQ(stats.active_bytes[kAll].current, 10);
   EXPECT_EQ(stats.reserved_bytes[kAll].current, 64 + 128);
+  EXPECT_EQ(stats.reserved_bytes[kAll].peak, 64 + 128);
   EXPECT_EQ(stats.num_ooms, 1);
 
   at::accelerator::resetPeakStats(1);
