@@ -74,6 +74,7 @@ class Trial {
   void restore();
   std::vector<torch::Tensor> buffers();
   bool settled();
+  bool has_new_host_buffers();
 
   const Setting setting_;
   std::optional<Schedule> schedule_;
@@ -83,6 +84,7 @@ class Trial {
   testing::StepState undisturbed_;
   std::vector<int64_t> bytes_;  // live bytes between steps, by device
   int64_t threads_ = 0;
+  int64_t host_buffers_ = 0;  // made after bytes_ was read first
 };
 
 // Returns the live bytes of the CPU's tensors, then of those of each

@@ -70,9 +70,9 @@ void synchronize(const std::vector<c10::Device>& devices) {
   }
 }
 
-void use_deterministic_kernels() {
+void use_deterministic_kernels(bool strict) {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/!strict);
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setBenchmarkCuDNN(false);
 }

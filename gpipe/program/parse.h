@@ -25,10 +25,11 @@ std::vector<c10::Device> all_devices();
 void synchronize(const std::vector<c10::Device>& devices);
 
 // Makes LibTorch use deterministic kernels for the rest of the process. An
-// operator without one throws. Call it before cuBLAS is used, since cuBLAS then
-// reads an environment variable that this function sets if it is unset.
-// Threads: only while no other thread uses LibTorch.
-void use_deterministic_kernels();
+// operator without one throws if `strict`, else LibTorch warns once. Call it
+// before cuBLAS is used, since cuBLAS then reads an environment variable that
+// this function sets if it is unset. Threads: only while no other thread uses
+// LibTorch.
+void use_deterministic_kernels(bool strict = true);
 
 // Returns the result of `parse`. If it throws std::invalid_argument, throws
 // c10::ValueError with the same text.

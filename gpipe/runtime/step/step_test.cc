@@ -88,6 +88,7 @@ TEST(Step, NumbersTheLeavesOfEachPartition) {
     GTEST_SKIP() << "partitions on different devices share no parameter";
   }
   Scale shared(2), own(3);
+  own->to(testing::device(1));  // stages_of() does not see it
   const auto both =
       layer([=](const Tensor& x) { return x * own->weight * shared->weight; });
   Stages stages = stages_of({AnyModule(shared), both});

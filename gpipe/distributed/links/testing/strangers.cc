@@ -16,8 +16,8 @@
 #include "gpipe/distributed/links/credentials.h"
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/link_error.h"
-#include "gpipe/distributed/links/testing/certificates.h"
 #include "gpipe/distributed/links/socket.h"
+#include "gpipe/distributed/links/testing/certificates.h"
 #include "gpipe/processes/descriptor.h"
 
 namespace gpipe::testing {
