@@ -41,10 +41,11 @@ struct PlanDevice {
 };
 
 // Returns how many of the `bytes` of memory of `device` training may use, for
-// PlanDevice::memory_bytes(). On CUDA, cuBLAS keeps a workspace for each stream
-// that computes: that of the rank and that of the caller, 32 MiB each on
-// Hopper and less on others (getChosenWorkspaceSize() of LibTorch). Elsewhere
-// all bytes. Threads: pure function.
+// PlanDevice::memory_bytes(). On CUDA, LibTorch keeps a workspace of cuBLAS for
+// each thread that computes on the rank's stream: the worker for forwards, and
+// autograd's thread of the device for backwards. Each takes 32 MiB on Hopper
+// and less on others (getChosenWorkspaceSize() of LibTorch). Elsewhere all
+// bytes. Threads: pure function.
 double usable_memory(torch::Device device, double bytes);
 
 // The connection from one device to another; see PlanOptions::latency().

@@ -509,5 +509,23 @@ TEST_F(AcceleratorTest, TimesAreThoseOfTheDeviceNotOfTheHost) {
   EXPECT_TRUE(model->parameters()[0].is_cpu());
 }
 
+TEST_F(AcceleratorTest, TheDeviceIsBusyWhileTheHostLaunchesASmallLayer) {
+  const auto layer = [] {
+    return Call([](torch::Tensor x) { return x.tanh(); });
+  };
+  Sequential model(layer(), layer());
+  simulated::take_trace();
+  profile_times(model, torch::ones({1, 2}), once().device(simulated::hpu(0)));
+  constexpr int64_t kLong = int64_t{16} << 20;  // bytes
+  int64_t long_copies = 0, forwards = 0;
+  for (const auto& each : simulated::take_trace()) {
+    if (each.bytes >= kLong) ++long_copies;
+    if (each.name != "aten::tanh") continue;
+    ++forwards;
+    EXPECT_EQ(long_copies, forwards);
+  }
+  EXPECT_EQ(forwards, 2 * 2);  // sweeps and layers
+}
+
 }  // namespace
 }  // namespace gpipe::balancing

@@ -88,6 +88,28 @@ TEST_F(AcceleratorTest, OnlyTheFirstStepMakesEvents) {
   EXPECT_LE(simulated::events_made() - first, 2 * 8 * 3);
 }
 
+// LibTorch keeps a workspace of cuBLAS for each stream that has computed.
+TEST_F(AcceleratorTest, ManyPipelinesComputeOnTheStreamsOfOne) {
+  const Tensor x = torch::randn({8, 4}).to(hpu(0));
+  const auto streams_of_pipelines = [&](int count) {
+    simulated::synchronize();
+    simulated::take_trace();
+    for (int k = 0; k < count; ++k) {
+      GPipe pipeline = pipeline_on({hpu(0), hpu(0)});
+      pipeline->forward(x).sum().backward();
+    }
+    simulated::synchronize();
+    std::set<std::string> streams;
+    for (const auto& each : simulated::take_trace()) {
+      if (each.name == "aten::addmm") streams.insert(c10::str(each.stream));
+    }
+    return streams;
+  };
+  const auto streams = streams_of_pipelines(1);
+  EXPECT_THAT(streams, ::testing::SizeIs(2));
+  EXPECT_EQ(streams_of_pipelines(40), streams);
+}
+
 // The simulator gives a rank one link to the host and one back, and one from
 // each other rank.
 TEST_F(AcceleratorTest, TheStagesOfARankShareTheStreamsOfTheirCopies) {

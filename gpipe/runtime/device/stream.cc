@@ -5,6 +5,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "gpipe/runtime/device/event_pool.h"
 
 namespace gpipe::internal {
@@ -46,6 +51,40 @@ std::optional<c10::Stream> new_stream(const c10::Device& device) {
   if (!has_streams(device)) return std::nullopt;
   return implementation(device).getStreamFromGlobalPool(
       device, /*isHighPriority=*/false);
+}
+
+// Streams without an owner.
+struct OwnedStream::Unused {
+  std::mutex mutex;
+  std::unordered_map<c10::Device, std::vector<c10::Stream>> streams;
+
+  // Never destroyed, because a pipeline may live until the process exits.
+  static Unused& get() {
+    static auto* const unused = new Unused();
+    return *unused;
+  }
+};
+
+OwnedStream::OwnedStream(const c10::Device& device) {
+  Unused& unused = Unused::get();
+  std::lock_guard<std::mutex> lock(unused.mutex);
+  auto& streams = unused.streams[device];
+  if (streams.empty()) {
+    stream_ = new_stream(device);
+  } else {
+    stream_ = streams.back();
+    streams.pop_back();
+  }
+}
+
+OwnedStream::OwnedStream(OwnedStream&& other) noexcept
+    : stream_(std::exchange(other.stream_, std::nullopt)) {}
+
+OwnedStream::~OwnedStream() {
+  if (!stream_) return;
+  Unused& unused = Unused::get();
+  std::lock_guard<std::mutex> lock(unused.mutex);
+  unused.streams[stream_->device()].push_back(*stream_);
 }
 
 StreamScope::StreamScope(std::optional<c10::Stream> stream, Site site) {

@@ -47,6 +47,20 @@ TEST_F(StreamTest, OnlyAcceleratorsHaveStreams) {
   EXPECT_NE(*stream, *internal::new_stream(hpu(1)));
 }
 
+TEST_F(StreamTest, AStreamWithoutOwnerServesTheNextOne) {
+  using internal::OwnedStream;
+  EXPECT_FALSE(OwnedStream(kHost).get().has_value());
+  std::optional<OwnedStream> first(hpu(1)), second(hpu(1));
+  const c10::Stream of_first = *first->get(), of_second = *second->get();
+  EXPECT_NE(of_first, of_second);
+  first.reset();
+  const OwnedStream other(hpu(2)), next(hpu(1)), third(hpu(1));
+  EXPECT_EQ(*next.get(), of_first);
+  EXPECT_NE(*third.get(), of_first);
+  EXPECT_NE(*third.get(), of_second);
+  EXPECT_EQ(other.get()->device(), hpu(2));
+}
+
 TEST_F(StreamTest, ADeviceWithoutIndexIsTheCurrentOne) {
   using internal::with_index;
   EXPECT_EQ(with_index(c10::Device(c10::kCPU, 0)), kHost);

@@ -198,7 +198,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
   caller_spins_ = workers < cores ? kSpins : 0;
 
   for (const c10::Device& device : devices_) {
-    streams_.push_back(new_stream(device));
+    streams_.emplace_back(device);
     workers_.push_back(new_worker(workers_.size()));
   }
 }
@@ -287,7 +287,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
   // all work is done, and the memory of the step can be freed in any order.
   for (const auto& stream : streams_) {
     try {
-      if (stream) stream->synchronize();
+      if (stream.get()) stream.get()->synchronize();
     } catch (...) {
       // The stream may report the same failure again. The first error is
       // returned.
@@ -307,10 +307,10 @@ void Executor::work(Run& run, int rank) {
   const bool begun = run.attempt_before(rank, [&] {
     // StreamScope also sets the device. Among devices without streams, the meta
     // device may have an index.
-    if (!streams_[rank] && devices_[rank].has_index()) {
+    if (!streams_[rank].get() && devices_[rank].has_index()) {
       device.reset_device(devices_[rank]);
     }
-    stream.emplace(streams_[rank], Site::here());
+    stream.emplace(streams_[rank].get(), Site::here());
     run.begin[rank].wait(devices_[rank]);
   });
   if (!begun) return;

@@ -13,6 +13,7 @@
 
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/origin.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/run/recording.h"
@@ -112,7 +113,7 @@ class Executor {
 
   const Origin origin_;
   std::vector<c10::Device> devices_;
-  std::vector<std::optional<c10::Stream>> streams_;
+  std::vector<OwnedStream> streams_;  // by rank
   const int threads_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
