@@ -241,9 +241,10 @@ const RankProgramEntry kWaits("waits for the device", [] {
 const RankProgramEntry kStreams("streams", [] {
   const auto world = World::connect(world_options());
   const c10::Device own = testing::device(world->rank());
+  std::vector<internal::OwnedStream> pool;
   std::set<c10::StreamId> computing;
   for (int k = 0; k < 32; ++k) {
-    computing.insert(internal::new_stream(own)->id());
+    computing.insert(pool.emplace_back(own).get()->id());
   }
   train_with_waits(world, Transfers::kDirect, "1f1b");
   int transfers = 0;

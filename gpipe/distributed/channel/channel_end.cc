@@ -14,7 +14,7 @@ ChannelEnd::ChannelEnd(World& world, Transport& transport, int peer, Tags tags)
       transport_(transport),
       peer_(peer),
       tags_(tags),
-      stream_(new_stream(transport.device())) {}
+      stream_(transport.device()) {}
 
 void ChannelEnd::rethrow() const {
   if (thrown_) std::rethrow_exception(thrown_);

@@ -12,6 +12,7 @@
 #include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/world.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
@@ -44,7 +45,7 @@ class ChannelEnd {
   Transport& transport_;
   const int peer_;
   const Tags tags_;
-  const std::optional<c10::Stream> stream_;  // of this end's thread
+  const OwnedStream stream_;  // of this end's thread
   ShapePrediction prediction_;
 
  private:

@@ -27,8 +27,9 @@ Receiver::Receiver(World& world, Transport& transport,
                    const c10::Device& device, int from, Tags tags)
     : ChannelEnd(world, transport, from, tags),
       device_(device),
-      copy_stream_(transport.device().is_cpu() ? new_stream(device)
-                                               : std::nullopt),
+      copy_stream_(transport.device().is_cpu() && has_streams(device)
+                       ? std::make_optional<OwnedStream>(device)
+                       : std::nullopt),
       worker_([] {}) {}
 
 template <typename Check>
@@ -48,7 +49,7 @@ void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
-        const StreamScope scope(stream_);
+        const StreamScope scope(stream_.get());
         Incoming next;
         Unsplit unsplit;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
@@ -75,7 +76,7 @@ void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
 
 Event Receiver::bring(std::vector<at::Tensor>& tensors) {
   if (!copy_stream_) return Event();
-  const StreamScope scope(copy_stream_);
+  const StreamScope scope(copy_stream_->get());
   for (at::Tensor& each : tensors) {
     if (!each.defined()) continue;
     each = each.to(device_, /*non_blocking=*/true);

@@ -104,7 +104,7 @@ class Receiver : public ChannelEnd {
   Event bring(std::vector<at::Tensor>& tensors);
 
   const c10::Device device_;
-  const std::optional<c10::Stream> copy_stream_;  // if tensors are brought
+  const std::optional<OwnedStream> copy_stream_;  // if tensors are brought
   Worker worker_;  // last: its thread must end first
 };
 

@@ -63,7 +63,7 @@ TensorSpec Sender::prepare(Activation& activation, const Event& made,
 
 void Sender::transmit(Message& head, std::vector<Activation> content,
                       const Event& made) {
-  const StreamScope scope(stream_);
+  const StreamScope scope(stream_.get());
   std::vector<at::Tensor> payload;
   fault_point("message-out", head.id.from_stage, head.id.microbatch);
   if (unsplit_step_ != head.id.step) unsplit_.clear();

@@ -18,14 +18,13 @@ at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
   Event copied;
   Stamp start, sent, there;
   const c10::Device from = has_streams(source) ? source : device_;
-  const auto [entry, is_new] = streams_.try_emplace(source);
-  Streams& streams = entry->second;
-  if (is_new) streams = {new_stream(source), new_stream(device_)};
+  const auto entry = streams_.try_emplace(source, source, device_).first;
+  const Streams& streams = entry->second;
   {
     // A copy between two devices runs after the work on the current streams of
     // both, and before work that they get later.
-    StreamScope on_source(streams.on_source);
-    StreamScope on_target(streams.on_target);
+    StreamScope on_source(streams.on_source.get());
+    StreamScope on_target(streams.on_target.get());
     ready.wait(source);
     if (log) start = Stamp::now(from);
     copy = tensor.to(device_, /*non_blocking=*/true);

@@ -34,7 +34,9 @@ class Copier {
  private:
   // The streams of the copies from one device. A CPU has none.
   struct Streams {
-    std::optional<c10::Stream> on_source, on_target;
+    Streams(const c10::Device& source, const c10::Device& target)
+        : on_source(source), on_target(target) {}
+    OwnedStream on_source, on_target;
   };
 
   c10::Device device_;

@@ -73,10 +73,10 @@ HostCopier::HostCopier(c10::Device device)
     : device_(device),
       buffers_(std::make_shared<HostBuffers>(has_streams(device))) {}
 
-std::optional<c10::Stream> HostCopier::stream(
-    std::optional<c10::Stream>& stream) {
-  if (!stream) stream = new_stream(device_);
-  return stream;
+const std::optional<c10::Stream>& HostCopier::use(
+    std::optional<OwnedStream>& stream) {
+  if (!stream) stream.emplace(device_);
+  return stream->get();
 }
 
 void HostCopier::copy_to_host(const OnHost& to) {
@@ -110,7 +110,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
   }
   if (!device_.is_meta()) result.buffer_ = HostBuffers::take(buffers_, total);
   const Event made = Event::record(device_);
-  const StreamScope on_copy_stream(stream(to_host_));
+  const StreamScope on_copy_stream(use(to_host_));
   made.wait(device_);
   if (times) times->start = Stamp::now(device_);
   reading_ = std::move(storages);
@@ -120,7 +120,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
     copied_ = Event::record(device_);
   } catch (...) {
     // The copies that have begun still use the buffer, which is given back now.
-    if (to_host_) to_host_->synchronize();
+    if (use(to_host_)) use(to_host_)->synchronize();
     throw;
   }
   return result;
@@ -128,7 +128,7 @@ HostCopier::OnHost HostCopier::to_host(std::vector<c10::Storage> storages,
 
 void HostCopier::release() {
   if (reading_.empty()) return;
-  const StreamScope on_copy_stream(stream(to_host_));
+  const StreamScope on_copy_stream(use(to_host_));
   for (const c10::Storage& storage : reading_) {
     record_stream(bytes_of(storage), device_);
   }
@@ -149,7 +149,7 @@ std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
   }
   // The memory may have belonged to earlier work of the current stream.
   const Event free = Event::record(device_);
-  const StreamScope on_copy_stream(stream(from_host_));
+  const StreamScope on_copy_stream(use(from_host_));
   free.wait(device_);
   if (times) times->start = Stamp::now(device_);
   try {
@@ -157,7 +157,7 @@ std::vector<c10::Storage> HostCopier::to_device(const OnHost& on_host,
     if (times) times->end = Stamp::now(device_);
     *ready = Event::record(device_);
   } catch (...) {
-    if (from_host_) from_host_->synchronize();
+    if (use(from_host_)) use(from_host_)->synchronize();
     throw;
   }
   return storages;

@@ -113,7 +113,8 @@ class HostCopier {
   void finish();
 
  private:
-  std::optional<c10::Stream> stream(std::optional<c10::Stream>& stream);
+  // Returns the stream, and makes it when it is first needed.
+  const std::optional<c10::Stream>& use(std::optional<OwnedStream>& stream);
   // Leaves the memory that the last copy to the host reads to the allocator.
   void release();
   // Begin the copies of all storages, on the current stream.
@@ -123,7 +124,7 @@ class HostCopier {
 
   const c10::Device device_;
   std::shared_ptr<HostBuffers> buffers_;
-  std::optional<c10::Stream> to_host_, from_host_;
+  std::optional<OwnedStream> to_host_, from_host_;
   // The last copy to the host: its number, what it reads, and its end.
   int64_t number_ = 0;
   std::vector<c10::Storage> reading_;

@@ -47,12 +47,6 @@ c10::Device with_index(const c10::Device& device) {
   return implementation(device).getDevice();
 }
 
-std::optional<c10::Stream> new_stream(const c10::Device& device) {
-  if (!has_streams(device)) return std::nullopt;
-  return implementation(device).getStreamFromGlobalPool(
-      device, /*isHighPriority=*/false);
-}
-
 // Streams without an owner.
 struct OwnedStream::Unused {
   std::mutex mutex;
@@ -66,11 +60,13 @@ struct OwnedStream::Unused {
 };
 
 OwnedStream::OwnedStream(const c10::Device& device) {
+  if (!has_streams(device)) return;
   Unused& unused = Unused::get();
   std::lock_guard<std::mutex> lock(unused.mutex);
   auto& streams = unused.streams[device];
   if (streams.empty()) {
-    stream_ = new_stream(device);
+    stream_ = implementation(device).getStreamFromGlobalPool(
+        device, /*isHighPriority=*/false);
   } else {
     stream_ = streams.back();
     streams.pop_back();

@@ -28,15 +28,12 @@ void check_linked(const c10::Device& device);
 // none. A CPU has no index. Throws as check_linked() does.
 c10::Device with_index(const c10::Device& device);
 
-// Returns a new stream of `device`; nullopt for a device without streams.
-std::optional<c10::Stream> new_stream(const c10::Device& device);
-
-// A stream of a device for the work of one thread after another, while the
-// object lives; none for a device without streams. A stream whose owner is gone
-// serves the next owner. So a process uses as many streams as have owners at
-// the same time, however many pipelines it makes: LibTorch keeps a workspace of
-// cuBLAS for every stream that has computed (32 MiB on Hopper), for the rest of
-// the process. Thread-safe.
+// A stream of a device that has one owner; none for a device without streams. A
+// stream whose owner is gone serves the next owner. So a process uses as many
+// streams as have owners at the same time, however many pipelines it makes:
+// LibTorch has a pool of 32, which two owners would share otherwise, and keeps
+// a workspace of cuBLAS for every stream that has computed (32 MiB on Hopper)
+// for the rest of the process. Thread-safe.
 class OwnedStream {
  public:
   explicit OwnedStream(const c10::Device& device);

@@ -38,18 +38,18 @@ TEST_F(StreamTest, OnlyAcceleratorsHaveStreams) {
   EXPECT_FALSE(internal::has_streams(kHost));
   EXPECT_FALSE(internal::has_streams(c10::Device(c10::kMeta, 1)));
   EXPECT_TRUE(internal::has_streams(hpu(1)));
-  EXPECT_FALSE(internal::new_stream(kHost).has_value());
-  EXPECT_FALSE(internal::new_stream(c10::Device(c10::kMeta)).has_value());
-  const auto stream = internal::new_stream(hpu(1));
-  ASSERT_TRUE(stream.has_value());
-  EXPECT_EQ(stream->device(), hpu(1));
-  EXPECT_NE(*stream, default_stream(1));
-  EXPECT_NE(*stream, *internal::new_stream(hpu(1)));
+  using internal::OwnedStream;
+  EXPECT_FALSE(OwnedStream(kHost).get().has_value());
+  EXPECT_FALSE(OwnedStream(c10::Device(c10::kMeta)).get().has_value());
+  const OwnedStream stream(hpu(1)), other(hpu(1));
+  ASSERT_TRUE(stream.get().has_value());
+  EXPECT_EQ(stream.get()->device(), hpu(1));
+  EXPECT_NE(*stream.get(), default_stream(1));
+  EXPECT_NE(*stream.get(), *other.get());
 }
 
 TEST_F(StreamTest, AStreamWithoutOwnerServesTheNextOne) {
   using internal::OwnedStream;
-  EXPECT_FALSE(OwnedStream(kHost).get().has_value());
   std::optional<OwnedStream> first(hpu(1)), second(hpu(1));
   const c10::Stream of_first = *first->get(), of_second = *second->get();
   EXPECT_NE(of_first, of_second);
