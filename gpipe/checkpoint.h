@@ -65,7 +65,8 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 //   num_batches_tracked. It leaves other buffers as they are if `function` is a
 //   module holder, and in Recomputed (recomputed.h). Any other function must
 //   not change buffers or variables in the second call; see is_recomputing()
-//   (gpipe.h).
+//   (gpipe.h). If autograd saves a tensor that such a function changes in
+//   place, the backward throws c10::Error.
 // - Parameters that the function uses get their gradients once, and their hooks
 //   are called, as in the plain model.
 //

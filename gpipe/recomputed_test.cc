@@ -6,6 +6,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
@@ -135,6 +136,36 @@ TEST(Recomputed, HasTheNamesTheParametersAndTheBitsOfTheLayer) {
   EXPECT_EQ(all_names[0], all_names[1]);
   EXPECT_EQ(all_names[1].front(), "0.scale");
   expect_same(all[0], all[1]);
+}
+
+// LibTorch passes undefined tensors as the statistics of such a norm.
+TEST(Recomputed, TakesNormsWithoutRunningStatistics) {
+  const auto model_of = [](bool recomputed) {
+    torch::manual_seed(1);
+    const torch::nn::InstanceNorm1d instance(4);
+    const torch::nn::InstanceNorm1d tracking(
+        torch::nn::InstanceNormOptions(4).track_running_stats(true).affine(
+            true));
+    const torch::nn::BatchNorm1d batch(
+        torch::nn::BatchNormOptions(4).track_running_stats(false));
+    return recomputed ? Sequential(Recomputed(instance), Recomputed(tracking),
+                                   Recomputed(batch))
+                      : Sequential(instance, tracking, batch);
+  };
+  for (const bool training : {true, false}) {
+    std::vector<std::vector<Tensor>> all;
+    for (const bool recomputed : {false, true}) {
+      Sequential model = model_of(recomputed);
+      model->to(device(), torch::kDouble);
+      model->train(training);
+      const Tensor x =
+          torch::randn({3, 4, 5}, torch::kDouble).to(device()).requires_grad_();
+      const Tensor y = model->forward(x);
+      y.square().sum().backward();
+      all.push_back(results(model, y, x));
+    }
+    expect_same(all[0], all[1]);
+  }
 }
 
 TEST(Recomputed, CallsTheLayerAgainInBackward) {

@@ -52,7 +52,7 @@ class HookEngine : public torch::autograd::Engine {
 SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
     : outer_(current_hooks), outer_node_(current_node) {
   TORCH_CHECK(
-      &torch::autograd::Engine::get_default_engine() == &HookEngine::instance(),
+      is_available(),
       "another autograd engine runs in this program than gpipe's, so that "
       "tensors that autograd saves cannot be recomputed or copied to the "
       "host; do not call "
@@ -65,6 +65,11 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
 SavedTensorScope::~SavedTensorScope() {
   current_hooks = outer_;
   current_node = outer_node_;
+}
+
+bool SavedTensorScope::is_available() {
+  return &torch::autograd::Engine::get_default_engine() ==
+         &HookEngine::instance();
 }
 
 SavedTensorHooks* SavedTensorScope::current() { return current_hooks; }

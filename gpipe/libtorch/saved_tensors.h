@@ -31,6 +31,9 @@ class SavedTensorScope {
  public:
   explicit SavedTensorScope(SavedTensorHooks* source);
   ~SavedTensorScope();
+  // Returns whether gpipe's autograd engine runs, so that the constructor does
+  // not throw.
+  static bool is_available();
   // Returns the source of this thread, or null.
   static SavedTensorHooks* current();
   SavedTensorScope(const SavedTensorScope&) = delete;

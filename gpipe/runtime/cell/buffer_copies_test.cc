@@ -60,8 +60,57 @@ TEST_F(BufferCopiesTest, TakeALaunchPerDtypeAndNoWait) {
 
 TEST_F(BufferCopiesTest, OfNothingDoNothing) {
   const Counts before = counts();
-  BufferCopies({}).put_back();
+  BufferCopies(std::vector<Tensor>()).put_back();
   EXPECT_EQ((counts() - before).launches, 0);
+}
+
+using internal::PastBuffers;
+
+TEST_F(BufferCopiesTest, PastValuesLastUntilTheEndOfTheScope) {
+  for (const c10::Device& device : {hpu(1), c10::Device(c10::kCPU)}) {
+    Tensor buffer = at::zeros({3}).to(device);
+    const BufferCopies past({buffer});
+    buffer.add_(1);
+    const int64_t version = buffer._version();
+    {
+      const PastBuffers scope(past);
+      EXPECT_TRUE(buffer.cpu().equal(at::zeros({3})));
+      EXPECT_EQ(buffer._version(), version);
+      buffer.add_(5);
+    }
+    EXPECT_TRUE(buffer.cpu().equal(at::ones({3})));
+  }
+}
+
+TEST_F(BufferCopiesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
+  Tensor buffer = at::zeros({3, 2});
+  const Tensor other = at::ones({2});
+  EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
+  const BufferCopies past({buffer});
+  buffer.fill_(2);
+  Tensor row, late;
+  {
+    PastBuffers scope(past);
+    EXPECT_TRUE(PastBuffers::to_save(other).is_same(other));
+    EXPECT_FALSE(PastBuffers::to_save(Tensor()).defined());
+    {
+      const PastBuffers::Unread unread;
+      EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
+    }
+    row = PastBuffers::to_save(buffer[1]);
+    EXPECT_FALSE(row.is_alias_of(buffer));
+    EXPECT_EQ(row._version(), 0);
+    scope.restore();
+    EXPECT_EQ(row._version(), 0);
+  }
+  EXPECT_TRUE(row.equal(at::zeros({2})));
+  EXPECT_TRUE(buffer.equal(at::full({3, 2}, 2.)));
+  {
+    const PastBuffers scope(past);
+    late = PastBuffers::to_save(buffer);
+    buffer.add_(1);
+  }
+  EXPECT_EQ(late._version(), 1);  // so that a backward is refused
 }
 
 }  // namespace

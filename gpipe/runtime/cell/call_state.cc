@@ -6,9 +6,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/recompute_check.h"
 
@@ -90,9 +90,14 @@ ModuleState::ModuleState(std::shared_ptr<torch::nn::Module> module)
   }
 }
 
-void ModuleState::first_call_done() {
+void ModuleState::first_call_done(const std::vector<at::Tensor>& statistics) {
   for (Named& each : buffers_) {
-    if (version_of(each.tensor) == each.version) each.before.reset();
+    const bool is_statistic = std::any_of(
+        statistics.begin(), statistics.end(),
+        [&](const at::Tensor& tensor) { return tensor.is_same(each.tensor); });
+    if (!is_statistic && version_of(each.tensor) == each.version) {
+      each.before.reset();
+    }
   }
 }
 
@@ -125,31 +130,12 @@ void ModuleState::check_unchanged() const {
   }
 }
 
-ModuleState::Buffers::Buffers(const ModuleState& state) {
-  for (const Named& each : state.buffers_) {
-    if (each.before.defined())
-      now_.emplace_back(each.tensor, copy_of(each.tensor));
+BufferCopies ModuleState::changed_buffers() const {
+  BufferCopies changed;
+  for (const Named& each : buffers_) {
+    if (each.before.defined()) changed.add(each.tensor, each.before);
   }
-  try {
-    for (const Named& each : state.buffers_) {
-      if (each.before.defined()) write_below_autograd(each.tensor, each.before);
-    }
-  } catch (...) {
-    restore();
-    throw;
-  }
-}
-
-ModuleState::Buffers::~Buffers() { restore(); }
-
-void ModuleState::Buffers::restore() noexcept {
-  for (const auto& [buffer, value] : now_) {
-    try {
-      write_below_autograd(buffer, value);
-    } catch (...) {
-      // The device has failed. The error that reported this is more useful.
-    }
-  }
+  return changed;
 }
 
 void CallSkips::First::save(const SkipKey& key,

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
@@ -92,25 +93,16 @@ class ModuleState {
  public:
   explicit ModuleState(std::shared_ptr<torch::nn::Module> module);
 
-  // Drops the copies of buffers that the first call has not changed. Call after
-  // the first call.
-  void first_call_done();
+  // Drops the copies of buffers that the first call has not changed.
+  // `statistics`: what the call has changed without raising versions. Call
+  // after the first call.
+  void first_call_done(const std::vector<at::Tensor>& statistics);
   // Throws c10::Error if the module has changed since the first call.
   void check_unchanged() const;
 
-  // Gives the buffers the values of the first call while in scope. The
-  // destructor restores the values of now, without raising versions.
-  class Buffers {
-   public:
-    explicit Buffers(const ModuleState& state);
-    ~Buffers();
-    Buffers(const Buffers&) = delete;
-    Buffers& operator=(const Buffers&) = delete;
-
-   private:
-    void restore() noexcept;
-    std::vector<std::pair<at::Tensor, at::Tensor>> now_;
-  };
+  // Returns the buffers that the first call has changed, with their values
+  // before it.
+  BufferCopies changed_buffers() const;
 
  private:
   struct Named {

@@ -87,11 +87,11 @@ TEST(ModuleState, GivesBuffersTheirValuesOfTheFirstCall) {
   Tensor other = module->register_buffer("other", torch::zeros({2}));
   ModuleState state(module);
   changed.add_(1);
-  state.first_call_done();
+  state.first_call_done(/*statistics=*/{});
   state.check_unchanged();
   const auto version = changed._version();
   {
-    const ModuleState::Buffers buffers(state);
+    const PastBuffers buffers(state.changed_buffers());
     EXPECT_TRUE(changed.equal(torch::zeros({2})));
     changed.add_(5);  // the second call
   }
@@ -105,7 +105,7 @@ TEST(ModuleState, GivesBuffersTheirValuesOfTheFirstCall) {
 TEST(ModuleState, RefusesAModuleThatHasChanged) {
   torch::nn::BatchNorm1d norm(2);
   ModuleState state(norm.ptr());
-  state.first_call_done();
+  state.first_call_done(/*statistics=*/{});
   norm->eval();
   EXPECT_NE(error_of([&] { state.check_unchanged(); }).find("another mode"),
             std::string::npos);

@@ -72,6 +72,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
     saved_.frozen = frozen_of(*partition_);
     saved_.training = training_of(*partition_);
     saved_.buffers = partition_->values_of_other_buffers();
+    saved_.norms = BufferCopies(partition_->norm_buffers);
   }
 
   const SharedInput shared(inputs);
@@ -139,16 +140,17 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   // in the plain model.
   input.clear();
 
-  std::optional<SavedTensorScope> saved_tensors;
   if (offloads_ && c10::GradMode::is_enabled() && (again || !checkpointed_)) {
     kept_ = std::make_unique<KeptTensors>(partition_->device);
-    saved_tensors.emplace(kept_.get());
   }
+  std::optional<SavedTensorScope> saved_tensors;
+  if (kept_) saved_tensors.emplace(kept_.get());
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, random_stream_, partition_->device,
                      checkpointed_ ? &saved_.draws : nullptr, again);
-  NormScope norms(partition_->norms.get(), /*record=*/!again);
+  std::vector<at::Tensor> statistics;
+  NormScope norms(partition_->norms.get(), /*record=*/!again, &statistics);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {
     gpipe::internal::check_finite(value.tensors(), "the pipeline's input");
@@ -176,7 +178,11 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
       gpipe::internal::check_finite(value.tensors(), "the loss");
   }
   layer_at_work_.clear();
+  partition_->add_norm_buffers(statistics);
+  return take_outputs(std::move(value), tracker);
+}
 
+std::vector<at::Tensor> Cell::take_outputs(Value value, CellTracker& tracker) {
   output_kind_ = value.kind();
   std::vector<at::Tensor> outputs = std::move(value.tensors());
   TORCH_CHECK_TYPE(

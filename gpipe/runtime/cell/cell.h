@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
@@ -95,7 +96,8 @@ class Cell {
 
   // Runs the forward of a checkpointed cell again, before each backward. The
   // values are those of the forward: random numbers and buffers are the same.
-  // Afterwards the buffers hold again what they held before the call. Throws
+  // Afterwards the buffers hold again what they held before the call, and the
+  // graph keeps copies of those that it needs. Throws
   // c10::Error if the input, a parameter or the training mode has changed since
   // the forward, or if the outputs differ from the forward's (see Outline).
   void recompute(StepSeed& seed);
@@ -153,8 +155,11 @@ class Cell {
     std::vector<std::pair<at::Tensor, int64_t>> frozen;
     std::vector<bool> training;  // of the partition's modules
     std::vector<Outline> outputs;
-    std::vector<BufferValue> buffers;  // values before the forward
-    std::vector<GivenDraw> draws;      // from generators that layers passed
+    // Values before the forward: of buffers whose versions tell whether they
+    // have changed, and of the partition's norm_buffers.
+    std::vector<BufferValue> buffers;
+    BufferCopies norms;
+    std::vector<GivenDraw> draws;  // from generators that layers passed
   };
 
   // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and
@@ -162,6 +167,9 @@ class Cell {
   // is a recompute.
   std::vector<at::Tensor> run_layers(std::vector<Activation> input,
                                      StepSeed& seed, bool again);
+  // Returns the tensors of the last layer's output, then exported skips, and
+  // fills `output_edges_`.
+  std::vector<at::Tensor> take_outputs(Value value, CellTracker& tracker);
   Value run_head(Value output);
   // Notes the storages of outputs that go to other devices.
   void note_leaving(const std::vector<at::Tensor>& outputs);
@@ -169,6 +177,9 @@ class Cell {
                     const CellTracker& tracker) const;
   // Throws c10::Error if the graph reaches an input of another cell.
   void check_no_other_input(const Leaves& leaves);
+  // Returns the buffers that a recompute changes, with their values of the
+  // forward. Prepares `kept_` for the graph of the recompute.
+  BufferCopies begin_recompute();
   void check_unchanged() const;
   void check_unchanged(const at::Tensor& parameter, int64_t version) const;
   // Returns the name of the layer that made the node with this sequence number,
@@ -208,9 +219,11 @@ class Cell {
   // no gradient of the input is wanted: then these edges separate
   // backward_input() from backward_weight().
   std::vector<torch::autograd::Edge> inner_;
-  // With offload: what the graph keeps, and the storages of outputs that are
-  // on their way to other devices (only compared, not used).
+  // What the graph keeps: with offload, and in the graph of a recompute that
+  // has changed buffers (see PastBuffers). Null otherwise.
   std::unique_ptr<KeptTensors> kept_;
+  // With offload: the storages of outputs that are on their way to other
+  // devices (only compared, not used).
   std::unordered_set<const c10::StorageImpl*> leaving_;
   std::optional<SplitBackward> split_;
   // For each layer, the smallest sequence number that its graph nodes may have,

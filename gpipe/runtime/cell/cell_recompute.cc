@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/cell.h"
 
@@ -37,34 +38,38 @@ void Cell::check_unchanged(const at::Tensor& parameter, int64_t version) const {
               "itself must be a buffer");
 }
 
+// The layers must see the buffer values of the forward, even if other code has
+// changed the buffers since. The layers change them again.
+BufferCopies Cell::begin_recompute() {
+  BufferCopies past = saved_.norms;
+  bool changed = false;
+  for (const BufferValue& then : saved_.buffers) {
+    // Some have become norm_buffers in this cell's forward.
+    const bool is_norm = std::any_of(
+        partition_->norm_buffers.begin(), partition_->norm_buffers.end(),
+        [&](const at::Tensor& each) { return each.is_same(then.buffer); });
+    if (!is_norm && version_of(then.buffer) == then.version) continue;
+    past.add(then.buffer, then.value);
+    changed = changed || !is_norm;
+  }
+  // Hooks need gpipe's autograd engine. Without it, the statistics of norms are
+  // restored, too. Operators read them in the backward only if a layer does
+  // more with them than to pass them to a norm.
+  const bool norms = !partition_->norm_buffers.empty();
+  kept_.reset();
+  if (changed || (norms && SavedTensorScope::is_available())) {
+    kept_ = std::make_unique<KeptTensors>(partition_->device);
+  }
+  return past;
+}
+
 void Cell::recompute(StepSeed& seed) {
   check_unchanged();
-
-  // The layers must see the buffer values of the forward, even if other code
-  // has changed the buffers since. The layers change them again; then the
-  // present values are restored.
-  std::vector<at::Tensor> written = partition_->norm_buffers;
-  std::vector<BufferValue> changed;
-  for (const BufferValue& then : saved_.buffers) {
-    if (version_of(then.buffer) == then.version) continue;
-    written.push_back(then.buffer);
-    changed.push_back(then);
-  }
-  const BufferCopies now(written);
   std::vector<Outline> outlines;
-  try {
-    for (const BufferValue& then : changed) {
-      write_below_autograd(then.buffer, then.value);
-    }
+  {
+    PastBuffers buffers(begin_recompute());
     outlines = outlines_of(run_layers(saved_.input, seed, /*again=*/true));
-    now.put_back();
-  } catch (...) {
-    try {
-      now.put_back();
-    } catch (...) {
-      // If the device has failed, the first error is more useful.
-    }
-    throw;
+    buffers.restore();
   }
   TORCH_CHECK(outlines == saved_.outputs, "the layers of partition ",
               partition_->index,

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
@@ -40,9 +41,24 @@ class Call;
 // until a second call has set it.
 struct Slot {
   Slot(std::shared_ptr<Call> call, const at::Tensor& tensor)
-      : call(std::move(call)), form(tensor) {}
+      : call(std::move(call)), form(tensor), first_version(version_of(tensor)) {
+    if (tensor.has_storage()) {
+      first_memory = tensor.storage().getWeakStorageImpl();
+    }
+  }
+  // Returns whether `tensor` has the memory of the tensor of the first call,
+  // and has been changed in place since then.
+  bool has_changed(const at::Tensor& tensor) const {
+    if (!first_memory || !tensor.has_storage()) return false;
+    const auto memory = first_memory->lock();  // null if it is gone
+    return memory.get() == tensor.storage().unsafeGetStorageImpl() &&
+           version_of(tensor) != first_version;
+  }
+
   const std::shared_ptr<Call> call;
   const Form form;
+  const int64_t first_version;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> first_memory;
   at::Tensor value;
   WatchedVersion version;  // of value
 };
@@ -125,21 +141,27 @@ class Call::SecondHooks : public SavedTensorHooks {
   // Returns the first difference between the saved tensors of the two calls;
   // empty if there is none.
   const std::string& difference() const { return difference_; }
+  // Returns the form of a tensor that the first call has saved, too, and that
+  // has another value now; empty if there is none.
+  const std::string& changed() const { return changed_; }
 
  private:
   // Keeps the tensor for backwards inside the function.
   struct Hook : SavedVariableHooks {
     explicit Hook(SecondHooks& all) : all(&all) {}
     void call_pack_hook(const at::Tensor& tensor) override {
-      value = tensor.tensor_data();
-      all->add(value);
+      const at::Tensor kept = PastBuffers::to_save(tensor);
+      value = kept.tensor_data();
+      all->add(value, /*is_buffer=*/!kept.is_same(tensor));
     }
     at::Tensor call_unpack_hook() override { return value; }
     SecondHooks* const all;
     at::Tensor value;
   };
 
-  void add(const at::Tensor& value) {
+  // `is_buffer`: `value` is a copy of a buffer, which has its value of the
+  // first call.
+  void add(const at::Tensor& value, bool is_buffer) {
     const std::size_t k = next_++;
     if (k >= call_.slots_.size()) return;
     const auto slot = call_.slots_[k].lock();
@@ -150,13 +172,16 @@ class Call::SecondHooks : public SavedTensorHooks {
           c10::str("saved tensor ", k, " is ", slot->form.text(),
                    " in the forward and ", form.text(), " in the recompute");
     }
+    if (!is_buffer && slot->has_changed(value) && changed_.empty()) {
+      changed_ = form.text();
+    }
     slot->value = value;
     slot->version = WatchedVersion(value);
   }
 
   Call& call_;
   std::size_t next_ = 0;
-  std::string difference_;
+  std::string difference_, changed_;
 };
 
 Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
@@ -168,6 +193,7 @@ Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
     for (const at::Tensor& each : input.tensors()) tensors.emplace_back(each);
   }
   if (module) module_.emplace(std::move(module));
+  norms_.restores_statistics = module_.has_value();
   if (const std::string* const layer = layer_at_work()) layer_ = *layer;
 }
 
@@ -192,7 +218,7 @@ Value Call::first(std::vector<Value> inputs) {
     output = function_(std::move(inputs));
   }
   check_inputs_unchanged("by the function itself");
-  if (module_) module_->first_call_done();
+  if (module_) module_->first_call_done(norms_.statistics);
   find_leaves_of(output, begin);
   for (const at::Tensor& each : output.tensors()) outputs_.emplace_back(each);
   first_is_done_ = true;
@@ -291,11 +317,14 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kRecomputing);
     const UseAutocast autocast(autocast_);
-    std::optional<ModuleState::Buffers> buffers;
-    if (module_) buffers.emplace(*module_);
+    std::optional<PastBuffers> buffers;
+    if (module_) buffers.emplace(module_->changed_buffers());
     RandomScope random(draws_, /*again=*/true);
-    const NormScope norms(norms_, /*again=*/true);
-    output = function_(std::move(inputs));
+    {
+      const NormScope norms(norms_, /*again=*/true);
+      output = function_(std::move(inputs));
+    }
+    if (buffers) buffers->restore();
   }
   // The function may also run a backward inside its first call.
   if (!first_is_done_) return;
@@ -313,6 +342,12 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
                 kRemedy);
   }
   TORCH_CHECK(hooks.difference().empty(), hooks.difference(), kRemedy);
+  TORCH_CHECK(hooks.changed().empty(), "a tensor (", hooks.changed(),
+              ") that a checkpointed function uses, and that is none of its "
+              "inputs, has been changed in place since the forward, by the "
+              "function or by other code, so that the recompute has another "
+              "value. Make it a buffer of a module, and use "
+              "gpipe::Recomputed(module) or gpipe::checkpoint(module, inputs)");
   TORCH_CHECK(hooks.count() == slots_.size(), "a checkpointed function saved ",
               slots_.size(), " tensors for its backward in the forward and ",
               hooks.count(), " in the recompute", kRemedy);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/partition.h"
 
 namespace gpipe::internal {
@@ -35,9 +36,10 @@ struct KeptTensors::Hook : torch::autograd::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     slot = std::make_shared<Slot>();
-    slot->tensor = tensor.tensor_data();
+    const at::Tensor kept = PastBuffers::to_save(tensor);
+    slot->tensor = kept.tensor_data();
     slot->tensor.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
-    slot->version = version_of(tensor);
+    slot->version = version_of(kept);
     all.slots_.push_back(slot);
   }
 

@@ -20,7 +20,7 @@
 namespace gpipe::internal {
 
 // The tensors that operators save while a SavedTensorScope with this object is
-// on the thread.
+// on the thread. Of the buffers of a PastBuffers it keeps copies.
 //
 // LibTorch does not check the versions of tensors with hooks, so this class
 // does: a backward throws c10::Error if a saved tensor was changed in place.
@@ -29,7 +29,8 @@ namespace gpipe::internal {
 // tensors while the worker waits for a backward.
 class KeptTensors : public SavedTensorHooks {
  public:
-  // `device`: where the cell computes; one with memory of its own.
+  // `device`: where the cell computes; for offload() one with memory of its
+  // own.
   explicit KeptTensors(c10::Device device) : device_(device) {}
   // Blocks the host while a copy back runs.
   ~KeptTensors() override;

@@ -27,6 +27,11 @@ constexpr const char* kOperators[] = {
     "aten::miopen_batch_norm",
 };
 
+// Returns whether an optional tensor is one. It may also be undefined.
+bool has_tensor(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined();
+}
+
 // The interceptor of these operators. Within a NormScope it calls the operator
 // without running statistics and records those of the input.
 void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -38,8 +43,15 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   };
   NormScope* const scope = NormScope::current();
   NormScope::NormCall call;
-  if (scope && argument(kTraining).toBool() && !argument(kMean).isNone()) {
-    call = scope->begin(argument(kMean).toTensor());
+  // The backward of a call in training does not read the running statistics,
+  // which the operator saves all the same.
+  std::optional<PastBuffers::Unread> unread;
+  if (scope && argument(kTraining).toBool()) {
+    unread.emplace();
+    if (has_tensor(argument(kMean)) && has_tensor(argument(kVar))) {
+      call =
+          scope->begin(argument(kMean).toTensor(), argument(kVar).toTensor());
+    }
   }
   if (call.how == NormScope::How::kOnCopies) {
     argument(kMean) = argument(kMean).toTensor().clone();
@@ -212,34 +224,26 @@ void NormStatistics::discard() {
   }
 }
 
-NormScope::NormScope(NormStatistics* statistics, bool record)
+NormScope::NormScope(NormStatistics* statistics, bool record,
+                     std::vector<at::Tensor>* changed)
     : statistics_(statistics),
       record_(record),
+      changed_(changed),
       outer_(std::exchange(current_scope, this)) {}
 
 NormScope::NormScope(CallNorms& call, bool again)
     : record_(!again), call_(&call), outer_(current_scope) {
   if (again) {
+    BufferCopies past;
     for (const CallNorms::Counter& each : call.counters) {
-      counters_now_.push_back(each.tensor.detach().clone());
+      past.add(each.tensor, each.before);
     }
-    for (const CallNorms::Counter& each : call.counters) {
-      write_below_autograd(each.tensor, each.before);
-    }
+    counters_.emplace(past);
   }
   current_scope = this;  // last, as the rest may throw
 }
 
-NormScope::~NormScope() {
-  current_scope = outer_;
-  for (std::size_t k = 0; k < counters_now_.size(); ++k) {
-    try {
-      write_below_autograd(call_->counters[k].tensor, counters_now_[k]);
-    } catch (...) {
-      // The device has failed. The error that reported this is more useful.
-    }
-  }
-}
+NormScope::~NormScope() { current_scope = outer_; }
 
 void NormScope::count(const at::Tensor& counter) {
   if (outer_ && record_) outer_->count(counter);
@@ -252,25 +256,32 @@ void NormScope::count(const at::Tensor& counter) {
 
 NormScope* NormScope::current() { return current_scope; }
 
-NormScope::NormCall NormScope::begin(const at::Tensor& running_mean) {
+NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
+                                     const at::Tensor& running_var) {
   if (call_ && record_) {
-    const NormCall call = outer_ ? outer_->begin(running_mean) : NormCall();
+    const NormCall call =
+        outer_ ? outer_->begin(running_mean, running_var) : NormCall();
     call_->deferred.push_back(call.how == How::kWithoutStatistics);
+    if (call.how == How::kAsGiven) {
+      call_->statistics.insert(call_->statistics.end(),
+                               {running_mean, running_var});
+    }
     return call;
   }
   if (call_) {
     const bool deferred =
         next_ < call_->deferred.size() && call_->deferred[next_];
     ++next_;
-    return {deferred ? How::kWithoutStatistics : How::kOnCopies};
+    if (deferred) return {How::kWithoutStatistics};
+    return {call_->restores_statistics ? How::kAsGiven : How::kOnCopies};
   }
-  if (!statistics_) return {};
-  auto& layers = statistics_->layers_;
-  for (std::size_t k = 0; k < layers.size(); ++k) {
-    if (!layers[k].running_mean().is_same(running_mean)) continue;
-    if (record_) ++layers[k].calls;
+  for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
+    auto& layer = statistics_->layers_[k];
+    if (!layer.running_mean().is_same(running_mean)) continue;
+    if (record_) ++layer.calls;
     return {How::kWithoutStatistics, k};
   }
+  if (changed_) changed_->insert(changed_->end(), {running_mean, running_var});
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/dispatch/interceptor.h"
+#include "gpipe/runtime/cell/buffer_copies.h"
 
 namespace gpipe::internal {
 
@@ -90,6 +91,12 @@ struct CallNorms {
   // For each BatchNorm call in training mode with running statistics, in order:
   // whether the operator was called without them (deferred BatchNorm).
   std::vector<bool> deferred;
+  // The running statistics that operators of the first call have changed.
+  // LibTorch does not raise their versions.
+  std::vector<at::Tensor> statistics;
+  // Whether the second call restores `statistics` itself. If not, BatchNorm
+  // layers work on copies of them.
+  bool restores_statistics = false;
   // The scalars to which the first call has added a number in place, such as
   // num_batches_tracked, and their values before.
   struct Counter {
@@ -104,11 +111,15 @@ struct CallNorms {
 // where they come a second time.
 class NormScope {
  public:
-  NormScope(NormStatistics* statistics, bool record);
+  //
+  // `changed`: receives the running statistics that operators change; may be
+  // null.
+  NormScope(NormStatistics* statistics, bool record,
+            std::vector<at::Tensor>* changed = nullptr);
   // For one call of a function. In the first call (`again` is false) the scope
   // around this one, if any, acts as without this scope, and `call` is filled.
-  // In the second call BatchNorm layers work on copies of their running
-  // statistics. Counters start with the values that they had in the first call,
+  // In the second call BatchNorm layers do not change their running statistics
+  // for good. Counters start with the values that they had in the first call,
   // and the destructor restores the values of now.
   NormScope(CallNorms& call, bool again);
   ~NormScope();
@@ -124,8 +135,8 @@ class NormScope {
     How how = How::kAsGiven;
     std::size_t layer = 0;  // number in the statistics, for kWithoutStatistics
   };
-  // Begins a call of the layer with this running mean.
-  NormCall begin(const at::Tensor& running_mean);
+  // Begins a call of the layer with these running statistics.
+  NormCall begin(const at::Tensor& running_mean, const at::Tensor& running_var);
   // Ends a call that was made without statistics, and records those of its
   // input.
   void end(std::size_t layer, const at::Tensor& input, const at::Tensor& mean,
@@ -136,9 +147,10 @@ class NormScope {
  private:
   NormStatistics* const statistics_ = nullptr;  // null in a call of a function
   const bool record_ = false;
+  std::vector<at::Tensor>* const changed_ = nullptr;
   CallNorms* const call_ = nullptr;  // null in a cell
   std::size_t next_ = 0;             // of call_->deferred, in a second call
-  std::vector<at::Tensor> counters_now_;
+  std::optional<PastBuffers> counters_;
   NormScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };

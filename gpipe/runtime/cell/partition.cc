@@ -5,6 +5,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace gpipe::internal {
@@ -41,6 +42,18 @@ void collect_modules(Partition& partition) {
 int64_t version_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_inference()) return -1;
   return static_cast<int64_t>(tensor._version());
+}
+
+void Partition::add_norm_buffers(const std::vector<at::Tensor>& statistics) {
+  for (const at::Tensor& each : statistics) {
+    const auto found = std::find_if(
+        other_buffers.begin(), other_buffers.end(),
+        [&](const at::Tensor& buffer) { return buffer.is_same(each); });
+    if (found == other_buffers.end()) continue;
+    norm_buffers.push_back(std::move(*found));
+    other_buffers.erase(found);
+    known_.clear();
+  }
 }
 
 std::vector<BufferValue> Partition::values_of_other_buffers() {

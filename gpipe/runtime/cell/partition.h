@@ -57,10 +57,15 @@ struct Partition {
   // The parameters of `modules`, including frozen ones.
   std::vector<at::Tensor> parameters;
 
-  // `norm_buffers`: buffers of LibTorch's BatchNorm and InstanceNorm. In
-  // training, each forward rewrites them without reading them and without
-  // raising their version. `other_buffers`: buffers of all other modules.
+  // `norm_buffers`: buffers of LibTorch's BatchNorm and InstanceNorm, and
+  // others that a layer has passed to the operator of BatchNorm as running
+  // statistics. In training, a forward changes them without raising their
+  // version. `other_buffers`: all other buffers.
   std::vector<at::Tensor> norm_buffers, other_buffers;
+
+  // Moves the buffers among `statistics` from `other_buffers` to
+  // `norm_buffers`. `statistics`: what operators have changed as such.
+  void add_norm_buffers(const std::vector<at::Tensor>& statistics);
 
   // Returns copies of `other_buffers` with their present versions. A buffer
   // that has not changed shares the copy of the previous call, if that copy
@@ -77,7 +82,8 @@ struct Partition {
  private:
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  // The versions and copies of the last values_of_other_buffers().
+  // The versions and copies of the last values_of_other_buffers(), by place in
+  // `other_buffers`.
   std::vector<std::pair<int64_t, WeakTensor>> known_;
 };
 

@@ -111,6 +111,17 @@ TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
   EXPECT_TRUE(parts[2].exports.empty());
 }
 
+TEST(Partition, BuffersThatAnOperatorUsesAsStatisticsAreThoseOfANorm) {
+  Counter counter;
+  auto parts = partition(named({nn::AnyModule(counter)}), {1}, {kCpu});
+  parts[0].add_norm_buffers({torch::ones({1}), counter->norm->running_mean});
+  EXPECT_EQ(parts[0].norm_buffers.size(), 3u);
+  parts[0].add_norm_buffers({counter->count});
+  EXPECT_TRUE(parts[0].other_buffers.empty());
+  EXPECT_TRUE(parts[0].norm_buffers.back().is_same(counter->count));
+  EXPECT_TRUE(parts[0].values_of_other_buffers().empty());
+}
+
 TEST(Partition, CopiesABufferAgainOnlyIfItHasChanged) {
   Counter counter;
   auto parts = partition(named({nn::AnyModule(counter)}), {1}, {kCpu});

@@ -57,13 +57,16 @@ class FillGenerator : public c10::OperatorKernel {
                   torch::jit::Stack* stack) {
     c10::IValue* arguments = stack->data() + (stack->size() - count_);
     RandomScope* const scope = RandomScope::current();
-    if (scope && arguments[generator_].isGenerator()) {
-      arguments[generator_] = scope->given(arguments[generator_].toGenerator());
+    c10::IValue& given = arguments[generator_];
+    // An undefined generator, which cannot be unboxed. It counts as none.
+    if (given.isGenerator() && !given.isPtrType()) given = c10::IValue();
+    if (scope && given.isGenerator()) {
+      arguments[generator_] = scope->given(given.toGenerator());
       // Operators called inside this one must use the same generator, as part
       // of this draw.
       return run_uncovered(Interceptor::kCell, op, stack);
     }
-    if (scope && arguments[generator_].isNone()) {
+    if (scope) {
       const auto device = device_of(arguments, count_, device_);
       if (auto generator = scope->generator(device)) {
         arguments[generator_] = *generator;

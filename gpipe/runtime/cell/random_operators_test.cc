@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <c10/core/TensorOptions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,6 +54,20 @@ TEST(RandomOperatorsTest, AllOperatorsOfThisLibTorchAreKnown) {
   }
   EXPECT_THAT(unknown, ::testing::IsEmpty());
   EXPECT_GT(random, 100);
+}
+
+// An optional argument may also be an undefined object.
+TEST(RandomOperatorsTest, AnUndefinedGeneratorIsNone) {
+  StepSeed step;
+  step.set(7);
+  std::vector<at::Tensor> draws;
+  for (const auto& generator : std::vector<std::optional<at::Generator>>{
+           std::nullopt, at::Generator()}) {
+    RandomScope scope(step, 0, c10::Device(c10::kCPU));
+    scope.enter_layer(0);
+    draws.push_back(at::rand({4}, generator));
+  }
+  EXPECT_TRUE(draws[0].equal(draws[1]));
 }
 
 // Kernels for the CPU that replace cuDNN's and record their arguments.

@@ -1,0 +1,281 @@
+// Tests layers that change a buffer in place and then let autograd save it: the
+// gradients are those of a plain loop over the micro-batches, in which each
+// backward comes before the next forward.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/batchnorm.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/functional/normalization.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/recomputed.h"
+#include "gpipe/schedule.h"
+#include "gpipe/system_tests/options.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/mean_square.h"
+
+namespace gpipe {
+namespace {
+
+using testing::device;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::mean_square;
+using torch::Tensor;
+using torch::nn::Sequential;
+namespace F = torch::nn::functional;
+
+constexpr int64_t kWidth = 4;
+
+// A norm by a running mean of squares.
+struct RunningSquaresImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      squares.mul_(0.9).add_(x.pow(2).mean(0), 0.1);
+      calls.add_(1);
+    }
+    return x * weight / (squares + 0) / squares * calls;
+  }
+  Tensor weight = register_parameter("weight", torch::linspace(1, 2, kWidth));
+  Tensor squares = register_buffer("squares", torch::ones({kWidth}));
+  Tensor calls = register_buffer("calls", torch::zeros({}));
+};
+TORCH_MODULE(RunningSquares);
+
+// A linear layer by its spectral norm, with one step of power iteration.
+struct SpectralImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      v.copy_(F::normalize(weight.t().mv(u), F::NormalizeFuncOptions().dim(0)));
+      u.copy_(F::normalize(weight.mv(v), F::NormalizeFuncOptions().dim(0)));
+    }
+    return F::linear(x, weight / u.dot(weight.mv(v)));
+  }
+  Tensor weight = register_parameter(
+      "weight",
+      torch::arange(kWidth* kWidth).to(torch::kDouble).view({4, 4}).sin());
+  Tensor u = register_buffer("u", torch::ones({kWidth}));
+  Tensor v = register_buffer("v", torch::ones({kWidth}));
+};
+TORCH_MODULE(Spectral);
+
+// Divides by the running variance of a BatchNorm.
+struct NormAndMoreImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const Tensor y = norm(x);
+    return (y + x) / norm->running_var.sqrt() / norm->running_var;
+  }
+  torch::nn::BatchNorm1d norm =
+      register_module("norm", torch::nn::BatchNorm1d(kWidth));
+};
+TORCH_MODULE(NormAndMore);
+
+// BatchNorm with buffers of its own, whose versions the operator does not
+// raise.
+struct OwnNormImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const Tensor y = F::batch_norm(
+        x, mean, var, F::BatchNormFuncOptions().training(is_training()));
+    return (y + x) / var;
+  }
+  Tensor mean = register_buffer("mean", torch::zeros({kWidth}));
+  Tensor var = register_buffer("var", torch::ones({kWidth}));
+};
+TORCH_MODULE(OwnNorm);
+
+template <typename Layer>
+Sequential layers_around(const Layer& layer) {
+  torch::manual_seed(1);
+  Sequential model(torch::nn::Linear(kWidth, kWidth), layer,
+                   torch::nn::Linear(kWidth, kWidth),
+                   torch::nn::Linear(kWidth, kWidth));
+  model->to(torch::kDouble);
+  return model;
+}
+
+struct Case {
+  std::string name;
+  std::function<Sequential(bool recomputed)> make;
+};
+
+template <typename Layer>
+Case case_of(const std::string& name) {
+  return {name, [](bool recomputed) {
+            return recomputed ? layers_around(Recomputed(Layer()))
+                              : layers_around(Layer());
+          }};
+}
+
+void PrintTo(const Case& test, std::ostream* stream) { *stream << test.name; }
+
+class ChangedBuffersTest : public ::testing::TestWithParam<Case> {
+ protected:
+  static Tensor rows(int64_t seed) {
+    torch::manual_seed(seed);
+    return torch::randn({12, kWidth}, torch::kDouble);
+  }
+
+  // Returns the gradients and buffers after a plain loop.
+  static std::vector<Tensor> expected(int64_t microbatches) {
+    Sequential model = GetParam().make(/*recomputed=*/false);
+    model->to(testing::reference_device());
+    const auto inputs = rows(2).chunk(microbatches);
+    const auto targets = rows(3).chunk(microbatches);
+    for (int64_t k = 0; k < microbatches; ++k) {
+      const Tensor x = inputs[k].to(testing::reference_device());
+      const Tensor y = targets[k].to(testing::reference_device());
+      (mean_square(model->forward(x), y) / static_cast<double>(microbatches))
+          .backward();
+    }
+    return state(*model);
+  }
+
+  static std::vector<Tensor> state(const torch::nn::Module& module) {
+    std::vector<Tensor> all;
+    for (const Tensor& each : module.parameters()) {
+      all.push_back(each.grad().cpu());
+    }
+    for (const Tensor& each : module.buffers()) all.push_back(each.cpu());
+    return all;
+  }
+
+  static void expect_equal(const std::vector<Tensor>& actual,
+                           const std::vector<Tensor>& expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t k = 0; k < actual.size(); ++k) {
+      EXPECT_TRUE(actual[k]
+                      .to(torch::kDouble)
+                      .allclose(expected[k].to(torch::kDouble), 1e-12, 1e-12))
+          << k << ": " << actual[k] << "\ninstead of\n"
+          << expected[k];
+    }
+  }
+};
+
+TEST_P(ChangedBuffersTest, ForwardAndBackwardHaveTheGradientsOfAPlainLoop) {
+  for (const int64_t microbatches : {1, 2, 4}) {
+    for (const auto& balance :
+         std::vector<std::vector<int64_t>>{{4}, {2, 2}, {1, 1, 1, 1}}) {
+      for (const auto mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
+        SCOPED_TRACE(c10::str(microbatches, " micro-batches, ", balance.size(),
+                              " partitions, ", to_string(mode)));
+        GPipe pipeline(GetParam().make(/*recomputed=*/false),
+                       testing::options(balance, microbatches, mode));
+        const Tensor output = pipeline->forward(rows(2).to(device()));
+        mean_square(output, rows(3).to(output.device())).backward();
+        expect_equal(state(*pipeline), expected(microbatches));
+      }
+    }
+  }
+}
+
+TEST_P(ChangedBuffersTest, EveryScheduleHasTheGradientsOfAPlainLoop) {
+  constexpr int kRanks = 2;
+  for (const int microbatches : {2, 4}) {
+    for (const Schedule& schedule :
+         {fill_drain(kRanks, microbatches),
+          one_forward_one_backward(kRanks, microbatches),
+          zero_bubble_h1(kRanks, microbatches),
+          with_offload(fill_drain(kRanks, microbatches),
+                       [](int, int) { return true; })}) {
+      SCOPED_TRACE(to_csv(schedule));
+      GPipe pipeline(
+          GetParam().make(/*recomputed=*/false),
+          testing::options({2, 2}, microbatches, Checkpoint::kAlways));
+      pipeline->train_step(rows(2).to(device()), rows(3), mean_square,
+                           schedule);
+      expect_equal(state(*pipeline), expected(microbatches));
+    }
+  }
+}
+
+TEST_P(ChangedBuffersTest, RecomputedLayersHaveTheGradientsOfAPlainLoop) {
+  for (const int64_t microbatches : {1, 2, 4}) {
+    for (const auto mode : testing::kModes) {
+      SCOPED_TRACE(c10::str(microbatches, " micro-batches, ", to_string(mode)));
+      GPipe pipeline(GetParam().make(/*recomputed=*/true),
+                     testing::options({2, 2}, microbatches, mode));
+      const Tensor output = pipeline->forward(rows(2).to(device()));
+      mean_square(output, rows(3).to(output.device())).backward();
+      expect_equal(state(*pipeline), expected(microbatches));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layers, ChangedBuffersTest,
+    ::testing::Values(case_of<RunningSquares>("RunningSquares"),
+                      case_of<Spectral>("Spectral"),
+                      case_of<NormAndMore>("NormAndMore"),
+                      case_of<OwnNorm>("OwnNorm")),
+    [](const auto& info) { return info.param.name; });
+
+Tensor two_micro_batches(Sequential model, Checkpoint mode) {
+  GPipe pipeline(model, testing::options({2, 2}, 2, mode));
+  torch::manual_seed(2);
+  const Tensor x = torch::randn({8, kWidth}, torch::kDouble).to(device());
+  return pipeline->forward(x).sum();
+}
+
+TEST(ChangedBufferTest, WithoutRecomputeIsTheErrorOfThePlainModel) {
+  const Tensor loss =
+      two_micro_batches(layers_around(RunningSquares()), Checkpoint::kNever);
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              HasSubstr("modified by an inplace operation"));
+}
+
+TEST(ChangedBufferTest, ThatChangesAfterItWasSavedIsAnErrorInARecomputeToo) {
+  struct LateImpl : RunningSquaresImpl {
+    Tensor forward(const Tensor& x) {
+      const Tensor y = RunningSquaresImpl::forward(x);
+      const torch::NoGradGuard no_grad;
+      squares.add_(1);
+      return y;
+    }
+  };
+  using Late = torch::nn::ModuleHolder<LateImpl>;
+  Tensor loss = two_micro_batches(
+      layers_around(Late(std::make_shared<LateImpl>())), Checkpoint::kAlways);
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              HasSubstr("has been changed in place"));
+  loss = two_micro_batches(
+      layers_around(Recomputed(Late(std::make_shared<LateImpl>()))),
+      Checkpoint::kNever);
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              HasSubstr("has been changed in place"));
+}
+
+// checkpoint() does not know the module whose buffer the function changes.
+TEST(ChangedBufferTest, ThatACheckpointedFunctionCapturesIsAnError) {
+  struct InsideImpl : RunningSquaresImpl {
+    Tensor forward(const Tensor& x) {
+      return checkpoint(
+          [this](const Tensor& y) { return RunningSquaresImpl::forward(y); },
+          x);
+    }
+  };
+  using Inside = torch::nn::ModuleHolder<InsideImpl>;
+  const Tensor loss =
+      two_micro_batches(layers_around(Inside(std::make_shared<InsideImpl>())),
+                        Checkpoint::kNever);
+  EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("Recomputed"));
+}
+
+}  // namespace
+}  // namespace gpipe
