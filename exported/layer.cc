@@ -55,6 +55,13 @@ IValue list_of_integers(const Argument& argument, const std::vector<int>& slots,
   return list;
 }
 
+// Returns the value of a tensor that leaves a layer. It is undefined if only
+// nodes need it that eval() skips, such as those that count in a buffer: then
+// the node that makes it is skipped as well.
+at::Tensor crossing(const IValue& value) {
+  return value.isNone() ? at::Tensor() : value.toTensor();
+}
+
 }  // namespace
 
 void ProgramLayer::pretty_print(std::ostream& stream) const {
@@ -92,12 +99,12 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
   run_steps(steps_, slots, device);
 
   for (const auto& [slot, name] : stashes_) {
-    const at::Tensor& tensor = slots[slot].toTensor();
+    const at::Tensor tensor = crossing(slots[slot]);
     stash(name, tensor.defined() ? std::make_optional(tensor) : std::nullopt);
   }
   std::vector<at::Tensor> outputs;
   outputs.reserve(outputs_.size());
-  for (const int each : outputs_) outputs.push_back(slots[each].toTensor());
+  for (const int each : outputs_) outputs.push_back(crossing(slots[each]));
   // The caller may change an output, but not the cache.
   for (const int each : cloned_outputs_) outputs[each] = outputs[each].clone();
   return outputs;

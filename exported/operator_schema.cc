@@ -103,6 +103,10 @@ void note_operator(Node& node) {
                 !is_switched_off(node);
   node.is_size = node.op->operator_name().name == "aten::sym_size" &&
                  node.op->operator_name().overload_name == "int";
+  if (updates_statistics(*node.op) && node.running_mean == kNoValue) {
+    // A norm without running statistics uses those of the batch in every mode.
+    node.training_flags.clear();
+  }
   if (node.running_mean != kNoValue && node.training_flags.empty()) {
     node.running_mean = node.running_var = kNoValue;
   }

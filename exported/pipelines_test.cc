@@ -168,14 +168,12 @@ TEST_P(ExportedPipelinesTest, SchedulesHaveTheBitsOfNoPipeline) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, ExportedPipelinesTest,
-                         ::testing::Values("tiny", "mlp", "gpt", "masked",
-                                           "lstm", "unet", "regions", "photos",
-                                           "outlines", "letters", "styles",
-                                           "tables", "counted"),
-                         [](const auto& info) {
-                           return std::string(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Examples, ExportedPipelinesTest,
+    ::testing::Values("tiny", "mlp", "gpt", "masked", "lstm", "unet", "regions",
+                      "photos", "outlines", "letters", "styles", "tables",
+                      "counted", "stateless", "seen"),
+    [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedNormsTest, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {
   at::set_num_threads(1);

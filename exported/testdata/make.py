@@ -207,6 +207,39 @@ class Styles(nn.Module):
         return self.head(functional.gelu(self.norm(self.stem(x))))
 
 
+class Stateless(nn.Module):
+    """Norms without running statistics, which keep those of the batch in eval mode."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.stem, self.head = nn.Conv1d(2, width, 3, padding=1), nn.Conv1d(width, 2, 1)
+        self.first = nn.InstanceNorm1d(width)
+        self.second = nn.BatchNorm1d(width, track_running_stats=False)
+
+    def forward(self, x):
+        x = self.second(functional.gelu(self.first(self.stem(x))))
+        weight = functional.batch_norm(  # standardised, as in BiT and NF-ResNet
+            self.head.weight.reshape(1, 2, -1), None, None, training=True, momentum=0.0)
+        return functional.conv1d(x, weight.reshape_as(self.head.weight), self.head.bias)
+
+
+class Seen(nn.Module):
+    """A buffer that counts in place what later layers have computed."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, width)
+        self.third = nn.Linear(width, 3)
+        self.register_buffer("seen", torch.zeros(width))
+
+    def forward(self, x):
+        early = self.first(x)
+        late = self.second(functional.relu(early))
+        y = self.third(functional.relu(late))
+        self.seen += (early + late).detach().abs().sum(0)
+        return y
+
+
 class Tables(nn.Module):
     """A constant that is computed from a buffer and from the number of tokens."""
 
@@ -275,6 +308,8 @@ MODELS = {
                  {2: ("height", 512), 3: ("width", 512)}),
     "letters": (Letters, lambda: (torch.randint(0, 16, (4, 6)),), {1: ("tokens", 512)}),
     "styles": (Styles, lambda: (torch.randn(8, 2, 5),)),
+    "stateless": (Stateless, lambda: (torch.randn(8, 2, 5),)),
+    "seen": (Seen, lambda: (torch.randn(8, 4),)),
     "tables": (Tables, lambda: (torch.randint(0, 11, (4, 6)),), {1: ("tokens", 16)}),
     "counted": (Counted, lambda: (torch.randn(8, 4),)),
     "noisy": (Noisy, lambda: (torch.randn(8, 4),)),
