@@ -2,7 +2,7 @@
 // also create initial weights, check that weights fit a model, and list a file.
 //
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --out=/a/w.safetensors
-//   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --list
+//   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --entry=ema --list
 //   ./bazelw run //tools:convert_weights -- --model=resnet101
 //       --in=/a/resnet101.pth --in_names=torchvision --out=/a/ours.safetensors
 #include <absl/strings/str_join.h>
@@ -26,6 +26,10 @@
 #include "weights/torch_file.h"
 
 DEFINE_string(in, "", "The file to read: .pt, .pth or .safetensors.");
+DEFINE_string(entry, "",
+              "The entry of a .pt or .pth file that has the weights, for "
+              "example ema, state/model or nets/0. '': a usual one, such as "
+              "state_dict or model. An error lists the entries.");
 DEFINE_string(out, "", "The file to write: .pt, .pth or .safetensors.");
 DEFINE_bool(list, false, "Print names, dtypes and shapes.");
 namespace models = gpipe::models;
@@ -88,10 +92,12 @@ Format format_of(const std::string& path) {
 }
 
 gpipe::Safetensors read(const std::string& path) {
-  if (format_of(path) == Format::kSafetensors) {
-    return gpipe::read_safetensors(path);
+  if (format_of(path) == Format::kTorch) {
+    return {gpipe::read_torch_file(path, FLAGS_entry), {}};
   }
-  return {gpipe::read_torch_file(path), {}};
+  TORCH_CHECK_VALUE(FLAGS_entry.empty(), "--entry=", FLAGS_entry,
+                    ": a .safetensors file has no entries");
+  return gpipe::read_safetensors(path);
 }
 
 void write(const std::string& path, const gpipe::Safetensors& file) {

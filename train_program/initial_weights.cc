@@ -66,18 +66,23 @@ uint32_t checksum_of(const StateDict& dict) {
 
 }  // namespace
 
-StateDict read_named_tensors(const std::string& flag, const std::string& path) {
+StateDict read_named_tensors(const std::string& flag, const std::string& path,
+                             const std::string& entry) {
   const std::string suffix = std::filesystem::path(path).extension().string();
-  if (suffix == ".safetensors") return read_safetensors(path).tensors;
-  TORCH_CHECK_VALUE(suffix == ".pt" || suffix == ".pth", flag, "=", path,
+  const bool is_torch = suffix == ".pt" || suffix == ".pth";
+  TORCH_CHECK_VALUE(is_torch || suffix == ".safetensors", flag, "=", path,
                     ": should end in .pt, .pth or .safetensors");
-  return read_torch_file(path);
+  TORCH_CHECK_VALUE(is_torch || entry.empty(), flag, "_entry=", entry, ": ",
+                    path, " is a .safetensors file, which has no entries");
+  return is_torch ? read_torch_file(path, entry)
+                  : read_safetensors(path).tensors;
 }
 
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     ModelSource& source,
                                     const std::string& path,
-                                    const std::string& skip) {
+                                    const std::string& skip,
+                                    const std::string& entry) {
   const std::vector<std::string> beginnings = split_list(skip);
   const auto is_skipped = [&](const std::string& name) {
     return std::any_of(beginnings.begin(), beginnings.end(),
@@ -86,7 +91,7 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                        });
   };
   // Keeps names that torchvision does not have.
-  const StateDict given = rename(read_named_tensors("--weights", path),
+  const StateDict given = rename(read_named_tensors("--weights", path, entry),
                                  inverse(source.torchvision_names()));
   const NamedTensors tensors = named_tensors(model, source.exported(), given);
   const StateDict& before = tensors.dict;
@@ -102,6 +107,10 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
     ++skipped;
     wanted.insert(item.key(), item.value().clone());
   }
+  TORCH_CHECK_VALUE(skipped < before.size(), "--weights_skip=", skip, ": all ",
+                    before.size(),
+                    " tensors of the model are skipped, so that nothing of ",
+                    path, " would be loaded");
   tensors.load(wanted);
   return {std::to_string(before.size() - skipped) + " of " +
               std::to_string(before.size()) + " tensors loaded from " + path,

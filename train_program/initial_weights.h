@@ -19,9 +19,11 @@ struct InitialWeights {
 };
 
 // Returns the tensors of a .pt, .pth or .safetensors file. `flag`: the flag
-// that has the path, for errors. Throws c10::ValueError if the file has another
-// ending, or cannot be read.
-StateDict read_named_tensors(const std::string& flag, const std::string& path);
+// that has the path, for errors. `entry`: the entry of a .pt or .pth file that
+// has the tensors, see read_torch_file(). Throws c10::ValueError if the file
+// has another ending, or cannot be read.
+StateDict read_named_tensors(const std::string& flag, const std::string& path,
+                             const std::string& entry = {});
 
 // Copies the tensors of a .pt, .pth or .safetensors file into `model`, which
 // `source` made. For resnet50 and resnet101 the file may use torchvision's
@@ -30,15 +32,17 @@ StateDict read_named_tensors(const std::string& flag, const std::string& path);
 //
 // `skip`: a comma-separated list of prefixes. Tensors of the model whose names
 // begin with one of them stay unchanged, for example "fc." if the number of
-// classes differs.
+// classes differs. `entry`: see read_named_tensors().
 //
 // If `model` is on the meta device, only names, shapes and dtypes are compared.
 //
-// Throws c10::ValueError if the file cannot be read or a tensor does not fit.
+// Throws c10::ValueError if the file cannot be read, a tensor does not fit, or
+// all tensors are skipped.
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     ModelSource& source,
                                     const std::string& path,
-                                    const std::string& skip);
+                                    const std::string& skip,
+                                    const std::string& entry = {});
 
 // Copies those of `tensors`, InitialWeights::tensors of the whole model, that
 // `part` has into it.

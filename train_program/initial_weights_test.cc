@@ -85,6 +85,29 @@ TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
   EXPECT_TRUE(bit_equal(after["fc.weight"], fc));
 }
 
+TEST(InitialWeightsTest, AnEntryIsNamedAndNotAllMayBeSkipped) {
+  const std::string path = new_folder() + "w.pt";
+  torch::manual_seed(1);
+  auto model = models::resnet50(3);
+  write_torch_file(path, state_dict(*model));
+  const auto error = [&](const std::string& skip, const std::string& entry) {
+    return value_error_of([&] {
+      load_initial_weights(model, *source("resnet50"), path, skip, entry);
+    });
+  };
+  EXPECT_EQ(error("fc.", "."), "no error");
+  EXPECT_EQ(error("", "ema").rfind(path + ": has no entry 'ema'", 0), 0u);
+  EXPECT_EQ(error("layer,conv,bn,fc,relu,maxpool", ""),
+            "--weights_skip=layer,conv,bn,fc,relu,maxpool: all 320 tensors of "
+            "the model are skipped, so that nothing of " +
+                path + " would be loaded");
+  EXPECT_EQ(value_error_of([] {
+              read_named_tensors("--weights", "/w.safetensors", "ema");
+            }),
+            "--weights_entry=ema: /w.safetensors is a .safetensors file, which "
+            "has no entries");
+}
+
 // A run checkpoint has the layer's name before each of Python's names, and one
 // name for tied weights.
 TEST(InitialWeightsTest, ExportedProgramsTakePythonsNamesAndThoseOfARun) {

@@ -134,8 +134,9 @@ int run(const Options& options, Task& task, const Print& print,
   const Precision precision = precision_of(options.precision);
   StateDict given;
   if (!before && !options.weights.empty()) {
-    InitialWeights loaded = load_initial_weights(
-        parts.model, task.source(), options.weights, options.weights_skip);
+    InitialWeights loaded =
+        load_initial_weights(parts.model, task.source(), options.weights,
+                             options.weights_skip, options.weights_entry);
     check_same(
         {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
     say(loaded.line);

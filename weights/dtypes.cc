@@ -28,6 +28,7 @@ constexpr DtypeNames kDtypes[] = {
     {at::kFloat8_e5m2, "float8_e5m2", nullptr, "F8_E5M2"},
     {at::kFloat8_e5m2fnuz, "float8_e5m2fnuz", nullptr, "F8_E5M2FNUZ"},
     {at::kFloat8_e8m0fnu, "float8_e8m0fnu", nullptr, "F8_E8M0"},
+    {at::kFloat4_e2m1fn_x2, "float4_e2m1fn_x2", nullptr, "F4", 2},
 };
 
 }  // namespace

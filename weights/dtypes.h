@@ -18,11 +18,14 @@ struct DtypeNames {
   const char* python;       // "float32"
   const char* storage;      // in pickles: "FloatStorage"; may be null
   const char* safetensors;  // "F32"; may be null
+  // The numbers in one element. safetensors counts each of them in the last
+  // size of a shape; LibTorch counts the elements.
+  int64_t packed = 1;
 };
 
 // Returns the table entry of a dtype, or null if the table does not contain it.
-// Quantized dtypes and dtypes with less than a byte per element are not in the
-// table. Thread-safe.
+// Quantized dtypes and those with less than a byte per element of LibTorch are
+// not in the table. Thread-safe.
 const DtypeNames* find_dtype(at::ScalarType dtype);
 // Does the same for a name. `kind`: which name, such as &DtypeNames::python.
 const DtypeNames* find_dtype(const char* DtypeNames::*kind,

@@ -19,7 +19,7 @@ TEST(DtypesTest, AreFoundByEachOfTheirNames) {
   EXPECT_EQ(find_dtype(at::ScalarType::Undefined), nullptr);
   EXPECT_EQ(find_dtype(&DtypeNames::python, "float"), nullptr);
   EXPECT_EQ(find_dtype(&DtypeNames::storage, ""), nullptr);
-  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F4"), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F6_E2M3"), nullptr);
 }
 
 TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {

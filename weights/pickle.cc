@@ -69,16 +69,17 @@ class Machine : private PickleObjects {
     return value;
   }
 
-  // Reads a little-endian number in two's complement. Its first byte is its
-  // width.
-  int64_t long_integer() {
-    const std::size_t width = byte();
-    check(width <= 8, "an integer of ", width, " bytes; at most 8 are read");
-    if (width == 0) return 0;
+  // Reads a little-endian number of `width` bytes in two's complement.
+  void push_long(uint64_t width) {
+    if (width > 8) {
+      take(width);
+      push_new(Kind::kLargeInt);
+      return;
+    }
     uint64_t value = number(width);
-    const bool negative = value >> (8 * width - 1) & 1;
+    const bool negative = width > 0 && (value >> (8 * width - 1) & 1);
     if (negative && width < 8) value |= ~uint64_t{0} << (8 * width);
-    return static_cast<int64_t>(value);
+    push_integer(static_cast<int64_t>(value));
   }
 
   std::string_view line() {
@@ -122,10 +123,14 @@ class Machine : private PickleObjects {
     return value;
   }
 
-  // Returns the items of the container on top of the stack.
-  std::vector<const PickleValue*>& top_items(Kind kind) const {
-    PickleValue* value = top();
-    check(value->kind == kind, "adds an item to ", value->kind_name());
+  // Returns the items of the container `value`. Items that are added to a
+  // kObject are dropped.
+  std::vector<const PickleValue*>& items_of(PickleValue* value, Kind kind) {
+    if (value->kind == Kind::kObject) {
+      dropped_.clear();
+      return dropped_;
+    }
+    check(value->kind == kind, "adds items to ", value->kind_name());
     return value->items;
   }
 
@@ -141,14 +146,12 @@ class Machine : private PickleObjects {
 
   // Returns the items of the container for the values above the last mark. The
   // container is the value below the mark.
-  std::vector<const PickleValue*>& items_below_mark(Kind kind) const {
+  std::vector<const PickleValue*>& items_below_mark(Kind kind) {
     check(!marks_.empty(), "no mark on the stack");
     const std::size_t mark = marks_.back();
     const std::size_t floor = marks_.size() < 2 ? 0 : marks_[marks_.size() - 2];
     check(mark > floor, "takes from an empty stack");
-    PickleValue* value = stack_[mark - 1];
-    check(value->kind == kind, "adds items to ", value->kind_name());
-    return value->items;
+    return items_of(stack_[mark - 1], kind);
   }
 
   void check_pairs(std::size_t items) const {
@@ -203,10 +206,9 @@ class Machine : private PickleObjects {
       case kPop:
         pop();
         return;
-      case kPopMark: {
-        std::vector<const PickleValue*> dropped;
-        return pop_mark(dropped);
-      }
+      case kPopMark:
+        dropped_.clear();
+        return pop_mark(dropped_);
       case kDup:
         return push(top());
 
@@ -232,17 +234,22 @@ class Machine : private PickleObjects {
       }
       case kBinPersId:
         return push(storage(*pop()));
+      case kNewObjEx:
+        pop();  // arguments by name
+        [[fallthrough]];
       case kReduce:
       case kNewObj: {
-        PickleValue* arguments =
+        const PickleValue* arguments =
             pop(Kind::kTuple, "what a function is called with");
-        return push(call(*pop(Kind::kFunction, "what is called"), arguments));
+        const PickleValue* function = pop();
+        return push(call(*function, *arguments));
       }
       case kBuild: {
         pop();
         const PickleValue* object = top();
-        return check(object->kind == Kind::kDict, "sets attributes of ",
-                     object->kind_name());
+        return check(
+            object->kind == Kind::kDict || object->kind == Kind::kObject,
+            "sets attributes of ", object->kind_name());
       }
       default:
         return push_scalar(opcode);
@@ -265,7 +272,9 @@ class Machine : private PickleObjects {
       case kBinInt2:
         return push_integer(static_cast<int64_t>(number(2)));
       case kLong1:
-        return push_integer(long_integer());
+        return push_long(number(1));
+      case kLong4:
+        return push_long(number(4));
       case kBinFloat:
         push_new(Kind::kFloat)->real = real();
         return;
@@ -310,10 +319,18 @@ class Machine : private PickleObjects {
         return push_marked(Kind::kList);
       case kAppend: {
         const PickleValue* item = pop();
-        return top_items(Kind::kList).push_back(item);
+        return items_of(top(), Kind::kList).push_back(item);
       }
       case kAppends:
         return pop_mark(items_below_mark(Kind::kList));
+
+      case kEmptySet:
+        push_new(Kind::kSet);
+        return;
+      case kFrozenSet:
+        return push_marked(Kind::kSet);
+      case kAddItems:
+        return pop_mark(items_below_mark(Kind::kSet));
 
       case kEmptyDict:
         push_new(Kind::kDict);
@@ -324,7 +341,7 @@ class Machine : private PickleObjects {
       case kSetItem: {
         const PickleValue* value = pop();
         const PickleValue* key = pop();
-        auto& items = top_items(Kind::kDict);
+        auto& items = items_of(top(), Kind::kDict);
         items.push_back(key);
         return items.push_back(value);
       }
@@ -344,7 +361,8 @@ class Machine : private PickleObjects {
   const std::string_view bytes_;
   std::size_t position_ = 0;
   std::vector<PickleValue*> stack_;
-  std::vector<std::size_t> marks_;  // height of the stack at each mark
+  std::vector<const PickleValue*> dropped_;  // items that are not kept
+  std::vector<std::size_t> marks_;           // height of the stack at each mark
   std::unordered_map<uint64_t, PickleValue*> memo_;
 };
 
@@ -353,11 +371,17 @@ class Machine : private PickleObjects {
 const char* PickleValue::kind_name() const {
   // In the order of Kind.
   static constexpr const char* kNames[] = {
-      "None",     "a bool",    "an int",          "a float",
-      "a str",    "bytes",     "a tuple",         "a list",
-      "a dict",   "a dtype",   "a storage class", "a storage",
-      "a tensor", "a function"};
+      "None",       "a bool",  "an int",          "a large int", "a float",
+      "a str",      "bytes",   "a tuple",         "a list",      "a set",
+      "a dict",     "a dtype", "a storage class", "a storage",   "a tensor",
+      "a function", "a name",  "an object"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string PickleValue::quoted_name() const {
+  const PickleValue& name = kind == Kind::kObject ? *items[0] : *this;
+  return in_quotes(std::string(name.items[0]->text) + "." +
+                   std::string(name.text));
 }
 
 Pickle::Pickle(std::string_view bytes)

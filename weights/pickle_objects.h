@@ -34,11 +34,13 @@ class PickleObjects {
 
   PickleValue* add(PickleValue::Kind kind);
 
-  // Returns the dtype, storage class or function of this name.
+  // Returns the dtype, storage class or function of this name, or a kName.
   PickleValue* global(std::string_view module, std::string_view name);
 
-  // Returns the result of a function that global() has returned.
-  PickleValue* call(const PickleValue& function, PickleValue* arguments);
+  // Returns the result of calling what global() or call() has returned with a
+  // tuple. A call of a kName or kObject, or a call that makes no plain tensor,
+  // returns a kObject.
+  PickleValue* call(const PickleValue& function, const PickleValue& arguments);
 
   // Returns the storage of a persistent id:
   // ('storage', <class>, key, location, elements).
@@ -47,7 +49,13 @@ class PickleObjects {
   std::size_t at_ = 0;  // position of the opcode that is being executed
 
  private:
-  PickleValue* tensor(const PickleValue& arguments, bool v3);
+  PickleValue* name(std::string_view module, std::string_view name);
+  PickleValue* object(const PickleValue& called);
+  PickleValue* copy(const PickleValue& value);
+  PickleValue* tensor(const PickleValue& function,
+                      const PickleValue& arguments);
+  PickleValue* tensor_of_class(const PickleValue& function,
+                               const PickleValue& arguments);
   void check_sizes(const PickleValue& tuple, const char* what) const;
 
   std::deque<PickleValue>& values_;

@@ -3,15 +3,17 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "weights/dtypes.h"
 #include "weights/in_quotes.h"
+#include "weights/pickled_weights.h"
 
 namespace gpipe::internal {
 namespace {
@@ -96,68 +98,55 @@ class Builder {
   std::unordered_map<std::string, c10::Storage> storages_;
 };
 
-bool has_tensors(const PickleValue& dict) {
-  for (std::size_t k = 1; k < dict.items.size(); k += 2) {
-    if (dict.items[k]->kind == Kind::kTensor) return true;
+// Whether an object is one of those that torch.load(weights_only=True) makes
+// and that is not a tensor.
+bool is_no_tensor(const PickleValue& object) {
+  constexpr std::string_view kNames[][2] = {
+      {"collections", "Counter"},
+      {"_codecs", "encode"},
+      {"torch", "device"},
+      {"torch", "Size"},
+      {"torch.serialization", "_get_layout"}};
+  constexpr std::string_view kBuiltins[] = {"bytearray", "complex", "frozenset",
+                                            "set"};
+  const std::string_view name = object.items[0]->text;
+  const std::string_view module = object.items[0]->items[0]->text;
+  if (module == "builtins" || module == "__builtin__") {
+    return std::find(std::begin(kBuiltins), std::end(kBuiltins), name) !=
+           std::end(kBuiltins);
   }
-  return false;
+  return std::any_of(
+      std::begin(kNames), std::end(kNames),
+      [&](const auto& each) { return module == each[0] && name == each[1]; });
 }
 
-// Returns the last entry with this name, or null.
-const PickleValue* entry(const PickleValue& dict, std::string_view name) {
-  const PickleValue* found = nullptr;
-  for (std::size_t k = 0; k + 1 < dict.items.size(); k += 2) {
-    const PickleValue& key = *dict.items[k];
-    if (key.kind == Kind::kString && key.text == name) {
-      found = dict.items[k + 1];
-    }
-  }
-  return found;
-}
-
-// Returns for example "'epoch' (an int), 'optimizer' (a dict) and 3 more".
-std::string contents(const PickleValue& dict) {
-  constexpr std::size_t kListed = 20;
-  std::vector<std::string> names;
-  for (std::size_t k = 0; k + 1 < dict.items.size(); k += 2) {
-    if (names.size() == kListed) {
-      return c10::Join(", ", names) + " and " +
-             std::to_string(dict.items.size() / 2 - kListed) + " more";
-    }
-    const PickleValue& key = *dict.items[k];
-    const std::string name =
-        key.kind == Kind::kString ? in_quotes(key.text) : key.kind_name();
-    names.push_back(name + " (" + dict.items[k + 1]->kind_name() + ")");
-  }
-  return names.empty() ? "nothing" : c10::Join(", ", names);
-}
-
-const PickleValue& dict_of(const PickleValue& value) {
-  TORCH_CHECK_VALUE(value.kind == Kind::kDict, "holds ", value.kind_name(),
-                    ", but should hold a dict of tensors, as "
-                    "torch.save(model.state_dict(), path) writes it");
-  if (has_tensors(value)) return value;
-  for (const char* name : {"state_dict", "model"}) {
-    const PickleValue* found = entry(value, name);
-    if (found && found->kind == Kind::kDict && has_tensors(*found)) {
-      return *found;
-    }
-  }
-  TORCH_CHECK_VALUE(false,
-                    "holds no dict of tensors, neither itself nor as "
-                    "'state_dict' or 'model'; what there is: ",
-                    contents(value));
+[[noreturn]] void refuse(std::string_view name, const PickleValue& object) {
+  const std::string_view module = object.items[0]->items[0]->text;
+  const bool is_torch = module == "torch" || module.substr(0, 6) == "torch.";
+  TORCH_CHECK_VALUE(
+      false, in_quotes(name), " asks for ", object.quoted_name(),
+      ", which is not part of a state dict of plain tensors. Nothing was "
+      "executed. If you trust the file, load it in Python and save the tensors "
+      "alone: torch.save(model.state_dict(), path)",
+      is_torch ? ". A tensor becomes a plain one by to_dense(), dequantize(), "
+                 "full_tensor(), or resolve_conj().resolve_neg()"
+               : "");
 }
 
 }  // namespace
 
-StateDict tensors_of(const PickleValue& value, const StorageReader& storage) {
-  const PickleValue& dict = dict_of(value);
+StateDict tensors_of(const PickleValue& value, const StorageReader& storage,
+                     std::string_view entry) {
+  const PickleValue& dict = weights_in(value, entry);
   Builder builder(storage);
   StateDict result;
   for (std::size_t k = 0; k + 1 < dict.items.size(); k += 2) {
     const PickleValue& key = *dict.items[k];
     const PickleValue& item = *dict.items[k + 1];
+    if (item.kind == Kind::kObject && !is_no_tensor(item) &&
+        !key.text.ends_with("_extra_state")) {  // Module.get_extra_state()
+      refuse(key.kind == Kind::kString ? key.text : key.kind_name(), item);
+    }
     if (item.kind != Kind::kTensor) continue;
     TORCH_CHECK_VALUE(key.kind == Kind::kString, "the name of a tensor is ",
                       key.kind_name());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "weights/pickle.h"
 #include "weights/state_dict.h"
@@ -17,13 +18,16 @@ namespace gpipe::internal {
 using StorageReader =
     std::function<c10::Storage(const std::string& key, int64_t bytes)>;
 
-// Returns the tensors of the dict in a pickle. If the dict contains no tensor,
-// its entry "state_dict" or "model" is used instead. Entries that are not
-// tensors are left out, and only storages of tensors in the result are read.
+// Returns the tensors of the dict that weights_in() (weights/pickled_weights.h)
+// finds. Items that are not tensors are left out, and only storages of tensors
+// in the result are read.
 //
-// Throws c10::ValueError if a tensor reaches beyond its storage, if a name is
-// not a text or appears twice, or if there is no tensor. In the last case the
-// error lists what the pickle contains. Thread-safe if `storage` is.
-StateDict tensors_of(const PickleValue& value, const StorageReader& storage);
+// Throws c10::ValueError if there is no such dict, if a tensor reaches beyond
+// its storage, if the name of a tensor is not a text or appears twice, or if an
+// item may be a tensor that is not a plain one: an object other than those that
+// torch.load(weights_only=True) makes. A module's "_extra_state" may be any
+// object. Thread-safe if `storage` is.
+StateDict tensors_of(const PickleValue& value, const StorageReader& storage,
+                     std::string_view entry = {});
 
 }  // namespace gpipe::internal

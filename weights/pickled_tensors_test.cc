@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <string>
@@ -111,31 +112,66 @@ TEST(PickledTensorsTest, AStorageHasOneSize) {
             "storage '0' has 24 bytes, but should have 28");
 }
 
-TEST(PickledTensorsTest, AreThoseOfStateDictOrModelInADict) {
-  const std::string inner =
-      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  // The dict without PROTO and STOP.
-  const std::string dict = inner.substr(2, inner.size() - 3);
-  const auto key = [](const std::string& text) {
-    return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
-  };
-  for (const char* name : {"state_dict", "model"}) {
+TEST(PickledTensorsTest, AreReadBesideAnythingElse) {
+  for (const std::string_view bytes :
+       {testing::kCheckpointPickle2, testing::kCheckpointPickle4}) {
     Counting counting;
-    const std::string bytes =
-        "}" + key("epoch") + "K\x03s" + key(name) + dict + "s.";
     EXPECT_EQ(counting.tensors(bytes).keys(), std::vector<std::string>{"w"});
+    EXPECT_EQ(counting.keys.size(), 1u);  // no other storage is read
   }
+}
+
+// Returns the pickle of {"w": tensor, "x": value}.
+std::string with_value(const std::string& value) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  return one.substr(0, one.size() - 1) + "\x8c\x01x" + value + "s.";
+}
+
+TEST(PickledTensorsTest, ItemsThatAreNotTensorsAreLeftOut) {
+  for (const std::string value :
+       {"N", "K\x01", "]", "}", "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        "cbuiltins\nset\n)R", "c__builtin__\ncomplex\n)R", "\x8f",
+        "ccollections\nCounter\n)R", "ctorch\ndevice\n)R", "ctorch\nSize\n)R",
+        "ctorch\nuint4\n", "cnet\nNet\n"}) {
+    Counting counting;
+    EXPECT_EQ(counting.tensors(with_value(value)).keys(),
+              std::vector<std::string>{"w"})
+        << value;
+  }
+}
+
+// Python's state_dict() has what Module.get_extra_state() returns.
+TEST(PickledTensorsTest, AnExtraStateMayBeAnyObject) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
   Counting counting;
-  EXPECT_EQ(value_error_of([&] {
-              counting.tensors("}" + key("epoch") + "K\x03s" + key("weights") +
-                               dict + "s.");
-            }),
-            "holds no dict of tensors, neither itself nor as 'state_dict' or "
-            "'model'; what there is: 'epoch' (an int), 'weights' (a dict)");
-  EXPECT_EQ(value_error_of([&] { counting.tensors("]."); }),
-            "holds a list, but should hold a dict of tensors, as "
-            "torch.save(model.state_dict(), path) writes it");
-  EXPECT_TRUE(counting.keys.empty());
+  EXPECT_EQ(counting
+                .tensors(one.substr(0, one.size() - 1) + "\x8c\x0f"
+                                                         "fc._extra_state"
+                                                         "c_io\nBytesIO\n)Rs.")
+                .keys(),
+            std::vector<std::string>{"w"});
+}
+
+TEST(PickledTensorsTest, ObjectsAmongTheWeightsAreErrorsAndNotExecuted) {
+  const auto error = [](const std::string& bytes) {
+    Counting counting;
+    return value_error_of([&] { counting.tensors(bytes); });
+  };
+  const std::string evil = error(std::string(testing::kEvilPickle));
+  EXPECT_EQ(evil,
+            "'x' asks for 'posix.system', which is not part of a state dict of "
+            "plain tensors. Nothing was executed. If you trust the file, load "
+            "it in Python and save the tensors alone: "
+            "torch.save(model.state_dict(), path)");
+  EXPECT_NE(access("gpipe_pickle_was_executed", F_OK), 0);
+  EXPECT_NE(error(with_value("ctorch._utils\n_rebuild_sparse_tensor\n)R"))
+                .find("'x' asks for 'torch._utils._rebuild_sparse_tensor'"),
+            std::string::npos);
+  EXPECT_NE(error(with_value("ctorch._utils\n_rebuild_sparse_tensor\n)R"))
+                .find("A tensor becomes a plain one by to_dense()"),
+            std::string::npos);
 }
 
 TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {

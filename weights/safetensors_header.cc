@@ -26,7 +26,11 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   SafetensorsHeader take() { return std::move(header_); }
 
-  bool null() override { refuse("null"); }
+  bool null() override {
+    // Python's safetensors writes no metadata as null.
+    if (place_ != Place::kTop || key_ != kMetadata) refuse("null");
+    return true;
+  }
   bool boolean(bool) override { refuse("a boolean"); }
   bool number_float(double, const std::string& text) override {
     refuse(in_quotes(text).c_str());
@@ -163,6 +167,29 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   std::unordered_set<std::string> names_;
 };
 
+// Changes the last size from numbers to elements of LibTorch.
+void count_elements(SafetensorsEntry& entry) {
+  const int64_t packed = find_dtype(entry.dtype)->packed;
+  if (packed == 1) return;
+  TORCH_CHECK_VALUE(!entry.sizes.empty() && entry.sizes.back() % packed == 0,
+                    in_quotes(entry.name), " is ", entry.dtype, " of shape ",
+                    c10::IntArrayRef(entry.sizes),
+                    "; LibTorch needs a last size that is a multiple of ",
+                    packed);
+  entry.sizes.back() /= packed;
+}
+
+// Returns the sizes in numbers.
+std::vector<int64_t> numbers_in(const SafetensorsEntry& entry, int64_t packed) {
+  std::vector<int64_t> sizes = entry.sizes;
+  TORCH_CHECK_VALUE(packed == 1 || !sizes.empty(), in_quotes(entry.name),
+                    " is ", entry.dtype,
+                    " without a dimension, which safetensors cannot express; "
+                    "save its view({1})");
+  if (packed != 1) sizes.back() *= packed;
+  return sizes;
+}
+
 void check_sizes(const SafetensorsEntry& entry) {
   const std::optional<int64_t> needed = bytes_of(entry.sizes, entry.dtype);
   TORCH_CHECK_VALUE(
@@ -210,7 +237,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
   HeaderHandler handler;
   Json::sax_parse(json.begin(), json.end(), &handler);
   SafetensorsHeader header = handler.take();
-  for (const SafetensorsEntry& entry : header.entries) check_sizes(entry);
+  for (SafetensorsEntry& entry : header.entries) {
+    count_elements(entry);
+    check_sizes(entry);
+  }
   check_cover(header.entries, data_bytes);
   return header;
 }
@@ -239,7 +269,7 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
                       ", which safetensors does not support");
     begin_member(entry.name);
     text += std::string("{\"dtype\":\"") + names->safetensors +
-            "\",\"shape\":" + Json(entry.sizes).dump() +
+            "\",\"shape\":" + Json(numbers_in(entry, names->packed)).dump() +
             ",\"data_offsets\":" + Json({entry.begin, entry.end}).dump() + "}";
   }
   text += "}";

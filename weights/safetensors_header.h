@@ -18,8 +18,8 @@ constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 struct SafetensorsEntry {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<int64_t> sizes;
-  uint64_t begin = 0;  // byte offsets in the data, after the header
+  std::vector<int64_t> sizes;  // in elements of LibTorch
+  uint64_t begin = 0;          // byte offsets in the data, after the header
   uint64_t end = 0;
 };
 

@@ -123,8 +123,8 @@ TEST(SafetensorsHeaderTest, HasNothingButTheFormat) {
   for (int k = 1; k < 65; ++k) ones += ",1";
   EXPECT_EQ(error_in(one(ones + "]", "[0,4]")),
             "'t': 'shape' has too many numbers");
-  EXPECT_EQ(error_in(one("[2]", "[0,8]", "F4")),
-            "'t': 'dtype' has dtype 'F4', which LibTorch does not have");
+  EXPECT_EQ(error_in(one("[2]", "[0,8]", "F6_E2M3")),
+            "'t': 'dtype' has dtype 'F6_E2M3', which LibTorch does not have");
   EXPECT_EQ(error_in(R"({"t":{"dtype":"F32","shape":[2]}})"),
             "'t' needs dtype, shape and data_offsets");
   EXPECT_EQ(error_in(R"({"t":{"dtype":"F32","dtype":"F32"}})"),
@@ -138,6 +138,34 @@ TEST(SafetensorsHeaderTest, HasNothingButTheFormat) {
             "__metadata__ has 'a' twice");
   EXPECT_EQ(error_in(R"({"__metadata__":{},"__metadata__":{}})"),
             "'__metadata__' appears twice");
+}
+
+TEST(SafetensorsHeaderTest, NoMetadataMayBeNull) {
+  const SafetensorsHeader header = parse_safetensors_header(
+      R"({"__metadata__":null,)" + one("[2]", "[0,8]").substr(1), 8);
+  EXPECT_TRUE(header.metadata.empty());
+  EXPECT_EQ(header.entries.size(), 1u);
+  EXPECT_EQ(error_in(R"({"__metadata__":null,"__metadata__":{}})"),
+            "'__metadata__' appears twice");
+}
+
+// The shapes that Python's safetensors 0.8 writes for a tensor of [2, 3].
+TEST(SafetensorsHeaderTest, CountsNumbersOfFourBitsInTheLastSize) {
+  const std::string json = one("[2,6]", "[0,6]", "F4");
+  const SafetensorsHeader header = parse_safetensors_header(json, 6);
+  EXPECT_EQ(header.entries[0].dtype, at::kFloat4_e2m1fn_x2);
+  EXPECT_EQ(header.entries[0].sizes, (std::vector<int64_t>{2, 3}));
+  const std::string text = safetensors_header_text(header);
+  EXPECT_EQ(text.substr(0, json.size() - 1), R"({"t":{"dtype":"F4","shape":)"
+                                             R"([2,6],"data_offsets":[0,6]})");
+  EXPECT_EQ(error_in(one("[2,3]", "[0,3]", "F4"), 3),
+            "'t' is Float4_e2m1fn_x2 of shape [2, 3]; LibTorch needs a last "
+            "size that is a multiple of 2");
+  EXPECT_EQ(error_in(one("[]", "[0,1]", "F4"), 1),
+            "'t' is Float4_e2m1fn_x2 of shape []; LibTorch needs a last size "
+            "that is a multiple of 2");
+  EXPECT_NE(error_in(one("[2,4]", "[0,8]", "F4")).find("does not fit"),
+            std::string::npos);
 }
 
 TEST(SafetensorsHeaderTest, DepthAndLengthAreHarmless) {
@@ -168,6 +196,9 @@ TEST(SafetensorsHeaderTest, SaysWhatCannotBeWritten) {
   };
   EXPECT_EQ(error({"t", at::kComplexDouble, {}, 0, 16}),
             "'t' is ComplexDouble, which safetensors does not support");
+  EXPECT_EQ(error({"t", at::kFloat4_e2m1fn_x2, {}, 0, 1}),
+            "'t' is Float4_e2m1fn_x2 without a dimension, which safetensors "
+            "cannot express; save its view({1})");
   EXPECT_EQ(error({"__metadata__", at::kFloat, {}, 0, 4}),
             "a tensor cannot be called __metadata__ in a safetensors file");
   EXPECT_EQ(error({"\xff", at::kFloat, {}, 0, 4}),

@@ -160,6 +160,10 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
            (names.missing.empty() && names.unexpected.empty())),
       "the state dict does not fit the module; nothing was loaded.",
       comparison.text());
+  TORCH_CHECK_VALUE(own.is_empty() || names.missing.size() < own.size(),
+                    "the state dict has none of the module's ", own.size(),
+                    " tensors; nothing was loaded, also without strict.",
+                    comparison.text());
   const std::unordered_set<std::string> skipped(names.mismatched.begin(),
                                                 names.mismatched.end());
   const at::NoGradGuard no_grad;

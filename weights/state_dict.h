@@ -58,7 +58,8 @@ struct LoadReport {
 // different shapes or dtypes, missing names, unexpected names, undefined
 // tensors, and tensors on the meta device (without values). For an unexpected
 // name the error suggests a missing name that resembles it. Each list ends
-// after 20 items.
+// after 20 items. Also throws, whatever the options, if the module has tensors
+// and the dict has none of their names.
 // Threads: may be called from any thread while no other thread uses the module
 // or changes the dict's tensors.
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,

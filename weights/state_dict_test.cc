@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -10,6 +11,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -173,6 +175,48 @@ TEST(LoadStateDictTest, WithoutStrictNamesMayDifferButNotShapes) {
               load_state_dict(*layer, dict, LoadOptions().strict(false));
             }).find("'weight' is [2, 2] in the dict, but [1, 2] in the module"),
             std::string::npos);
+}
+
+TEST(LoadStateDictTest, CopiesEveryDtypeThatFilesHave) {
+  const StateDict dict = testing::every_kind_of_tensor(false);
+  torch::nn::Module module;
+  for (const auto& item : dict) {
+    std::string name = item.key();
+    std::replace(name.begin(), name.end(), '.', '_');
+    module.register_buffer(name, at::zeros_like(item.value()));
+  }
+  StateDict given;
+  for (const auto& item : dict) {
+    std::string name = item.key();
+    std::replace(name.begin(), name.end(), '.', '_');
+    given.insert(name, item.value());
+  }
+  load_state_dict(module, given);
+  for (const auto& item : state_dict(module)) {
+    EXPECT_TRUE(testing::bit_equal(item.value(), given[item.key()]))
+        << item.key();
+  }
+}
+
+TEST(LoadStateDictTest, NoCommonNameIsAnErrorAlsoWithoutStrict) {
+  Linear layer(2, 1);
+  const auto error = [&layer](const StateDict& dict) {
+    return value_error_of(
+        [&] { load_state_dict(*layer, dict, LoadOptions().strict(false)); });
+  };
+  StateDict dict;
+  EXPECT_THAT(error(dict),
+              ::testing::HasSubstr("the state dict has none of the module's 2 "
+                                   "tensors; nothing was loaded"));
+  dict.insert("rng_state", at::full({1}, 0.0));
+  dict.insert("module.weight", at::full({1, 2}, 3.0));
+  EXPECT_THAT(error(dict),
+              ::testing::HasSubstr("'module.weight' (is it 'weight'?)"));
+  // A module without tensors, such as a partition of activations.
+  EXPECT_EQ(load_state_dict(*Sequential(torch::nn::ReLU()), dict,
+                            LoadOptions().strict(false))
+                .unexpected.size(),
+            2u);
 }
 
 TEST(LoadStateDictTest, LeavesOutOtherShapesIfAskedTo) {

@@ -74,7 +74,7 @@ class Archive {
   PyTorchStreamReader reader_;
 };
 
-StateDict read(const std::string& path) {
+StateDict read(const std::string& path, const std::string& entry) {
   check_start(path);
   internal::read_zip_directory(path);
   Archive archive(path);
@@ -97,7 +97,8 @@ StateDict read(const std::string& path) {
   const internal::Pickle pickle(bytes);
   return internal::tensors_of(
       pickle.value(),
-      [&](const std::string& key, int64_t) { return archive.storage(key); });
+      [&](const std::string& key, int64_t) { return archive.storage(key); },
+      entry);
 }
 
 // ---- Writing
@@ -186,9 +187,9 @@ class Sink {
 
 }  // namespace
 
-StateDict read_torch_file(const std::string& path) {
+StateDict read_torch_file(const std::string& path, const std::string& entry) {
   try {
-    return read(path);
+    return read(path, entry);
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {  // LibTorch's reader throws plain ones

@@ -11,10 +11,22 @@ namespace gpipe {
 // later: a zip archive with a pickle. LibTorch's own reader reads the archive,
 // and weights/pickle.h reads the pickle without executing anything.
 //
-// Returns the saved dict if it contains tensors, or else its entry "state_dict"
-// or "model" ({"state_dict": {...}, "epoch": 3}). Entries that are not tensors
-// are left out. All tensors are on the CPU, whatever their device was. They
-// keep their strides, and tensors that shared memory share it again.
+// `entry`: where the file has the weights, for example "ema" in
+// torch.save({"ema": weights, "net": weights}), "state/ema" or "nets/0" for an
+// entry of an entry or an element of a list, and "." for the saved dict itself.
+// If `entry` is empty, the weights are the first of these:
+// - the entry "state_dict", "model_state_dict", "model" or "module"
+//   ({"model": {...}, "rng_state": ..., "args": ...}), searched in the same
+//   way,
+// - the saved dict, if one of its tensors is called "weight", "bias", or has a
+//   dot in its name,
+// - its only entry that is a dict of tensors, or else the saved dict.
+//
+// Other entries may be anything, also objects that
+// torch.load(weights_only=True) refuses. Items of the weights that are not
+// tensors (numbers, texts, lists) are left out. All tensors are on the CPU,
+// whatever their device was. They keep their strides, and tensors that shared
+// memory share it again.
 //
 // LibTorch's reader does not compare checksums: a changed bit in the values of
 // a tensor is not detected.
@@ -23,12 +35,16 @@ namespace gpipe {
 // - the file cannot be read, or is cut off,
 // - the file has the format before 1.6, or torch.save did not write it,
 // - the file was written on a big-endian machine,
-// - the pickle contains objects that no state dict has (the error names them),
+// - the weights contain a tensor that is not a plain one (sparse, quantized),
+// or
+//   an object of an unknown class, which the error names,
 // - a tensor reaches beyond its storage, or a storage is larger than the file,
-// - there is no dict with tensors (the error lists what there is).
+// - there is no dict with tensors, or several could be meant (the error lists
+//   the entries).
 //
 // Thread-safe.
-StateDict read_torch_file(const std::string& path);
+StateDict read_torch_file(const std::string& path,
+                          const std::string& entry = {});
 
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an
 // OrderedDict. The file appears only when it is complete

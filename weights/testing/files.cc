@@ -92,17 +92,28 @@ at::Tensor bytes_as(at::ScalarType dtype, at::IntArrayRef sizes) {
 
 StateDict every_kind_of_tensor(bool for_safetensors) {
   StateDict dict;
-  for (const at::ScalarType dtype : {at::kBool,          at::kByte,
-                                     at::kChar,          at::kShort,
-                                     at::kInt,           at::kLong,
-                                     at::kHalf,          at::kBFloat16,
-                                     at::kFloat,         at::kDouble,
-                                     at::kComplexFloat,  at::kComplexDouble,
-                                     at::kComplexHalf,   at::kUInt16,
-                                     at::kUInt32,        at::kUInt64,
-                                     at::kFloat8_e4m3fn, at::kFloat8_e4m3fnuz,
-                                     at::kFloat8_e5m2,   at::kFloat8_e5m2fnuz,
-                                     at::kFloat8_e8m0fnu}) {
+  for (const at::ScalarType dtype : {at::kBool,
+                                     at::kByte,
+                                     at::kChar,
+                                     at::kShort,
+                                     at::kInt,
+                                     at::kLong,
+                                     at::kHalf,
+                                     at::kBFloat16,
+                                     at::kFloat,
+                                     at::kDouble,
+                                     at::kComplexFloat,
+                                     at::kComplexDouble,
+                                     at::kComplexHalf,
+                                     at::kUInt16,
+                                     at::kUInt32,
+                                     at::kUInt64,
+                                     at::kFloat8_e4m3fn,
+                                     at::kFloat8_e4m3fnuz,
+                                     at::kFloat8_e5m2,
+                                     at::kFloat8_e5m2fnuz,
+                                     at::kFloat8_e8m0fnu,
+                                     at::kFloat4_e2m1fn_x2}) {
     const bool lacks = dtype == at::kComplexDouble || dtype == at::kComplexHalf;
     if (for_safetensors && lacks) continue;
     dict.insert(std::string("dtype.") + c10::toString(dtype),

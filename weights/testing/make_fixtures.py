@@ -2,14 +2,18 @@
 
     python3 weights/testing/make_fixtures.py > weights/testing/fixtures.h
 
-Requires torch and safetensors. The checked-in file was generated with torch 2.11.
+Requires torch, numpy and safetensors. The checked-in file was generated with torch
+2.15.
 """
 
+import argparse
 import collections
 import io
 import os
+import pathlib
 import zipfile
 
+import numpy
 import safetensors.torch
 import torch
 
@@ -56,6 +60,54 @@ def nested():
         "epoch": 3,
         "lr": 0.5,
         "tags": ["a", None, True, (1, -1, 2**40)],
+    }
+
+
+def beside_weights():
+    """What training programs save beside weights. torch.load(weights_only=True) reads
+    all but "unsafe"."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 10, torch.qint8)
+    named = torch.ones(2)
+    named.note = "an attribute"
+    return {
+        "epoch": 3,
+        "rng_state": torch.get_rng_state(),
+        "seed": 2**64 - 1,  # torch.initial_seed() after torch.manual_seed(-1)
+        "negative": -(2**200),
+        "longest": 2**3000,
+        "generator": numpy.random.PCG64(7).state,
+        "counts": collections.Counter({"a": 2}),
+        "set": {1, "b"},
+        "complex": 1 + 2j,
+        "bytes": b"\x00\xff",
+        "bytearray": bytearray(b"ab"),
+        "device": torch.device("cpu"),
+        "dtype": torch.float32,
+        "small_dtype": torch.uint4,
+        "layout": torch.sparse_coo,
+        "size": torch.Size([2, 3]),
+        "sparse": torch.eye(2).to_sparse(),
+        "csr": torch.eye(2).to_sparse_csr(),
+        "quantized": quantized,
+        "conjugated": torch.tensor([1 + 2j]).conj(),
+        "meta": torch.empty(2, device="meta"),
+        "named": named,
+        "none": None,
+        "optimizer": optimizer.state_dict(),
+        "unsafe": {
+            "args": argparse.Namespace(lr=0.5, shape=(1, 2)),
+            "best": numpy.float64(0.5),
+            "array": numpy.arange(3),
+            "path": pathlib.PurePosixPath("a/b"),
+            "default": collections.defaultdict(list, a=[1]),
+            "frozenset": frozenset([1]),
+            "function": os.system,
+            "class": argparse.Namespace,
+        },
     }
 
 
@@ -106,6 +158,11 @@ show(
 print("\n// Records data.pkl of files of torch.save.")
 show("kStridedPickle", pickle_of(strided()))
 show("kEvilPickle", pickle_of({"w": torch.ones(1), "x": Evil()}))
+for protocol in (2, 4):
+    show(
+        f"kCheckpointPickle{protocol}",
+        pickle_of({**beside_weights(), "model": {"w": torch.ones(2)}}, pickle_protocol=protocol),
+    )
 for protocol in (3, 4, 5):
     show(f"kPickle{protocol}", pickle_of({"w": torch.ones(2)}, pickle_protocol=protocol))
 print("\n// clang-format on\n\n}  // namespace gpipe::testing")
