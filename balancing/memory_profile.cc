@@ -116,8 +116,9 @@ class MemoryProfiler {
           tensor.defined() ? tensor.to(at::kMeta) : tensor));
       passing_.add(boundary_.back().tensor);
     }
+    const std::vector<std::string> names = module->named_children().keys();
     for (std::size_t k = 0; k < sandboxes.size(); ++k) {
-      run(static_cast<int64_t>(k), sandboxes[k].layer());
+      run(static_cast<int64_t>(k), names[k], sandboxes[k].layer());
       for (const SkipKey& key : skips[k].stash) {
         stashed_by[key] = static_cast<int64_t>(k);
       }
@@ -152,14 +153,16 @@ class MemoryProfiler {
     }
   }
 
-  void run(int64_t index, torch::nn::AnyModule& layer) {
+  void run(int64_t index, const std::string& name,
+           torch::nn::AnyModule& layer) {
     LayerMemory& memory = profile_.layers[index];
     const MetaLedger ledger;
     std::vector<torch::autograd::Edge> graph;
     {
       internal::GraphInputs input_edges(boundary_, /*leaf=*/false);
-      const internal::Value output = internal::call_layer(
-          layer, internal::Value(kind_, std::move(input_edges.tensors())));
+      const internal::Value output = internal::call_layer_on_meta(
+          layer, internal::Value(kind_, std::move(input_edges.tensors())),
+          index, name);
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);
       std::vector<at::Tensor> outputs = output.tensors();

@@ -102,7 +102,9 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 //
 // Throws c10::ValueError if `module` is null, c10::TypeError if its skips do
 // not match or if an input or output is not a tensor, and whatever a layer
-// throws, for example because it reads the values of a tensor.
+// throws. The text of a c10::Error also has the layer's index, name and type. A
+// layer throws if it reads a value (item()), or if a shape depends on values
+// (nonzero, masked_select, unique).
 // Threads: any thread may call this while no other thread uses `module`. A
 // layer that has no clone() is run itself, in training mode.
 template <typename Input>

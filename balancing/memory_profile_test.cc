@@ -143,6 +143,13 @@ INSTANTIATE_TEST_SUITE_P(
                    Linear(16, 32), LayerNorm(LayerNormOptions({32})), GELU(),
                    Dropout(0.5), Linear(32, 8), ReLU(), Softmax(1));
              }},
+        Case{"Transformer",
+             {5, 2, 8},
+             [] {
+               const TransformerEncoderLayer layer(
+                   TransformerEncoderLayerOptions(8, 2).dim_feedforward(16));
+               return Sequential(layer, TransformerEncoder(layer, 2));
+             }},
         Case{"Skips",
              {5, 4},
              [] {
@@ -207,8 +214,14 @@ TEST(MemoryProfileTest, NamesWhatDoesNotFit) {
   EXPECT_THROW(profile_memory(Sequential(KeepInput()), torch::ones({1})),
                c10::TypeError);
   EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), 7), c10::TypeError);
-  EXPECT_THROW(profile_memory(Sequential(Linear(4, 4)), torch::ones({1, 5})),
-               c10::Error);
+  EXPECT_THAT(
+      [] {
+        profile_memory(Sequential(Linear(4, 4), Linear(5, 4)),
+                       torch::ones({1, 4}));
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("in layer 1 ('1', torch::nn::Linear"
+                                          "Impl), which ran on the meta "
+                                          "device")));
 }
 
 }  // namespace

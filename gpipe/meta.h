@@ -28,7 +28,12 @@ class MetaScope;
 // In forward(), operators run on the meta device as on any other device.
 // LibTorch has many of these kernels in Python only. A program that links this
 // target uses gpipe's kernels instead. An operator that neither has is run on
-// zeros on the CPU; during that run its result takes memory.
+// zeros on the CPU; during that run its result takes memory. equal() returns
+// whether both tensors are the same memory, as in self-attention.
+//
+// Throws c10::NotImplementedError, from the operator, if a value is read
+// (item()), or if the shape of a result depends on values (nonzero,
+// masked_select, unique, indexing by a mask).
 //
 // Threads: the guard acts on the thread that made it, and that thread must
 // destroy it. Guards may nest. The idea is torch.device("meta") as a context

@@ -104,7 +104,8 @@ void run_layers(torch::nn::Sequential model, internal::Value value,
   }
   std::size_t index = 0;
   for (torch::nn::AnyModule& layer : *model) {
-    value = internal::call_layer(layer, std::move(value));
+    value = internal::call_layer_on_meta(layer, std::move(value), index,
+                                         layers[index].name);
     for (const at::Tensor& tensor : value.tensors()) {
       layers[index].outputs.push_back(summary_of(tensor));
     }

@@ -106,8 +106,9 @@ Summary summarize(const GPipe& pipeline, const internal::Value* input);
 //
 // Throws c10::ValueError if the model is null or the balance does not fit it.
 // Throws c10::TypeError if skips do not match or the input is not a tensor.
-// Rethrows what a layer throws; a layer that reads values of its input throws,
-// since meta tensors have none.
+// Rethrows what a layer throws. The text of a c10::Error also has the layer's
+// index, name and type. A layer throws if it reads a value (item()), or if a
+// shape depends on values (nonzero, masked_select, unique).
 // Threads: any thread, as long as no other thread uses the model.
 inline Summary summary(torch::nn::Sequential model) {
   return detail::summarize(model, {}, {}, nullptr);

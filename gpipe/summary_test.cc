@@ -10,6 +10,8 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/nn/modules/transformerlayer.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -27,6 +29,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -245,6 +248,45 @@ TEST(SummaryTest, NamesWhatDoesNotFit) {
   EXPECT_THROW(summary(Sequential(Keep()), input), c10::TypeError);
   EXPECT_THROW(summary(model_with_skip(), 3), c10::TypeError);
   EXPECT_THROW(summary(model_with_skip(), torch::ones({8, 5})), c10::Error);
+}
+
+TEST(SummaryTest, ShowsLibTorchsTransformers) {
+  using torch::nn::TransformerEncoder, torch::nn::TransformerEncoderLayer,
+      torch::nn::TransformerEncoderLayerOptions;
+  const TransformerEncoderLayer layer(
+      TransformerEncoderLayerOptions(8, 2).dim_feedforward(16));
+  const Sequential model(layer, TransformerEncoder(layer, 2));
+  const Summary shown = summary(model, torch::ones({5, 3, 8}));
+  EXPECT_EQ(shown.layers[0].outputs[0].text(), "float32 [5, 3, 8]");
+  EXPECT_EQ(shown.layers[1].outputs[0].text(), "float32 [5, 3, 8]");
+}
+
+struct ScaledByItemImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return x * x.max().item<double>(); }
+};
+TORCH_MODULE(ScaledByItem);
+
+struct PositivesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return x.masked_select(x.gt(0)); }
+};
+TORCH_MODULE(Positives);
+
+TEST(SummaryTest, NamesALayerThatNeedsValues) {
+  const Tensor input = torch::ones({8, 4});
+  EXPECT_THAT(
+      [&] { summary(Sequential(ScaledByItem()), input); },
+      ThrowsMessage<c10::NotImplementedError>(AllOf(
+          HasSubstr("item(): reads a value"), HasSubstr("in layer 0 ('0', "))));
+  Sequential model;
+  model->push_back("relu", ReLU());
+  model->push_back("positives", Positives());
+  EXPECT_THAT(
+      [&] { summary(model, input); },
+      ThrowsMessage<c10::NotImplementedError>(AllOf(
+          HasSubstr("aten::masked_select: the shape of the result depends on "
+                    "values"),
+          HasSubstr("in layer 1 ('positives', "), HasSubstr("PositivesImpl"),
+          HasSubstr("balance_by_time()"))));
 }
 
 TEST(SummaryTest, IsUsableAfterALayerHasThrown) {

@@ -99,6 +99,22 @@ Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
   return at::empty_like(input);
 }
 
+// The CPU's kernel refuses weights whose sum is 0.
+Tensor multinomial(const Tensor& weights, int64_t samples, bool,
+                   optional<at::Generator>) {
+  std::vector<int64_t> sizes = weights.sizes().vec();
+  TORCH_CHECK_VALUE(!sizes.empty(), "multinomial: weights without a dimension");
+  sizes.back() = samples;
+  return at::empty(sizes, weights.options().dtype(at::kLong));
+}
+
+// Other tensors than the same one are taken to have other values. So attention
+// sees whether it is self-attention.
+bool equal(const Tensor& a, const Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
+}
+
 // ---- Fused attention, as on a CPU. It keeps far less for backward than the
 // plain operators that LibTorch would run on an unknown device.
 
@@ -184,16 +200,22 @@ bool is_composite(const c10::OperatorHandle& op) {
   return false;
 }
 
-// Registers run_on_zeros() for all other operators that only have a CPU kernel.
+// Registers run_on_zeros() or refuse_values() for all other operators that only
+// have a CPU kernel.
 void add_others() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-        !is_composite(*op) && !op->hasTag(at::Tag::data_dependent_output) &&
-        !op->hasTag(at::Tag::dynamic_output_shape)) {
-      add(name, c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        is_composite(*op)) {
+      continue;
     }
+    const bool needs_values = op->hasTag(at::Tag::data_dependent_output) ||
+                              op->hasTag(at::Tag::dynamic_output_shape);
+    add(name,
+        needs_values
+            ? c10::KernelFunction::makeFromBoxedFunction<&refuse_values>()
+            : c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
   }
 }
 
@@ -216,6 +238,8 @@ void add_others() {
             &fused_attention);
   add_exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "",
             &fused_attention_backward);
+  add_exact("aten::multinomial", "", &multinomial);
+  add_exact("aten::equal", "", &equal);
   add_composite("aten::scaled_dot_product_attention", &attention);
   add_others();
   return true;

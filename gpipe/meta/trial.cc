@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <string>
 
 #include "gpipe/dispatch/tensors_in.h"
 
@@ -91,6 +92,17 @@ void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     stack->push_back(argument);
     ++written;
   }
+}
+
+void refuse_values(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  const bool is_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  const std::string& name = op.operator_name().name;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, name == "aten::_local_scalar_dense" ? "item()" : name,
+      is_shape ? ": the shape of the result depends on values"
+               : ": reads a value",
+      ", and tensors on the meta device have none. Use operators without "
+      "values, such as torch::where() or masked_fill()");
 }
 
 }  // namespace gpipe::internal

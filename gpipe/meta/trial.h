@@ -13,4 +13,8 @@ namespace gpipe::internal {
 // do not. Random numbers are drawn from a separate generator.
 void run_on_zeros(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// A kernel for operators that return values, or results whose shape depends on
+// values. Throws c10::NotImplementedError.
+void refuse_values(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 }  // namespace gpipe::internal

@@ -75,4 +75,18 @@ Value call_layer(AnyModule& layer, Value input) {
   return to_value(any_forward(layer, std::move(input)), layer);
 }
 
+Value call_layer_on_meta(AnyModule& layer, Value input, std::size_t index,
+                         const std::string& name) {
+  try {
+    return call_layer(layer, std::move(input));
+  } catch (c10::Error& error) {
+    error.add_context(
+        c10::str("in layer ", index, " ('", name, "', ", layer.ptr()->name(),
+                 "), which ran on the meta device, where tensors have shapes "
+                 "but no values. If the layer needs values, cut the model by "
+                 "balance_by_time(), or choose the balance yourself"));
+    throw;
+  }
+}
+
 }  // namespace gpipe::internal
