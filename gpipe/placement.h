@@ -101,7 +101,7 @@ namespace gpipe {
 struct DeviceName {
   DeviceName(const std::string& name) : device(get_device(name)) {}
   DeviceName(const char* name) : device(get_device(name)) {}
-  DeviceName(c10::Device device) : device(get_device(device)) {}
+  DeviceName(c10::Device named) : device(get_device(named)) {}
   DeviceName(c10::DeviceType type) : device(type) {}
 
   c10::Device device;
@@ -111,9 +111,10 @@ struct DeviceName {
 struct ModuleDevices {
   template <typename T, typename = std::enable_if_t<
                             std::is_convertible_v<const T&, DeviceName>>>
-  ModuleDevices(const T& processing) : processing(DeviceName(processing)) {}
-  ModuleDevices(DeviceName processing, DeviceName output)
-      : processing(std::move(processing)), output(std::move(output)) {}
+  ModuleDevices(const T& device) : processing(DeviceName(device)) {}
+  ModuleDevices(DeviceName processing_device, DeviceName output_device)
+      : processing(std::move(processing_device)),
+        output(std::move(output_device)) {}
 
   DeviceName processing;
   std::optional<DeviceName> output;

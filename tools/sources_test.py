@@ -5,6 +5,7 @@
 - no two types have the same name in the same namespace (C++ allows that in two files,
   but a program that links both has undefined behaviour);
 - no file that is not a test has more than 400 lines, and no function in it more than 80;
+- tools/public_headers.cc, which is compiled with more warnings, has all public headers;
 - packages depend on each other as the two blocks of "The folders" in
   docs/architecture.md say.
 """
@@ -191,6 +192,17 @@ def packages(root):
     return found
 
 
+def public_headers(package, text):
+    """The headers of the targets of a BUILD file that every project may use."""
+    found = set()
+    for call in statements(text):
+        if '"//visibility:public"' in call and "testonly = True" not in call:
+            headers = re.search(r"\bhdrs = \[(.*?)\]", call, re.DOTALL)
+            found.update(f"{package}/{name}" for name in
+                         re.findall(r'"([\w.]+)"', headers[1] if headers else ""))
+    return found
+
+
 class SourcesTest(unittest.TestCase):
 
     def test_only_one_folder_asks_for_the_version_of_libtorch(self):
@@ -200,6 +212,15 @@ class SourcesTest(unittest.TestCase):
         self.assertEqual([name for name in found
                           if not name.startswith(VERSION_FOLDER)], [])
         self.assertTrue(found)  # so that the expression finds what it looks for
+
+    def test_all_public_headers_are_compiled_with_more_warnings(self):
+        text = (ROOT / "tools/public_headers.cc").read_text()
+        found = set().union(*(
+            public_headers(package, (ROOT / package / "BUILD").read_text())
+            for package in packages(ROOT) if package != "tools"))
+        self.assertIn("gpipe/gpipe.h", found)
+        self.assertEqual([name for name in sorted(found)
+                          if f'#include "{name}"' not in text], [])
 
     def test_files_and_functions_are_short(self):
         texts = {name: (ROOT / name).read_text() for name in sources(ROOT)

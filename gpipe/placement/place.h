@@ -14,8 +14,8 @@ namespace gpipe::placement {
 // Threads: operators on any thread may read it. It may change only while no
 // operator on such modules runs.
 struct Place {
-  Place(c10::Device processing, std::optional<c10::Device> output)
-      : processing(processing), output(output) {}
+  Place(c10::Device processing_device, std::optional<c10::Device> output_device)
+      : processing(processing_device), output(output_device) {}
 
   const c10::Device processing;
   const std::optional<c10::Device> output;
