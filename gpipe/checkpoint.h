@@ -92,7 +92,8 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 // - in backward, if the second call returns or saves other shapes or dtypes, or
 //   another number of tensors.
 //
-// Without grad mode the function is called directly. Threads: any. The second
+// Without grad mode, or if an input has a tangent of forward-mode AD, the
+// function is called directly. Threads: any. The second
 // call runs on a thread of the autograd engine: on the CPU that is the thread
 // that called backward, or the partition's worker.
 //

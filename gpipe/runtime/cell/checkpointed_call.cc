@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -25,6 +26,7 @@
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/recompute_check.h"
+#include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
@@ -358,7 +360,14 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
 Value call_checkpointed(CheckpointedFunction function,
                         std::vector<Value> inputs,
                         std::shared_ptr<torch::nn::Module> module) {
-  if (!c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled()) {
+  // A second call would not have the tangents, and so would save other tensors.
+  const bool any_tangent =
+      std::any_of(inputs.begin(), inputs.end(), [](const Value& input) {
+        const std::vector<at::Tensor>& tensors = input.tensors();
+        return std::any_of(tensors.begin(), tensors.end(), has_tangent);
+      });
+  if (!c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled() ||
+      any_tangent) {
     return function(std::move(inputs));
   }
   const auto call =

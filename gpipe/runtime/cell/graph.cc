@@ -14,6 +14,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gpipe/runtime/cell/tangent.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -218,6 +220,8 @@ GraphInputs::GraphInputs(const std::vector<Activation>& inputs, bool leaf) {
 
 Activation without_graph(const at::Tensor& output) {
   if (!output.defined()) return {};
+  // Of the input, or of a parameter or a captured tensor.
+  check_no_tangent(output, "an output of the layers");
   return {output.detach(), output.requires_grad(), /*shared=*/false};
 }
 

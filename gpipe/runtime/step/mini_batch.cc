@@ -8,6 +8,7 @@
 #include "gpipe/runtime/cell/grad_sum.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/shared_memory.h"
+#include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 
@@ -82,6 +83,7 @@ MiniBatch::MiniBatch(Batch input, std::vector<int64_t> rows, Unsplit unsplit,
   for (Value& value : detached) {
     for (at::Tensor& tensor : value.tensors()) {
       if (!tensor.defined()) continue;
+      check_no_tangent(tensor, "the input");
       leaf_ = leaf_ && tensor.is_leaf();
       tensor = tensor.detach();
     }
