@@ -186,7 +186,7 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
   outcome.threads = threads_text(partitions, devices.front());
   outcome.samples = benchmark.table_kind == TableKind::kMemory
                         ? outcome.experiment.batch_size
-                        : workload.samples_per_epoch;
+                        : options.samples;
   log_settings(outcome);
 
   const auto optimizer =

@@ -22,6 +22,7 @@ inline constexpr char kMeasuring[] = "measuring a table";
 struct MeasureOptions {
   // A device that is listed several times is shared by partitions.
   std::vector<c10::Device> devices;
+  int64_t samples = 0;  // per epoch of a speed table
   int64_t epochs = 1;
   // The number of warm-up epochs at the start that do not count; < epochs.
   int64_t skip_epochs = 0;
@@ -35,8 +36,8 @@ struct MeasureOptions {
 using Balancers = std::map<std::vector<int64_t>, Balancer>;
 
 // Builds the experiment's model from the seed, trains it and returns the
-// outcome. All steps use the same mini-batch. An epoch has `samples_per_epoch`
-// of the workload or, for a memory table, one mini-batch.
+// outcome. All steps use the same mini-batch. An epoch of a memory table has
+// one mini-batch.
 //
 // The outcome has a duration for each epoch that was not skipped; all devices
 // are idle at its start and end. Its memory is the peak over all epochs,

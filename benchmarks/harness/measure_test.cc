@@ -26,7 +26,6 @@ Benchmark make_benchmark() {
   benchmark.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return (output - target).square().mean();
   };
-  benchmark.small.samples_per_epoch = 20;
   benchmark.small.input = [](int64_t rows) { return at::ones({rows, 4}); };
   benchmark.small.target = benchmark.small.input;
   return benchmark;
@@ -35,6 +34,7 @@ Benchmark make_benchmark() {
 MeasureOptions make_options() {
   MeasureOptions options;
   options.devices = {c10::kCPU};
+  options.samples = 20;
   options.epochs = 3;
   options.skip_epochs = 1;
   return options;

@@ -38,7 +38,7 @@ std::string measured_note(const Benchmark& benchmark,
            " training steps: the peak memory of all tensors.";
   }
   return "Measured: median, smallest and largest of " + epochs + ", of " +
-         std::to_string(options.workload(benchmark).samples_per_epoch) +
+         std::to_string(options.samples) +
          " samples each, with all devices idle at start and end.";
 }
 

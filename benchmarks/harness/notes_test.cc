@@ -15,9 +15,7 @@ using ::testing::StartsWith;
 Benchmark noted_benchmark() {
   Benchmark benchmark;
   benchmark.paper.text = "images";
-  benchmark.paper.samples_per_epoch = 50;
   benchmark.small.text = "toys";
-  benchmark.small.samples_per_epoch = 20;
   benchmark.paper.notes = {"Logits are large."};
   benchmark.published = {{"theirs", Figure::kSpeed}};
   benchmark.notes = {"GB are 10^9 bytes."};
@@ -28,6 +26,7 @@ RunOptions options_for(Mode mode) {
   RunOptions options;
   options.settings.devices = {c10::kCPU};
   options.mode = mode;
+  options.samples = 20;
   options.epochs = 4;
   options.skip_epochs = 1;
   return options;

@@ -56,8 +56,8 @@ class Run {
     }
     return measure(
         benchmark_, workload_, experiment,
-        {options_.settings.devices, options_.epochs, options_.skip_epochs,
-         options_.settings.seed, options_.world},
+        {options_.settings.devices, options_.samples, options_.epochs,
+         options_.skip_epochs, options_.settings.seed, options_.world},
         &balancers_);
   }
 
@@ -108,6 +108,20 @@ void log_lines(const std::string& text) {
   }
 }
 
+// Throws std::invalid_argument if an epoch would have less than a mini-batch.
+void check_samples(const Benchmark& benchmark, const RunOptions& options) {
+  if (benchmark.table_kind == TableKind::kMemory ||
+      options.mode != Mode::kMeasure) {
+    return;
+  }
+  for (const auto& row : options.experiments) {
+    if (options.samples >= row.batch_size) continue;
+    internal::refuse("an epoch has ", options.samples, " samples, but ",
+                     row.name, " has a mini-batch of ", row.batch_size,
+                     "; give more --samples or a smaller --batch_size");
+  }
+}
+
 int print_plan(const Benchmark& benchmark, const RunOptions& options) {
   std::vector<Outcome> rows;
   for (const auto& experiment : options.experiments) {
@@ -134,6 +148,7 @@ int run_table(const Benchmark& benchmark) {
     print_environment(benchmark.program.name, describe_environment());
     return kOk;
   }
+  check_samples(benchmark, options);
   const Pictures pictures;
   if (pictures.wants_timelines() && options.mode != Mode::kSimulate) {
     internal::refuse("--timeline is for --mode=simulate; this run is ",

@@ -27,6 +27,9 @@ DEFINE_string(scale, "auto",
               "paper: the published sizes; small: sizes that take minutes on a "
               "CPU; auto: small if measured without an accelerator, otherwise "
               "paper.");
+DEFINE_int64(samples, 0,
+             "Speed tables: samples per epoch, at least one mini-batch. 0: the "
+             "experiment's.");
 DEFINE_int64(skip_epochs, -1,
              "Number of warm-up epochs at the start that do not count. -1: the "
              "experiment's number, but at most --epochs minus 1.");
@@ -182,6 +185,13 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
   options.experiments = choose_rows(workload.experiments, benchmark.base,
                                     options.settings, options.rows);
 
+  if (FLAGS_samples != 0 && benchmark.table_kind == TableKind::kMemory) {
+    internal::refuse("--samples=", FLAGS_samples,
+                     " is for speed tables; an epoch of a memory table is one "
+                     "mini-batch, so give --batch_size");
+  }
+  options.samples =
+      FLAGS_samples == 0 ? workload.samples_per_epoch : FLAGS_samples;
   options.epochs = options.settings.epochs.value_or(workload.epochs);
   options.skip_epochs = parse_skip_epochs(workload.skip_epochs, options);
   check_balance(benchmark, options);

@@ -22,6 +22,7 @@ struct RunOptions {
   Mode mode = Mode::kMeasure;
   bool small = false;
   std::vector<Experiment> experiments;  // selected and changed by the flags
+  int64_t samples = 0;                  // per epoch of a speed table
   int64_t epochs = 1;
   int64_t skip_epochs = 0;
   SimulateOptions simulate;

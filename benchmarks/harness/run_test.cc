@@ -191,6 +191,12 @@ TEST_F(RunDeathTest, OneEpochIsMeasuredWithoutWarmUp) {
               ExitedWithCode(kOk), "of epochs 1 to 1, ");
 }
 
+TEST_F(RunDeathTest, AnEpochHasTheSamplesOfTheFlag) {
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--experiment=baseline",
+                            "--samples=16", "--format=csv"}),
+              ExitedWithCode(kOk), "of epochs 2 to 3, of 16 samples each");
+}
+
 TEST_F(RunDeathTest, AResultThatCannotBeWrittenIsAFailure) {
   const auto run_to_full_disk = [] {
     std::string program = "toy_speed", env = "--env";
@@ -222,6 +228,16 @@ TEST_F(RunDeathTest, WrongFlagsAreUsageErrors) {
               ExitedWithCode(kUsage), "leaves none of 3 epochs");
   EXPECT_EXIT(run_and_exit({"--skip_epochs=-2"}), ExitedWithCode(kUsage),
               "--skip_epochs=-2: expected");
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--samples=7"}),
+              ExitedWithCode(kUsage),
+              "an epoch has 7 samples, but baseline has a "
+              "mini-batch of 8");
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--batch_size=21"}),
+              ExitedWithCode(kUsage), "an epoch has 20 samples, but baseline");
+  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--samples=-1"}),
+              ExitedWithCode(kUsage), "an epoch has -1 samples");
+  EXPECT_EXIT(run_and_exit(make_memory_benchmark(), {"--samples=16"}),
+              ExitedWithCode(kUsage), "--samples=16 is for speed tables");
   EXPECT_EXIT(run_and_exit({"--link_latency=nan"}), ExitedWithCode(kUsage),
               "--link_latency=nan: expected");
   EXPECT_EXIT(run_and_exit({"--device_speed=inf"}), ExitedWithCode(kUsage),

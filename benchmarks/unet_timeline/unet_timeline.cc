@@ -30,7 +30,9 @@
 #include "benchmarks/unet_timeline/simulate.h"
 #include "benchmarks/unet_timeline/table.h"
 
-DECLARE_string(mode);  // defined in run_options.cc
+// Defined in run_options.cc.
+DECLARE_string(mode);
+DECLARE_int64(samples);
 
 namespace gpipe::benchmarks {
 namespace {
@@ -57,6 +59,11 @@ void check(const RunOptions& options) {
     throw std::invalid_argument(
         "--control: the rows of this program differ in mechanisms, not in "
         "partitions; use unet_speed --control");
+  }
+  if (FLAGS_samples != 0) {
+    throw std::invalid_argument(
+        "--samples: an epoch of this program is one step; use --batch_size, or "
+        "unet_speed --samples");
   }
   if (options.settings.balance_by_time) {
     throw std::invalid_argument(
@@ -87,7 +94,7 @@ int64_t errors_of(const std::vector<Outcome>& rows) {
 int run_table(Benchmark benchmark) {
   check_format();
   choose_mode(benchmark.paper.experiments.front().partitions);
-  const RunOptions options = parse_run_options(benchmark);
+  RunOptions options = parse_run_options(benchmark);
   const std::string& program = benchmark.program.name;
   if (options.environment_only) {
     print_environment(program, describe_environment());
@@ -96,8 +103,7 @@ int run_table(Benchmark benchmark) {
   const Pictures pictures;
   check(options);
   // An epoch is one step, for any --batch_size.
-  (options.small ? benchmark.small : benchmark.paper).samples_per_epoch =
-      options.experiments.front().batch_size;
+  options.samples = options.experiments.front().batch_size;
   auto notes = notes_for(benchmark, options);
   auto rows = plan(options);
   if (options.plan_only) {
