@@ -17,6 +17,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/other_libtorch.sh
 
 # The last patch of each minor version. The first version is the oldest supported one.
 versions=(2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
@@ -33,9 +34,9 @@ for argument; do
   esac
 done
 if ((${#given[@]})); then versions=("${given[@]}"); fi
+heading="${targets[*]}"
+if [[ $heading == //... ]]; then mapfile -t targets < <(all_packages); fi
 
-cache=${GPIPE_CACHE:-$HOME/.cache/gpipe}
-arch=$(uname -m)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -43,18 +44,15 @@ rows=()
 failed=0
 for version in "${versions[@]}"; do
   echo "== LibTorch $version" >&2
-  folder=$cache/torch-$version-$arch
-  python3 third_party/libtorch/fetch_wheel.py "torch==$version" "$arch" unknown \
-    "$folder" torch/include/ torch/lib/ torch/version.py
+  folder=$(fetch_libtorch "$version")
 
   # --repo_env selects the wheel, for this project and for the consumer.
-  with=(${options[@]+"${options[@]}"} "--repo_env=LIBTORCH=$folder/torch")
+  with=(${options[@]+"${options[@]}"} "--repo_env=LIBTORCH=$folder")
   SECONDS=0
   status=0
   rm -f "$scratch/events"
-  ./bazelw --output_base="$cache/matrix" --max_idle_secs=60 "$action" --keep_going \
-    --symlink_prefix=/ --build_event_json_file="$scratch/events" \
-    "${with[@]}" "${targets[@]}" >&2 ||
+  other_bazel "$action" --keep_going --symlink_prefix=/ \
+    --build_event_json_file="$scratch/events" "${with[@]}" "${targets[@]}" >&2 ||
     status=$?
   consumer=0
   if [[ $action == test ]]; then
@@ -74,7 +72,7 @@ for version in "${versions[@]}"; do
   rows+=("| $version | $(tail -n 1 <<<"$result") | $outcome | $SECONDS s |")
 done
 
-echo "| LibTorch | ${targets[*]} | examples/consumer | time |"
+echo "| LibTorch | $heading | examples/consumer | time |"
 echo "| --- | --- | --- | ---: |"
 printf '%s\n' "${rows[@]}"
 exit "$failed"

@@ -37,7 +37,7 @@ def install(folder, python, say):
     for CPUs.
     `say`: called with a text for people.
     """
-    wanted = REQUIREMENTS.read_text(encoding="utf-8") + f"python: {python}\n"
+    wanted = _wanted(python)
     if _installed(folder) != wanted:
         _clear(folder)
         _fill(folder, python, say)
@@ -45,6 +45,27 @@ def install(folder, python, say):
     if python:
         return Installation(python, folder / "packages")
     return Installation(folder / "venv" / "bin" / "python")
+
+
+def pack(folder, python, names, say):
+    """Installs the named peers into `folder`, for a machine without a network.
+
+    There, install() with this folder and this `python`, the name of a program on the
+    PATH, installs nothing.
+    """
+    pins = [pin for pin in _pins() if pin.split("==")[0] in names]
+    say(f"installing {', '.join(pins)} into {folder}")
+    _pip(sys.executable, "--no-deps", "--target", str(folder / "packages"), *pins)
+    _record(folder, _wanted(python))
+
+
+def _wanted(python):
+    return REQUIREMENTS.read_text(encoding="utf-8") + f"python: {python}\n"
+
+
+def _pins():
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _installed(folder):
@@ -81,11 +102,7 @@ def _clear(folder):
 def _fill(folder, python, say):
     if python:
         say(f"installing torchgpipe, fairscale and transformers into {folder}, beside {python}")
-        pins = [
-            line
-            for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-            if line and not line.startswith(("#", "torch=="))
-        ]
+        pins = [pin for pin in _pins() if not pin.startswith("torch==")]
         target = str(folder / "packages")
         _pip(python, "--no-deps", "--target", target, *pins)
         return

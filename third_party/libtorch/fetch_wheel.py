@@ -27,7 +27,7 @@ def download(requirement, arch, into):
                "--python-version=3.11", "--abi=cp311", "--abi=abi3",
                "--abi=none", "--dest", str(into), requirement]
     for tag in ["manylinux_2_28", "manylinux_2_27", "manylinux_2_25",
-                "manylinux_2_17", "manylinux2014"]:
+                "manylinux_2_18", "manylinux_2_17", "manylinux2014"]:
         command.append(f"--platform={tag}_{arch}")
     # pip's output goes to stderr, since a Bazel repository rule shows that.
     subprocess.run(command, check=True, stdout=sys.stderr)
