@@ -2,173 +2,56 @@
 #
 # Runs what needs a GPU, on a machine with one or more, and prints a table:
 #
-#   ./gpu_check.sh [--list] [--only=ROW[,ROW...]] [--limit=SECONDS] [--output=FOLDER]
+#   ./gpu_check.sh [--part=correctness|speed] [OPTIONS...]
 #
-# A row has passed, has FAILED, or is not possible here. Logs and the table go to FOLDER
-# and into FOLDER.tar.gz, the file to send back. The default FOLDER is
-# gpu_check-DATE in the current folder. A row that takes more than --limit seconds, 1800
-# unless given, is stopped and has FAILED. The exit status is 1 if a row has FAILED, and
-# 2 if an option is wrong. docs/first_gpu.md explains the rows.
+#   --list            prints the rows, and runs nothing
+#   --only=ROW,...    runs these rows only, after `devices`
+#   --budget=SECONDS  starts nothing after this time and cuts the limits of rows to what
+#                     is left; default: 300 for correctness, 450 for speed
+#   --limit=SECONDS   the most seconds of any row; default: see --list
+#   --jobs=N          the number of tests at a time; default: one per core, at most 6
+#   --nccl=FILE       a libnccl.so.2 of 2.31 or later, or the archive of tools/pack.sh
+#                     --nccl: two ranks then use NCCL on one GPU; default: libnccl.so.2
+#                     or nccl.tar.xz beside this script or beside the packed programs
+#   --rehearsal       needs no GPU: runs the rows on the CPU, with small sizes
+#   --output=FILE     default: gpu_check-PART-DATE.tar.gz in the current folder
 #
-# The script belongs into the folder that tools/pack.sh makes. In a checkout it first
-# calls tools/pack.sh, which needs Bazel.
+# A row has passed, has FAILED, is not possible here, or had no time. FILE, a .tar.gz, has
+# the table and all logs. It is written after each row, and when the script is stopped. It
+# is the file to send back. The exit status is 1 if a row has FAILED, and 2 if an option
+# is wrong. docs/first_gpu.md explains the rows.
+#
+# The script belongs into the folder that tools/pack.sh packs. In a checkout it unpacks
+# gpu/gpipe-cuda.tar.xz, for which it calls tools/pack.sh if the file is missing.
 set -euo pipefail
 
 self=$(readlink -f "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 export TMPDIR=${TMPDIR:-/tmp}
-
-rows=(devices tests_one tests_all eager near_full ranks_host ranks_direct killed contexts
-  memory lstm order nsys)
-
-# Exit status of a check that these devices do not allow. The last line of its output is
-# the reason.
-not_possible=77
-
-about() {
-  case $1 in
-    devices) echo "programs start, LibTorch finds GPUs" ;;
-    tests_one) echo "all tests, all partitions on one GPU" ;;
-    tests_all) echo "all tests, partitions over all GPUs" ;;
-    eager) echo "all tests, CUDA_MODULE_LOADING=EAGER" ;;
-    near_full) echo "steps of growing shapes in nearly full memory" ;;
-    ranks_host) echo "two ranks through host memory: 10 steps, then a new shape" ;;
-    ranks_direct) echo "two ranks with NCCL: 10 steps, then a new shape" ;;
-    killed) echo "a rank is killed while the pipeline is being set up" ;;
-    contexts) echo "each process has a CUDA context on its own GPU only" ;;
-    memory) echo "1F1B with 8 and with 64 micro-batches: bytes" ;;
-    lstm) echo "LSTM with dropout: checkpointing always and never" ;;
-    order) echo "equal bits under random delays on the devices" ;;
-    nsys) echo "a profile of a run with Nsight Systems" ;;
-  esac
-}
-
-# cannot REASON: ends a row that is not possible.
-cannot() {
-  echo "$*"
-  exit $not_possible
-}
-
-need_gpus() {
-  ((gpus >= $1)) || cannot "needs $1 GPUs, there are $gpus"
-}
-
-probe() { "$packed/run" gpu_probe "$@"; }
-
-# ranks [FLAGS...]: starts two ranks of the probe. The grace is longer than the timeout
-# of a rank, so that the launcher does not end a rank that is about to report.
-ranks() {
-  "$packed/run" launch --nproc=2 --grace=90 -- "$packed/run" gpu_probe --check=ranks "$@"
-}
-
-# tests NAME: runs all packed tests.
-tests() {
-  "$packed/run_tests" --logs="$folder/$1" --timeout="$((limit / 3 + 1))"
-}
-
-# killed_at PLACE TRANSFERS: succeeds if rank 0 is told that rank 1 has died.
-killed_at() {
-  local log=$folder/killed_$1.log status=0
-  ranks --transfers="$2" --die_at="$1" >"$log" 2>&1 || status=$?
-  cat "$log"
-  if ((status != 137)) || ! grep -q 'told of the end of rank 1: rank 1 has ' "$log"; then
-    echo "a rank killed at '$1' with --transfers=$2: status $status, or rank 0 was not told"
-    return 1
-  fi
-}
-
-# twice_used FILE BEFORE: prints the processes that use several GPUs in FILE, without
-# the lines of BEFORE. Lines are "PID, GPU". If BEFORE is empty, all lines count.
-twice_used() {
-  { grep -vxFf "$2" "$1" || true; } | sort -u | cut -d, -f1 | uniq -d
-}
-
-contexts() {
-  local query="nvidia-smi --query-compute-apps=pid,gpu_uuid --format=csv,noheader"
-  local before=$folder/contexts_before.txt after=$folder/contexts.txt twice
-  type -P nvidia-smi >/dev/null || cannot "nvidia-smi is missing"
-  $query >"$before"
-  ranks --at_end="$query > '$after'"
-  if [[ ! -s $after ]]; then cannot "nvidia-smi lists no processes (in a container)"; fi
-  twice=$(twice_used "$after" "$before" | paste -sd' ')
-  cat "$after"
-  if [[ -n $twice ]]; then
-    echo "processes with contexts on several GPUs: $twice"
-    return 1
-  fi
-  echo "no process has contexts on several GPUs"
-}
-
-# row NAME: runs a row in this process. Its output is the log, its last line the reason.
-row() {
-  case $1 in
-    devices)
-      probe --check=devices >"$folder/gpus"
-      cat "$folder/gpus"
-      gpus=$(sed -n 's/^accelerators: \([0-9]*\)$/\1/p' "$folder/gpus")
-      echo "${gpus:-0}" >"$folder/gpus"
-      ((${gpus:-0} > 0)) || return 1
-      ;;
-    tests_one) GPIPE_TEST_DEVICES=1 tests tests_one ;;
-    tests_all)
-      need_gpus 2
-      tests tests_all
-      ;;
-    eager) CUDA_MODULE_LOADING=EAGER tests eager ;;
-    near_full) probe --check=near-full ;;
-    ranks_host) ranks --transfers=host ;;
-    ranks_direct)
-      need_gpus 2
-      ranks --transfers=direct
-      ;;
-    killed)
-      local place transfers=(host)
-      if ((gpus > 1)); then transfers+=(direct); fi
-      for place in connected built forward; do
-        for each in "${transfers[@]}"; do killed_at "$place" "$each"; done
-      done
-      echo "rank 0 was told each time: ${transfers[*]}"
-      ;;
-    contexts)
-      need_gpus 2
-      contexts
-      ;;
-    memory) probe --check=memory ;;
-    lstm) probe --check=lstm ;;
-    order) probe --check=order ;;
-    nsys)
-      type -P nsys >/dev/null || cannot "nsys is missing"
-      nsys profile --trace=cuda,nvtx --output="$folder/order" \
-        "$packed/run" gpu_probe --check=order --rounds=1
-      compgen -G "$folder/order.*" >/dev/null || {
-        echo "nsys has written no profile"
-        return 1
-      }
-      ;;
-  esac
-}
-
-# Runs one row in a process of its own, which timeout can stop.
-if [[ -n ${GPU_CHECK_ROW:-} ]]; then
-  folder=$GPU_CHECK_FOLDER packed=$GPU_CHECK_PACKED limit=$GPU_CHECK_LIMIT
-  gpus=$(cat "$folder/gpus" 2>/dev/null || echo 0)
-  # Waits for its program after SIGTERM, so that timeout also kills a program that does
-  # not end. Programs do not inherit a trap, unlike an ignored signal.
-  trap : TERM
-  row "$GPU_CHECK_ROW"
-  exit
-fi
+table=$("$here/gpu_rows.sh")
 
 die() {
   echo "gpu_check: $*" >&2
   exit 2
 }
 
+# number OPTION: prints the value of --NAME=VALUE, which must be a positive number.
+number() {
+  [[ ${1#*=} =~ ^[1-9][0-9]{0,5}$ ]] || die "$1: must be from 1 to 999999"
+  echo "${1#*=}"
+}
+
+part=correctness
 only=()
-limit=1800
+budget=
+most=
+jobs=$(nproc)
+jobs=$((jobs > 6 ? 6 : jobs))
+nccl=
+rehearsal=
+output=
 # Seconds between SIGTERM and SIGKILL.
-grace=${GPU_CHECK_GRACE:-10}
-folder=gpu_check-$(date -u +%Y%m%dT%H%M%SZ)
+grace=${GPU_CHECK_GRACE:-5}
 for argument; do
   case $argument in
     -h | --help)
@@ -176,56 +59,171 @@ for argument; do
       exit
       ;;
     --list)
-      for name in "${rows[@]}"; do printf '%-13s %s\n' "$name" "$(about "$name")"; done
+      echo "$table"
       exit
       ;;
+    --part=*) part=${argument#*=} ;;
     --only=*) IFS=, read -ra only <<<"${argument#*=}" ;;
-    --limit=*) limit=${argument#*=} ;;
-    --output=*) folder=${argument#*=} ;;
+    --budget=*) budget=$(number "$argument") ;;
+    --limit=*) most=$(number "$argument") ;;
+    --jobs=*) jobs=$(number "$argument") ;;
+    --nccl=*) nccl=${argument#*=} ;;
+    --rehearsal) rehearsal=yes ;;
+    --output=*) output=${argument#*=} ;;
     *) die "unknown option '$argument': see --help" ;;
   esac
 done
-[[ $limit =~ ^[1-9][0-9]{0,5}$ ]] || die "--limit=$limit: must be from 1 to 999999 seconds"
+case $part in
+  correctness) budget=${budget:-300} ;;
+  speed) budget=${budget:-450} ;;
+  *) die "--part=$part: use correctness or speed" ;;
+esac
 for name in "${only[@]}"; do
-  [[ " ${rows[*]} " == *" $name "* ]] || die "there is no row '$name'; rows: ${rows[*]}"
+  grep -q "^$name " <<<"$table" || die "there is no row '$name'; see --list"
 done
-[[ ! -e $folder ]] || die "$folder exists: give another --output, or remove it"
-mkdir -p "$folder"
-folder=$(cd "$folder" && pwd)
+[[ -z $nccl || -e $nccl ]] || die "--nccl=$nccl: there is no such file"
+output=$(realpath -m "${output:-gpu_check-$part-$(date -u +%Y%m%dT%H%M%SZ).tar.gz}")
+[[ $output == *.tar.gz ]] || die "--output=$output: must end in .tar.gz"
+[[ ! -e $output ]] || die "$output exists: give another --output, or remove it"
+mkdir -p "$(dirname "$output")"
+
+scratch=$(mktemp -d)
+folder=$scratch/$(basename "$output" .tar.gz)
+mkdir "$folder"
+results=$folder/table.txt
+job= # the process group of the row that runs
+
+# archive: writes everything so far to $output. Logs may grow meanwhile.
+archive() {
+  local status=0
+  tar -C "$scratch" -czf "$output.part" --warning=no-file-changed "${folder##*/}" || status=$?
+  ((status > 1)) || mv "$output.part" "$output"
+}
+
+# Ends the row that runs, if any. Writes the archive first, since whoever stops this
+# script may not wait long.
+finish() {
+  trap '' TERM INT HUP
+  if [[ -n $job ]]; then
+    kill -TERM -- "-$job" 2>/dev/null || true
+    print_row "stopped" "last line: $(last_line)"
+    archive
+    local until=$((SECONDS + grace))
+    while kill -0 -- "-$job" 2>/dev/null && ((SECONDS < until)); do sleep 0.1; done
+    kill -KILL -- "-$job" 2>/dev/null || true
+  fi
+  if [[ -e $folder/machine.txt ]]; then
+    archive
+    echo "send back: $output"
+  fi
+  rm -rf "$scratch"
+}
+trap finish EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# unpack FILE FOLDER. A machine without xz has a Python with torch.
+unpack() {
+  if type -P xz >/dev/null; then
+    tar -C "$2" -xJf "$1"
+  else
+    python3 -m tarfile -e "$1" "$2"
+  fi || die "$1 cannot be unpacked: pack it again"
+}
 
 packed=$here
+beside=("$here")
 if [[ ! -e $here/run ]]; then
-  echo "packing the programs with tools/pack.sh"
-  "$here/pack.sh" --output "$folder/packed.tar.gz"
-  tar -C "$folder" -xzf "$folder/packed.tar.gz"
-  rm "$folder/packed.tar.gz"
-  packed=$folder/gpipe-cuda
+  packed=$scratch/gpipe-cuda
+  beside+=("$here/../gpu")
+  [[ -e $here/../gpu/gpipe-cuda.tar.xz ]] || "$here/pack.sh"
+  unpack "$here/../gpu/gpipe-cuda.tar.xz" "$scratch"
+fi
+if [[ -z $nccl ]]; then
+  for each in "${beside[@]}"; do
+    for file in "$each"/{libnccl.so.2,nccl.tar.xz}; do
+      if [[ -e $file ]]; then nccl=$file; fi
+    done
+  done
+fi
+if [[ $nccl == *.tar.xz ]]; then
+  unpack "$nccl" "$scratch"
+  nccl=$scratch/libnccl.so.2
+fi
+if [[ -n $nccl ]]; then nccl=$(realpath "$nccl"); fi
+
+# The folder of the torch that ./run uses.
+torch=${LIBTORCH:-$(python3 -c "
+import importlib.util as u
+print(u.find_spec('torch').submodule_search_locations[0])" 2>/dev/null || true)}
+
+facts() {
+  set +e
+  date -u
+  uname -srm
+  nproc
+  free -m
+  df -h "$TMPDIR" /dev/shm
+  ldd --version | head -n 1
+  cat "$packed/README"
+  echo "NCCL for several ranks on one GPU: ${nccl:-none}"
+  type -a python3 nvcc nsys ncu compute-sanitizer
+  cat "$torch/version.py"
+  python3 -c "import numpy; print('numpy', numpy.__version__)"
+  timeout --kill-after=10 60 nvidia-smi
+  timeout --kill-after=10 60 nvidia-smi topo -m
+}
+facts >"$folder/machine.txt" 2>&1 </dev/null &
+wait $! || true
+
+# Reads LibTorch's files once while the first rows run. From a disk that takes a minute.
+if [[ -z $rehearsal ]]; then
+  cat "$torch"/lib/libtorch_c*.so "$torch"/../nvidia/*/lib/lib{cublas,cublasLt,cudnn}*.so.* \
+    >/dev/null 2>&1 &
 fi
 
-# run_row NAME: sets `outcome` and `reason`. Does not wait for a process that even
-# SIGKILL does not end, such as one that is stuck in the driver.
+# last_line: prints the last line of the row's log that is not empty.
+last_line() {
+  grep -av '^[[:space:]]*$' "$folder/$name.log" 2>/dev/null | tail -n 1 | cut -c1-200 || true
+}
+
+# print_row OUTCOME REASON: adds a line to the table.
+print_row() {
+  printf '%4d s  %-18s %-12s %4d s  %s\n' "$SECONDS" "$name" "$1" "$((SECONDS - begin))" "$2" |
+    tee -a "$results"
+}
+
+# run_row: runs the row `name` and sets `outcome` and `reason`. Does not wait for a
+# process that even SIGKILL does not end, such as one that is stuck in the driver.
 run_row() {
-  local log=$folder/$1.log ended=$folder/$1.status status job
-  (
-    code=0
-    GPU_CHECK_ROW=$1 GPU_CHECK_FOLDER=$folder GPU_CHECK_PACKED=$packed \
-      GPU_CHECK_LIMIT=$limit timeout --kill-after="$grace" "$limit" bash "$self" \
-      >"$log" 2>&1 </dev/null || code=$?
-    echo "$code" >"$ended"
-  ) 2>/dev/null &
+  local log=$folder/$name.log status=stuck left=$((budget - SECONDS)) ended=" s"
+  if ((left < grace)); then
+    outcome="no time" reason="the budget of $budget s is used up"
+    return
+  fi
+  if ((limit > left)); then limit=$left ended=" s, at the end of the budget"; fi
+  export folder packed gpus rehearsal nccl jobs limit
+  timeout --kill-after="$grace" "$limit" "$here/gpu_rows.sh" "$name" >"$log" 2>&1 </dev/null &
   job=$!
-  while kill -0 "$job" 2>/dev/null && ((SECONDS < limit + grace + 10)); do sleep 0.1; done
-  status=$(cat "$ended" 2>/dev/null || echo stuck)
-  rm -f "$ended"
-  reason=$(grep -av '^[[:space:]]*$' "$log" | tail -n 1 | cut -c1-200) || true
+  while kill -0 "$job" 2>/dev/null; do
+    if ((SECONDS - begin >= limit + grace + 10)); then break; fi
+    sleep 0.1
+  done
+  if ! kill -0 "$job" 2>/dev/null; then
+    status=0
+    wait "$job" 2>/dev/null || status=$?
+  fi
+  job=
+  reason=$(last_line)
   outcome=FAILED
   case $status in
     0) outcome=passed ;;
-    "$not_possible") outcome="not possible" ;;
-    124) reason="stopped after $limit s; last line: $reason" ;;
+    77) outcome="not possible" ;;
+    124) reason="stopped after $limit$ended; last line: $reason" ;;
     137)
-      if ((SECONDS >= limit)); then
-        reason="killed after $limit s; last line: $reason"
+      if ((SECONDS - begin >= limit)); then
+        reason="killed after $limit$ended; last line: $reason"
       else
         reason="killed by signal 9 (out of memory?); last line: $reason"
       fi
@@ -233,35 +231,38 @@ run_row() {
     stuck) reason="still running after $limit s and SIGKILL; last line: $reason" ;;
     *) reason="exit status $status: $reason" ;;
   esac
+  if [[ $reason == *"$ended;"* && $ended == *budget ]]; then outcome="no time"; fi
 }
 
-{
-  date -u
-  uname -srm
-  cat "$packed/README" 2>/dev/null || true
-  timeout --kill-after=10 60 nvidia-smi || true
-  timeout --kill-after=10 60 nvidia-smi topo -m || true
-} >"$folder/machine.txt" 2>&1 </dev/null
+# chosen NAME PART: succeeds if the row runs.
+chosen() {
+  if [[ $1 == devices ]]; then return 0; fi
+  if ((${#only[@]})); then [[ " ${only[*]} " == *" $1 "* ]]; else [[ $2 == "$part" ]]; fi
+}
 
-table=$folder/table.txt
+gpus=0
+usable=yes
 failed=0
-gpus_found=yes
-for name in "${rows[@]}"; do
-  if [[ $name != devices && ${#only[@]} -gt 0 && " ${only[*]} " != *" $name "* ]]; then
-    continue
-  fi
-  SECONDS=0
-  if [[ $gpus_found == yes ]]; then
-    run_row "$name"
+while read -r name of limit _ <&3; do
+  chosen "$name" "$of" || continue
+  limit=${most:-$limit}
+  begin=$SECONDS
+  if [[ -n $usable ]]; then
+    run_row
   else
     outcome="not possible" reason="the row 'devices' has failed"
   fi
   if [[ $outcome == FAILED ]]; then failed=1; fi
-  if [[ $name == devices && $outcome != passed ]]; then gpus_found=; fi
-  printf '%-13s %-12s %6d s  %s\n' "$name" "$outcome" "$SECONDS" "$reason" | tee -a "$table"
-done
-
-if [[ $packed == "$folder"/* ]]; then rm -rf "$packed"; fi
-tar -C "$(dirname "$folder")" -czf "$folder.tar.gz" "$(basename "$folder")"
-echo "send back: $folder.tar.gz"
+  if [[ $name == devices ]]; then
+    gpus=$(cat "$folder/gpus" 2>/dev/null || echo 0)
+    if [[ $outcome != passed && -z $rehearsal ]]; then usable=; fi
+  fi
+  print_row "$outcome" "$reason"
+  if [[ -s $folder/$name.md ]]; then
+    head -n 12 "$folder/$name.md" | cut -c1-200
+  elif [[ $outcome == FAILED && -s $folder/$name.log ]]; then
+    tail -n 8 "$folder/$name.log" | cut -c1-200
+  fi
+  archive
+done 3<<<"$table"
 exit $failed

@@ -1,32 +1,43 @@
 #!/usr/bin/env python3
-"""Runs gpu_check.sh with stand-ins for the packed programs, nvidia-smi and nsys."""
+"""Runs gpu_check.sh and run_tests with stand-ins for the packed programs and tools."""
 
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
+import time
 import unittest
 
-SCRIPT = pathlib.Path(__file__).parent / "gpu_check.sh"
+TOOLS = pathlib.Path(__file__).parent
 
 # The stand-in of `run`. It answers as the probe does on a machine with $GPUS GPUs. The
 # variable $BROKEN names a check that fails, and $STUCK one that never ends, not even
 # after SIGTERM.
 RUN = r"""#!/usr/bin/env bash
-echo "$*" >>"$CALLS"
+echo "$*${GPIPE_NCCL:+ with ${GPIPE_NCCL##*/}}" >>"$CALLS"
 if [[ $1 == launch ]]; then
   for word; do
     case $word in
       --die_at=*) echo "[0] told of the end of rank 1: rank 1 has died"; exit 137 ;;
       --at_end=*) bash -c "${word#*=}" ;;
+      --transfers=direct)
+        if ((GPUS == 1)) && [[ -z ${GPIPE_NCCL:-} ]]; then
+          echo "[1] rank 0 has the same device" >&2
+          exit 1
+        fi
+        ;;
     esac
   done
 fi
 for word; do
   if [[ $word == "--check=${STUCK:-none}" ]]; then
+    trap '' TERM
+    echo "waits for ever"
     echo $$ >"$CALLS.pid"
-    trap '' TERM; while :; do sleep 0.1; done
+    while :; do sleep 0.1; done
   fi
   if [[ $word == "--check=${BROKEN:-none}" ]]; then echo "bits differ"; exit 1; fi
   if [[ $word == "--check=${KILLED:-none}" ]]; then kill -KILL $$; fi
@@ -34,13 +45,27 @@ done
 case $* in
   *--check=devices*) echo "accelerators: $GPUS" ;;
   *--check=near-full*) echo "no completed step made the allocator retry"; exit 77 ;;
+  --check\ *) ;;
   *) echo "fine" ;;
 esac
 """
 
 RUN_TESTS = r"""#!/usr/bin/env bash
-echo "run_tests ${GPIPE_TEST_DEVICES:-all} ${CUDA_MODULE_LOADING:-}" >>"$CALLS"
+echo "run_tests ${GPIPE_TEST_DEVICES:-all} ${CUDA_MODULE_LOADING:-} ${*:2}" \
+  "${GPIPE_NCCL:+with ${GPIPE_NCCL##*/}}" >>"$CALLS"
+if [[ -n ${BROKEN_TEST:-} ]]; then
+  mkdir -p "${1#*=}"
+  echo "[  FAILED  ] $BROKEN_TEST (3 ms)" >"${1#*=}/a_cuda.log"
+  echo "2 passed, 1 failed"
+  exit 1
+fi
 echo "3 passed, 0 failed"
+"""
+
+COMPARE_PEERS = r"""import os, sys
+with open(os.environ["CALLS"], "a", encoding="utf-8") as calls:
+    print("compare_peers", *sys.argv[1:], file=calls)
+print("| peers |")
 """
 
 NVIDIA_SMI = r"""#!/usr/bin/env bash
@@ -58,6 +83,20 @@ for word; do
   case $word in --output=*) touch "${word#*=}.nsys-rep" ;; esac
 done
 echo "profile written"
+"""
+
+# A stand-in of `run` for run_tests: a test passes if another one runs at the same time.
+RUN_TOGETHER = r"""#!/usr/bin/env bash
+touch "$TOGETHER/$1"
+for ((i = 0; i < 50; ++i)); do
+  if (($(ls "$TOGETHER" | wc -l) == 2)); then
+    echo "[  PASSED  ] 4 tests."
+    exit
+  fi
+  sleep 0.1
+done
+echo "[  FAILED  ] 1 test, listed below:"
+exit 1
 """
 
 
@@ -79,15 +118,22 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(self.scratch.cleanup)
         self.home = pathlib.Path(self.scratch.name)
         self.bin = self.home / "bin"
-        for folder in (self.home / "packed", self.bin):
-            folder.mkdir()
+        for folder in ("packed/tests", "packed/benchmarks", "packed/tools",
+                       "packed/peers/tools", "bin", "tmp"):
+            (self.home / folder).mkdir(parents=True)
         self.script = self.home / "packed/gpu_check.sh"
-        shutil.copy(SCRIPT, self.script)
+        for name in ("gpu_check.sh", "gpu_rows.sh"):
+            shutil.copy(TOOLS / name, self.home / "packed")
         self.place("packed/run", RUN)
         self.place("packed/run_tests", RUN_TESTS)
+        self.place("packed/README", "commit    abc\n")
+        self.place("packed/tests/a_cuda", "")
+        self.place("packed/peers/tools/compare_peers", COMPARE_PEERS)
+        self.archive = self.home / "out.tar.gz"
         self.environment = {
             # Only what Debian installs, so that the tools of this machine are not found.
             "PATH": f"{self.bin}:/usr/bin:/bin",
+            "TMPDIR": str(self.home / "tmp"),
             "CALLS": str(self.home / "calls"),
             "GPUS": "2",
             "GPU_CHECK_GRACE": "1",
@@ -99,51 +145,103 @@ class GpuCheckTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
+    def start(self, *options, **variables):
+        return subprocess.Popen(
+            ["bash", str(self.script), f"--output={self.archive}", *options],
+            env={**self.environment, **variables}, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+
     def run_script(self, *options, **variables):
         """Returns (exit status, {row: (outcome, reason)}, stdout and stderr)."""
-        done = subprocess.run(
-            ["bash", str(self.script), f"--output={self.home}/out", *options],
-            env={**self.environment, **variables}, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=100, check=False)
-        table = self.home / "out/table.txt"
-        rows = {}
-        for line in table.read_text().splitlines() if table.exists() else []:
-            name, outcome, reason = line[:13].strip(), line[14:26].strip(), line[37:]
-            rows[name] = (outcome, reason)
-        return done.returncode, rows, done.stdout
+        process = self.start(*options, **variables)
+        output, _ = process.communicate(timeout=100)
+        return process.returncode, self.rows(), output
+
+    def packed_file(self, name):
+        with tarfile.open(self.archive) as archive:
+            return archive.extractfile(f"out/{name}").read().decode()
+
+    def rows(self):
+        if not self.archive.exists():
+            return {}
+        found = {}
+        for line in self.packed_file("table.txt").splitlines():
+            found[line[8:26].strip()] = (line[27:39].strip(), line[48:])
+        return found
 
     def calls(self):
         return (self.home / "calls").read_text().splitlines()
 
-    def test_a_machine_with_two_gpus_passes_every_row(self):
+    def stuck_row(self, process):
+        """Waits until the row of $STUCK runs, and returns the process of its program."""
+        path = self.home / "calls.pid"
+        while not (path.exists() and path.read_text().strip()):
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        return int(path.read_text())
+
+    def test_a_machine_with_two_gpus_passes_every_row_of_correctness(self):
         self.place("bin/nvidia-smi", NVIDIA_SMI)
-        self.place("bin/nsys", NSYS)
-        status, rows, output = self.run_script()
+        status, rows, output = self.run_script("--jobs=3")
         self.assertEqual(status, 0, output)
         self.assertEqual(rows, {
             "devices": ("passed", "accelerators: 2"),
+            "libraries": ("passed", "0 programs do not find their libraries"),
             "tests_one": ("passed", "3 passed, 0 failed"),
-            "tests_all": ("passed", "3 passed, 0 failed"),
-            "eager": ("passed", "3 passed, 0 failed"),
-            "near_full": ("not possible", "no completed step made the allocator retry"),
-            "ranks_host": ("passed", "fine"),
-            "ranks_direct": ("passed", "fine"),
-            "killed": ("passed", "rank 0 was told each time: host direct"),
-            "contexts": ("passed", "no process has contexts on several GPUs"),
-            "memory": ("passed", "fine"),
             "lstm": ("passed", "fine"),
             "order": ("passed", "fine"),
-            "nsys": ("passed", "profile written"),
+            "ranks_host": ("passed", "fine"),
+            "ranks_direct": ("passed", "fine"),
+            "tests_direct": ("not possible", "no test of direct transfers is packed"),
+            "refused": ("not possible", "needs one GPU without --nccl, there are 2"),
+            "memory": ("passed", "fine"),
+            "near_full": ("not possible", "no completed step made the allocator retry"),
+            "killed": ("passed", "rank 0 was told each time: host direct"),
+            "tests_all": ("passed", "3 passed, 0 failed"),
+            "contexts": ("passed", "no process has contexts on several GPUs"),
         })
         tests = [call for call in self.calls() if call.startswith("run_tests")]
-        self.assertEqual(tests, ["run_tests 1 ", "run_tests all ", "run_tests all EAGER"])
-        with tarfile.open(self.home / "out.tar.gz") as archive:
+        self.assertEqual(tests, ["run_tests 1  --jobs=3 --timeout=101 ",
+                                 "run_tests all  --jobs=3 --timeout=101 "])
+        with tarfile.open(self.archive) as archive:
             names = set(archive.getnames())
         self.assertLessEqual({"out/table.txt", "out/machine.txt", "out/order.log",
-                              "out/order.nsys-rep", "out/contexts.txt"}, names)
+                              "out/contexts.txt"}, names)
+        self.assertIn("commit    abc", self.packed_file("machine.txt"))
+        self.assertEqual(list((self.home / "tmp").iterdir()), [])
+
+    def test_named_rows_run_alone(self):
+        self.place("bin/nsys", NSYS)
+        status, rows, output = self.run_script("--only=eager,nsys")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(rows, {"devices": ("passed", "accelerators: 2"),
+                                "eager": ("passed", "3 passed, 0 failed"),
+                                "nsys": ("passed", "profile written")})
+        self.assertIn("run_tests all EAGER", "\n".join(self.calls()))
+        with tarfile.open(self.archive) as archive:
+            self.assertIn("out/order.nsys-rep", archive.getnames())
+
+    def test_the_speed_part_puts_all_partitions_on_one_gpu(self):
+        status, rows, output = self.run_script("--part=speed", GPUS="1")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(list(rows), [
+            "devices", "peers_resnet101", "resnet101", "unet_memory", "transformer_memory",
+            "offload_none", "offload_2", "plan", "amp", "peers_transformer",
+            "unet_memory_2"])
+        self.assertEqual({outcome for outcome, _ in rows.values()}, {"passed"})
+        self.assertEqual(rows["resnet101"][1], "see resnet101.md")
+        self.assertEqual(self.packed_file("resnet101.md"), "fine\n")
+        self.assertIn("| peers |", output)
+        calls = "\n".join(self.calls())
+        self.assertRegex(calls, "resnet101_speed --mode=measure .*--devices=0,0 .*"
+                         "--samples=1536")
+        self.assertRegex(calls, "compare_peers .*--devices=cuda:0,cuda:0 ")
+        self.assertRegex(calls, "train --model=transformer .*--devices=cuda:0,cuda:0 .*"
+                         "--offload=2")
 
     def test_one_gpu_and_missing_tools_make_rows_impossible(self):
-        status, rows, output = self.run_script(GPUS="1")
+        status, rows, output = self.run_script(
+            "--only=tests_all,ranks_direct,refused,killed,contexts,nsys", GPUS="1")
         self.assertEqual(status, 0, output)
         for name, reason in (("tests_all", "needs 2 GPUs, there are 1"),
                              ("ranks_direct", "needs 2 GPUs, there are 1"),
@@ -151,7 +249,61 @@ class GpuCheckTest(unittest.TestCase):
                              ("nsys", "nsys is missing")):
             self.assertEqual(rows[name], ("not possible", reason))
         self.assertEqual(rows["killed"], ("passed", "rank 0 was told each time: host"))
-        self.assertFalse([call for call in self.calls() if "direct" in call])
+        self.assertEqual(rows["refused"], ("passed", "[1] rank 0 has the same device"))
+
+    def test_a_newer_nccl_lets_two_ranks_use_one_gpu(self):
+        self.place("packed/tests/direct_cuda", "")
+        library = self.home / "libnccl.so.2"
+        library.write_text("")
+        with tarfile.open(self.home / "packed/nccl.tar.xz", "w:xz") as archive:
+            archive.add(library, "libnccl.so.2")
+        for options in ((), (f"--nccl={library}",)):
+            self.archive.unlink(missing_ok=True)
+            status, rows, output = self.run_script(
+                "--only=ranks_host,ranks_direct,tests_direct,refused,killed", *options,
+                GPUS="1")
+            self.assertEqual(status, 0, output)
+            self.assertEqual(rows["ranks_direct"], ("passed", "fine"))
+            self.assertEqual(rows["refused"][0], "not possible")
+            self.assertEqual(rows["killed"],
+                             ("passed", "rank 0 was told each time: host direct"))
+            self.assertRegex(self.packed_file("machine.txt"), "one GPU: .*/libnccl.so.2\n")
+            calls = "\n".join(self.calls())
+            self.assertRegex(calls, "--transfers=direct.* with libnccl.so.2\n")
+            self.assertNotRegex(calls, "--transfers=host.* with libnccl.so.2")
+            self.assertRegex(calls, "run_tests .* direct_cuda with libnccl.so.2")
+
+    def test_a_rehearsal_goes_on_without_a_gpu(self):
+        for part in ("correctness", "speed"):
+            self.archive.unlink(missing_ok=True)
+            status, rows, output = self.run_script(f"--part={part}", "--rehearsal", GPUS="0")
+            self.assertEqual(status, 0, output)
+            self.assertEqual(rows["devices"],
+                             ("not possible", "accelerators: 0; the rehearsal uses the CPU"))
+        self.assertEqual(rows["resnet101"], ("passed", "see resnet101.md"))
+        calls = "\n".join(self.calls())
+        self.assertIn("--gtest_list_tests", calls)
+        self.assertRegex(calls, "resnet101_speed .*--devices=cpu")
+        self.assertNotIn("cuda:0", calls)
+
+    def test_a_checkout_unpacks_its_archive(self):
+        (self.home / "checkout/tools").mkdir(parents=True)
+        (self.home / "checkout/gpu").mkdir()
+        for name in ("gpu_check.sh", "gpu_rows.sh"):
+            shutil.copy(TOOLS / name, self.home / "checkout/tools")
+        self.script = self.home / "checkout/tools/gpu_check.sh"
+        path = self.home / "checkout/gpu/gpipe-cuda.tar.xz"
+        with tarfile.open(path, "w:xz") as archive:
+            archive.add(self.home / "packed", "gpipe-cuda")
+        status, rows, output = self.run_script("--only=lstm")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(rows["lstm"], ("passed", "fine"))
+        self.archive.unlink()
+        path.write_bytes(path.read_bytes()[:-100])
+        status, rows, output = self.run_script("--only=lstm")
+        self.assertEqual((status, rows), (2, {}))
+        self.assertIn("gpipe-cuda.tar.xz cannot be unpacked: pack it again", output)
+        self.assertEqual(list((self.home / "tmp").iterdir()), [])
 
     def test_a_failed_row_fails_the_script_and_the_next_rows_run(self):
         status, rows, _ = self.run_script("--only=lstm,order", BROKEN="lstm")
@@ -160,20 +312,63 @@ class GpuCheckTest(unittest.TestCase):
                                 "lstm": ("FAILED", "exit status 1: bits differ"),
                                 "order": ("passed", "fine")})
 
-    def test_a_row_that_does_not_end_is_killed_and_the_next_row_runs(self):
-        status, rows, _ = self.run_script("--only=memory,order", "--limit=1", STUCK="memory")
+    def test_failed_test_cases_are_named(self):
+        status, rows, output = self.run_script("--only=tests_one", BROKEN_TEST="Step.Sums")
         self.assertEqual(status, 1)
-        self.assertEqual(rows["memory"][0], "FAILED")
-        self.assertRegex(rows["memory"][1], "^killed after 1 s; last line: ")
-        self.assertEqual(rows["order"], ("passed", "fine"))
+        self.assertEqual(rows["tests_one"], ("FAILED", "exit status 1: 2 passed, 1 failed"))
+        self.assertIn("a_cuda.log:[  FAILED  ] Step.Sums (3 ms)", output)
+
+    def test_a_row_that_does_not_end_is_killed_and_the_next_row_runs(self):
+        status, rows, _ = self.run_script("--only=order,memory", "--limit=1", STUCK="order")
+        self.assertEqual(status, 1)
+        self.assertEqual(rows["order"],
+                         ("FAILED", "killed after 1 s; last line: waits for ever"))
+        self.assertEqual(rows["memory"], ("passed", "fine"))
         self.assertFalse(runs((self.home / "calls.pid").read_text().strip()))
 
     def test_a_program_that_ends_after_sigterm_is_stopped(self):
-        self.place("packed/run", RUN.replace("trap '' TERM; ", ""))
+        self.place("packed/run", RUN.replace("trap '' TERM\n", ""))
         status, rows, _ = self.run_script("--only=memory", "--limit=1", STUCK="memory")
         self.assertEqual(status, 1)
         self.assertEqual(rows["memory"][0], "FAILED")
         self.assertRegex(rows["memory"][1], "^stopped after 1 s; last line: ")
+
+    def test_nothing_starts_after_the_budget_and_a_row_gets_what_is_left(self):
+        status, rows, output = self.run_script("--only=order,memory", "--budget=3",
+                                               STUCK="order")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(rows["order"][0], "no time")
+        self.assertRegex(rows["order"][1],
+                         "^killed after [123] s, at the end of the budget; last line: waits")
+        self.assertEqual(rows["memory"], ("no time", "the budget of 3 s is used up"))
+        self.assertFalse([call for call in self.calls() if "--check=memory" in call])
+
+    def test_a_stopped_run_brings_back_what_it_has(self):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            (self.home / "calls.pid").unlink(missing_ok=True)
+            self.archive.unlink(missing_ok=True)
+            process = self.start("--only=lstm,order,memory", STUCK="order")
+            program = self.stuck_row(process)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=50)
+            self.assertEqual(process.returncode, code, output)
+            self.assertEqual(self.rows(), {
+                "devices": ("passed", "accelerators: 2"),
+                "lstm": ("passed", "fine"),
+                "order": ("stopped", "last line: waits for ever")})
+            self.assertEqual(self.packed_file("order.log"), "waits for ever\n")
+            self.assertFalse(runs(program))
+            self.assertEqual(list((self.home / "tmp").iterdir()), [])
+            self.assertIn(f"send back: {self.archive}", output)
+
+    def test_a_killed_run_has_written_the_rows_that_ended(self):
+        process = self.start("--only=lstm,order", STUCK="order")
+        program = self.stuck_row(process)
+        process.kill()
+        process.communicate(timeout=50)
+        os.kill(program, signal.SIGKILL)
+        self.assertEqual(self.rows(), {"devices": ("passed", "accelerators: 2"),
+                                       "lstm": ("passed", "fine")})
 
     def test_a_killed_program_is_not_reported_as_a_timeout(self):
         status, rows, _ = self.run_script("--only=order", KILLED="order")
@@ -200,7 +395,7 @@ class GpuCheckTest(unittest.TestCase):
         status, rows, _ = self.run_script(GPUS="0")
         self.assertEqual(status, 1)
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
-        self.assertEqual(len(rows), 12)
+        self.assertEqual(len(rows), 13)
         self.assertEqual(set(rows.values()),
                          {("not possible", "the row 'devices' has failed")})
         self.assertEqual(self.calls(), ["gpu_probe --check=devices"])
@@ -208,22 +403,62 @@ class GpuCheckTest(unittest.TestCase):
     def test_list_names_all_rows_and_runs_nothing(self):
         status, rows, output = self.run_script("--list")
         self.assertEqual((status, rows), (0, {}))
-        self.assertEqual(len(output.splitlines()), 13)
-        self.assertFalse((self.home / "out").exists())
+        self.assertEqual(len(output.splitlines()), 26)
+        self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):
-        for option, text in (("--only=speed", "there is no row 'speed'"),
-                             ("--limit=0", "--limit=0: must be from 1 to 999999 seconds"),
+        for option, text in (("--only=fast", "there is no row 'fast'"),
+                             ("--limit=0", "--limit=0: must be from 1 to 999999"),
+                             ("--budget=5s", "--budget=5s: must be from 1 to 999999"),
+                             ("--part=all", "--part=all: use correctness or speed"),
+                             ("--nccl=none", "--nccl=none: there is no such file"),
                              ("--fast", "unknown option '--fast'")):
             status, _, output = self.run_script(option)
             self.assertEqual(status, 2)
             self.assertIn(text, output)
 
     def test_results_of_an_earlier_run_are_kept(self):
-        (self.home / "out").mkdir()
-        status, _, output = self.run_script()
-        self.assertEqual(status, 2)
+        self.archive.write_text("results")
+        process = self.start()
+        output, _ = process.communicate(timeout=50)
+        self.assertEqual(process.returncode, 2)
         self.assertIn("exists: give another --output, or remove it", output)
+        self.assertEqual(self.archive.read_text(), "results")
+
+
+class RunTestsTest(unittest.TestCase):
+
+    def run_two(self, *options):
+        """Runs two tests that wait for each other; returns (exit status, lines)."""
+        with tempfile.TemporaryDirectory() as scratch:
+            home = pathlib.Path(scratch)
+            (home / "tests").mkdir()
+            (home / "together").mkdir()
+            for name in ("a_cuda", "b_cuda"):
+                (home / "tests" / name).write_text("")
+            shutil.copy(TOOLS / "packed/run_tests", home)
+            (home / "run").write_text(RUN_TOGETHER)
+            (home / "run").chmod(0o755)
+            done = subprocess.run(
+                [home / "run_tests", *options], text=True, stdout=subprocess.PIPE,
+                env={"PATH": "/usr/bin:/bin", "TOGETHER": str(home / "together")},
+                timeout=100, check=False)
+            self.assertEqual((home / "logs/a_cuda.log").exists(), True)
+            return done.returncode, done.stdout.splitlines()
+
+    def test_jobs_run_at_the_same_time(self):
+        status, lines = self.run_two("--jobs=2")
+        self.assertEqual(status, 0, lines)
+        self.assertEqual(lines[-1], "2 passed, 0 failed")
+        self.assertRegex("\n".join(sorted(lines)), "PASSED a_cuda: 4 passed, [0-9]+ s\n"
+                         "PASSED b_cuda: 4 passed, [0-9]+ s")
+
+    def test_a_failed_test_fails_the_run(self):
+        status, lines = self.run_two("--timeout=1")
+        self.assertEqual(status, 1)
+        self.assertRegex(lines[0], "FAILED a_cuda: stopped after 1 s; ")
+        # The second test finds that the first one has run.
+        self.assertEqual(lines[-1], "1 passed, 1 failed")
 
 
 if __name__ == "__main__":

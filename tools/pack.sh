@@ -184,7 +184,7 @@ if grep -q ProcessGroupNCCL <<<"$(nm -D "$folder/tools/gpu_probe")"; then
   direct="direct transfers are built in"
 fi
 
-cp tools/packed/{run,run_tests,README} tools/gpu_check.sh "$folder"
+cp tools/packed/{run,run_tests,README} tools/gpu_{check,rows}.sh "$folder"
 {
   echo
   echo "commit    $(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"

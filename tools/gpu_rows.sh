@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+#
+# Runs one row of gpu_check.sh, which sets the variables below; without a name, prints a
+# line for each row: name, part, seconds that it gets, and what it shows. The last line of
+# a row's output is the reason of its outcome. docs/first_gpu.md explains the rows.
+#
+#   folder     the folder of the logs
+#   packed     the folder that tools/pack.sh has packed
+#   gpus       the number of GPUs; 0 in a rehearsal
+#   rehearsal  not empty for small sizes on the CPU
+#   nccl       a libnccl.so.2 that allows several ranks on one GPU, or empty
+#   jobs       the number of tests at a time
+#   limit      the seconds that the row gets
+set -euo pipefail
+
+# `eager` and `nsys` run only if --only names them.
+table="\
+devices            both         90 programs start, LibTorch finds GPUs
+libraries          correctness  30 every program finds its libraries
+tests_one          correctness 200 all tests, all partitions on one GPU
+lstm               correctness  30 LSTM with dropout: checkpointing always and never
+order              correctness  40 equal bits under random delays on the devices
+ranks_host         correctness  40 two ranks through host memory: 10 steps, then a new shape
+ranks_direct       correctness  40 two ranks with NCCL: 10 steps, then a new shape
+tests_direct       correctness  60 the tests of direct transfers
+refused            correctness  40 two ranks with NCCL on one GPU are refused
+memory             correctness  40 1F1B with 8 and with 64 micro-batches: bytes
+near_full          correctness  60 steps of growing shapes in nearly full memory
+killed             correctness 120 a rank is killed while the pipeline is being set up
+tests_all          correctness 200 all tests, partitions over all GPUs
+contexts           correctness  60 each process has a CUDA context on its own GPU only
+eager              named       200 all tests, CUDA_MODULE_LOADING=EAGER
+nsys               named        60 a profile of a run with Nsight Systems
+peers_resnet101    speed       110 ResNet-101 by PyTorch, torchgpipe and gpipe in turn
+resnet101          speed       110 ResNet-101, 224 pixels: plain, 1 and 2 partitions
+unet_memory        speed        60 peak memory of U-Nets, beside the published
+transformer_memory speed        60 peak memory of a Transformer, beside the published
+offload_none       speed        40 a Transformer without offload, traced
+offload_2          speed        40 the same with offload: copies beside kernels
+plan               speed        60 planned steps beside measured ones
+amp                speed        40 the Transformer in mixed precision
+peers_transformer  speed        60 the Transformer by PyTorch, torchgpipe and gpipe in turn
+unet_memory_2      speed       100 peak memory of a U-Net of 5 billion parameters in 2 partitions"
+
+if (($# == 0)); then
+  echo "$table"
+  exit
+fi
+row=$1
+
+# Exit status of a row that these devices do not allow.
+not_possible=77
+
+# cannot REASON: ends a row that is not possible.
+cannot() {
+  echo "$*"
+  exit $not_possible
+}
+
+need_gpus() {
+  ((gpus >= $1)) || cannot "needs $1 GPUs, there are $gpus"
+}
+
+# sizes LARGE SMALL: prints the value for a GPU or that for a rehearsal.
+sizes() { if [[ -n $rehearsal ]]; then echo "$2"; else echo "$1"; fi; }
+
+# need_direct: ends a row of direct transfers if the GPUs do not allow them.
+need_direct() {
+  if [[ -n $nccl ]]; then need_gpus 1; else need_gpus 2; fi
+}
+
+# with_nccl COMMAND...: runs a command with the NCCL of --nccl, if any. Other rows use
+# that of LibTorch, so that a broken library fails the rows of direct transfers only.
+with_nccl() {
+  if [[ -n $nccl ]]; then
+    local -x GPIPE_NCCL=$nccl NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0
+  fi
+  "$@"
+}
+
+run() { "$packed/run" "$@"; }
+probe() { run gpu_probe "$@"; }
+
+# ranks [FLAGS...]: starts two ranks of the probe. The grace is longer than the timeout
+# of a rank, so that the launcher does not end a rank that is about to report.
+ranks() {
+  run launch --nproc=2 --grace=40 -- "$packed/run" gpu_probe --check=ranks --timeout=30 "$@"
+}
+
+# tests [OPTIONS...]: runs all packed tests and shows the test cases that fail.
+tests() {
+  local status=0
+  if [[ -n $rehearsal ]]; then set -- --gtest_list_tests; fi
+  "$packed/run_tests" --logs="$folder/$row" --jobs="$jobs" --timeout="$((limit / 2 + 1))" \
+    "$@" | tee "$folder/$row.txt" || status=$?
+  if ((status)); then
+    { grep -ar '^\[  FAILED  \] .* (' "$folder/$row" || true; } |
+      sed "s|^$folder/$row/||" | sort -u
+    tail -n 1 "$folder/$row.txt"
+  fi
+  return $status
+}
+
+# killed_at PLACE TRANSFERS: succeeds if rank 0 is told that rank 1 has died.
+killed_at() {
+  local log=$folder/killed_$1_$2.log status=0
+  local start=(ranks)
+  if [[ $2 == direct ]]; then start=(with_nccl ranks); fi
+  "${start[@]}" --transfers="$2" --die_at="$1" >"$log" 2>&1 || status=$?
+  cat "$log"
+  if ((status != 137)) || ! grep -q 'told of the end of rank 1: rank 1 has ' "$log"; then
+    echo "a rank killed at '$1' with --transfers=$2: status $status, or rank 0 was not told"
+    return 1
+  fi
+}
+
+# twice_used FILE BEFORE: prints the processes that use several GPUs in FILE, without
+# the lines of BEFORE. Lines are "PID, GPU". If BEFORE is empty, all lines count.
+twice_used() {
+  { grep -vxFf "$2" "$1" || true; } | sort -u | cut -d, -f1 | uniq -d
+}
+
+contexts() {
+  local query="nvidia-smi --query-compute-apps=pid,gpu_uuid --format=csv,noheader"
+  local before=$folder/contexts_before.txt after=$folder/contexts.txt twice
+  type -P nvidia-smi >/dev/null || cannot "nvidia-smi is missing"
+  $query >"$before"
+  ranks --at_end="$query > '$after'"
+  if [[ ! -s $after ]]; then cannot "nvidia-smi lists no processes (in a container)"; fi
+  twice=$(twice_used "$after" "$before" | paste -sd' ')
+  cat "$after"
+  if [[ -n $twice ]]; then
+    echo "processes with contexts on several GPUs: $twice"
+    return 1
+  fi
+  echo "no process has contexts on several GPUs"
+}
+
+# figures COMMAND...: runs a command whose output is the result of the row.
+# gpu_check.sh prints the beginning of the file.
+figures() {
+  "$@" >"$folder/$row.md"
+  echo "see $row.md"
+}
+
+# benchmark NAME FLAGS...: runs a table of docs/benchmarks.md by training.
+benchmark() {
+  figures run "$1" --mode=measure --format=markdown "${@:2}"
+}
+
+# peers FLAGS...: runs compare_peers with the torch of python3 and no network.
+peers() {
+  local devices
+  devices=$(sizes "--devices=cuda:0,cuda:$((gpus > 1))" "--rounds=1")
+  figures with_nccl python3 "$packed/peers/tools/compare_peers" --python=python3 \
+    --venv="$packed/peers" --worker="$packed/peers/worker" ${nccl:+--preload="$nccl"} \
+    "$devices" "$@"
+}
+
+# transformer FLAGS...: trains a Transformer in two partitions, alone on the first GPU.
+transformer() {
+  local size
+  read -ra size <<<"$(sizes "--transformer_layers=12 --transformer_width=1024
+    --transformer_heads=16 --length=512 --chunks=16 --batch=64 --devices=cuda:0,cuda:0" \
+    "--transformer_layers=4 --transformer_width=64 --transformer_heads=2 --length=32
+    --chunks=4 --batch=8 --devices=cpu,cpu" | paste -sd' ')"
+  run train --model=transformer "${size[@]}" --partitions=2 --balance=size \
+    --checkpoint=never --eval_every=-1 --steps=8 "$@"
+}
+
+# traced FLAGS...: trains the Transformer and traces a step, for its time and memory.
+traced() {
+  local status=0
+  figures transformer --trace="$folder/$row.json" --trace_step=6 "$@" || status=$?
+  gzip -f "$folder/$row.json" 2>/dev/null || true
+  return $status
+}
+
+# The devices of two partitions, and of one.
+two=$(sizes "0,$((gpus > 1))" cpu)
+one=$(sizes 0 cpu)
+
+# Waits for its program after SIGTERM, so that timeout also kills a program that does
+# not end. Programs do not inherit a trap, unlike an ignored signal.
+trap : TERM
+
+case $row in
+  devices)
+    probe --check=devices >"$folder/gpus"
+    cat "$folder/gpus"
+    found=$(sed -n 's/^accelerators: \([0-9]*\)$/\1/p' "$folder/gpus")
+    echo "${found:-0}" >"$folder/gpus"
+    if ((${found:-0} == 0)); then
+      if [[ -n $rehearsal ]]; then cannot "accelerators: 0; the rehearsal uses the CPU"; fi
+      exit 1
+    fi
+    ;;
+  libraries)
+    missing=0
+    for program in "$packed"/{tests,benchmarks,tools}/*; do
+      run --check "${program##*/}" || missing=$((missing + 1))
+    done
+    echo "$missing programs do not find their libraries"
+    ((missing == 0))
+    ;;
+  tests_one) GPIPE_TEST_DEVICES=1 tests ;;
+  tests_all)
+    need_gpus 2
+    tests
+    ;;
+  eager) CUDA_MODULE_LOADING=EAGER tests ;;
+  lstm | memory) probe --check="$row" ;;
+  order) probe --check=order --rounds=5 ;;
+  near_full) probe --check=near-full ;;
+  ranks_host) ranks --transfers=host ;;
+  ranks_direct)
+    need_direct
+    with_nccl ranks --transfers=direct
+    ;;
+  tests_direct)
+    need_direct
+    mapfile -t names < <(cd "$packed/tests" && compgen -G '*direct*')
+    ((${#names[@]})) || cannot "no test of direct transfers is packed"
+    with_nccl tests "${names[@]}"
+    ;;
+  refused)
+    ((gpus == 1)) && [[ -z $nccl ]] ||
+      cannot "needs one GPU without --nccl, there are $gpus${nccl:+ with $nccl}"
+    status=0
+    ranks --transfers=direct >"$folder/refused.txt" 2>&1 || status=$?
+    cat "$folder/refused.txt"
+    ((status)) && grep -a 'has the same device' "$folder/refused.txt" | tail -n 1
+    ;;
+  killed)
+    transfers=(host)
+    if ((gpus > 1)) || [[ -n $nccl && $gpus == 1 ]]; then transfers+=(direct); fi
+    for place in connected built forward; do
+      for each in "${transfers[@]}"; do killed_at "$place" "$each"; done
+    done
+    echo "rank 0 was told each time: ${transfers[*]}"
+    ;;
+  contexts)
+    need_gpus 2
+    contexts
+    ;;
+  nsys)
+    type -P nsys >/dev/null || cannot "nsys is missing"
+    nsys profile --trace=cuda,nvtx --output="$folder/order" \
+      "$packed/run" gpu_probe --check=order --rounds=1
+    compgen -G "$folder/order.*" >/dev/null || {
+      echo "nsys has written no profile"
+      exit 1
+    }
+    ;;
+  peers_resnet101)
+    peers --models="$(sizes resnet101 tiny)" \
+      --engines=sequential,accumulation,torchgpipe/except_last
+    ;;
+  peers_transformer)
+    peers --models="$(sizes transformer tiny)" \
+      --engines=sequential,torchgpipe/never,pipelining-1f1b/never,processes-1f1b/never
+    ;;
+  resnet101)
+    read -ra size <<<"$(sizes "--batch_size=256 --chunks=8 --samples=1536" \
+      "--batch_size=2 --chunks=2 --samples=2")"
+    benchmark resnet101_speed --experiment=baseline,pipeline-1,pipeline-2 --devices="$two" \
+      "${size[@]}" --epochs=2 --skip_epochs=1
+    ;;
+  unet_memory) benchmark unet_memory --experiment=baseline,pipeline-1 --devices="$one" ;;
+  # Drawing its weights on the CPU takes most of a minute.
+  unet_memory_2) benchmark unet_memory --experiment=pipeline-2 --devices="$two" ;;
+  transformer_memory)
+    benchmark transformer_memory --experiment=pipeline-1 --devices="$one"
+    ;;
+  offload_*) traced --offload="${row#offload_}" ;;
+  plan)
+    read -ra size <<<"$(sizes "--size=224 --batch=128 --limit=256 --devices=cuda:0" \
+      "--size=64 --batch=4 --limit=8 --devices=cpu")"
+    figures run train --model=resnet101 "${size[@]}" --partitions=1 --plan=auto \
+      --steps="$(sizes 12 4)" --eval_every=-1
+    ;;
+  amp) traced --precision=amp-bfloat16 ;;
+  *)
+    echo "there is no row '$row'"
+    exit 1
+    ;;
+esac
