@@ -44,11 +44,9 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
-  for (const auto& [each, finite] : seen_) {
-    TORCH_CHECK(each != &optimizer,
-                "the gradients of this optimizer are already unscaled; call "
-                "update() before unscaling them again");
-  }
+  TORCH_CHECK(!find(optimizer),
+              "the gradients of this optimizer are already unscaled; call "
+              "update() before unscaling them again");
   const c10::AutoGradMode no_graph(false);
   // The operator requires tensors of one device and dtype.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
@@ -79,28 +77,35 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     infinite = infinite || each.item<float>() != 0;
   }
   if (options_.any()) infinite = options_.any()(infinite);
-  seen_.emplace_back(&optimizer, !infinite);
+  unscaled_.push_back({&optimizer, !infinite});
+}
+
+GradScaler::Unscaled* GradScaler::find(
+    const torch::optim::Optimizer& optimizer) {
+  for (Unscaled& each : unscaled_) {
+    if (each.optimizer == &optimizer) return &each;
+  }
+  return nullptr;
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
-  const auto find = [&] {
-    return std::find_if(seen_.begin(), seen_.end(), [&](const auto& each) {
-      return each.first == &optimizer;
-    });
-  };
-  if (find() == seen_.end()) unscale_(optimizer);
-  const bool finite = find()->second;
-  if (finite) optimizer.step();
-  return finite;
+  if (!find(optimizer)) unscale_(optimizer);
+  Unscaled& entry = *find(optimizer);
+  TORCH_CHECK(!entry.stepped,
+              "this optimizer has already made its step; call update() before "
+              "its next step");
+  if (entry.finite) optimizer.step();
+  entry.stepped = true;
+  return entry.finite;
 }
 
 void GradScaler::update() {
-  TORCH_CHECK(!seen_.empty(),
+  TORCH_CHECK(!unscaled_.empty(),
               "nothing has been unscaled since the last update(); call "
               "unscale_() or step() before it");
-  const bool finite = std::all_of(seen_.begin(), seen_.end(),
-                                  [](const auto& each) { return each.second; });
-  seen_.clear();
+  const bool finite = std::all_of(unscaled_.begin(), unscaled_.end(),
+                                  [](const auto& each) { return each.finite; });
+  unscaled_.clear();
   if (!finite) {
     scale_ *= options_.backoff_factor();
     steps_since_ = 0;

@@ -78,7 +78,8 @@ class GradScaler {
 
   // Divides the gradients of the optimizer's parameters by the scale, in place.
   // Call it at most once per optimizer between updates, and before step().
-  // Throws c10::Error if it is called twice for an optimizer between updates.
+  // Throws c10::Error if it is called twice, or after step(), for an optimizer
+  // between updates.
   // Throws c10::Error if a gradient is float16, since the division would lose
   // the small gradients again: keep parameters in float32 and let autocast
   // compute in float16.
@@ -86,7 +87,9 @@ class GradScaler {
 
   // Calls unscale_() unless the caller has done so, then the optimizer's
   // step(). Skips the step if a gradient of this optimizer is infinite or NaN
-  // on any process. Returns whether the optimizer stepped.
+  // on any process. Returns whether the optimizer stepped. Throws c10::Error if
+  // it is called twice for an optimizer between updates, also if the first call
+  // skipped the step.
   bool step(torch::optim::Optimizer& optimizer);
 
   // Computes the scale of the next step. Call it at the end of each step.
@@ -109,9 +112,15 @@ class GradScaler {
   GradScalerOptions options_;
   double scale_;
   int64_t steps_since_ = 0;
-  // The optimizers that have been unscaled since the last update(), and whether
-  // all gradients of each were finite.
-  std::vector<std::pair<const torch::optim::Optimizer*, bool>> seen_;
+  // An optimizer whose gradients have been unscaled since the last update().
+  struct Unscaled {
+    const torch::optim::Optimizer* optimizer;
+    bool finite;           // all its gradients
+    bool stepped = false;  // whether step() was called
+  };
+  // Returns the entry of `optimizer`, or null.
+  Unscaled* find(const torch::optim::Optimizer& optimizer);
+  std::vector<Unscaled> unscaled_;
 };
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -162,6 +163,37 @@ TEST(GradScalerTest, EachOptimizerStepsByItsOwnGradients) {
   EXPECT_FALSE(scaler.step(other.optimizer));
   scaler.update();
   EXPECT_EQ(scaler.scale(), 32768);
+}
+
+TEST(GradScalerTest, AnOptimizerStepsOnceBetweenUpdates) {
+  const auto refused = [](const std::function<void()>& call,
+                          const std::string& text) {
+    try {
+      call();
+      ADD_FAILURE() << text;
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr(text));
+    }
+  };
+  for (const float grad : {1.0f, kInfinity}) {
+    Model one, other;
+    GradScaler scaler;
+    set_grads(one, grad);
+    set_grads(other, 1);
+    scaler.step(one.optimizer);
+    const Tensor after = one.first->weight.detach().clone();
+    refused([&] { scaler.step(one.optimizer); },
+            "this optimizer has already made its step; call update() before "
+            "its next step");
+    refused([&] { scaler.unscale_(one.optimizer); },
+            "already unscaled; call update()");
+    EXPECT_TRUE(one.first->weight.equal(after));
+    EXPECT_TRUE(scaler.step(other.optimizer));
+    scaler.update();
+    set_grads(one, 1);
+    scaler.unscale_(one.optimizer);
+    EXPECT_TRUE(scaler.step(one.optimizer));
+  }
 }
 
 TEST(GradScalerTest, ItsStateIsTakenUp) {
