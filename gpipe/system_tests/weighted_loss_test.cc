@@ -409,6 +409,36 @@ TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
   }
 }
 
+TEST(RowsTest, APartWithoutRowsAddsNothingToTheMean) {
+  torch::manual_seed(1);
+  nn::Sequential plain(nn::Linear(3, 5), nn::Linear(5, 2));
+  plain->to(torch::kDouble);
+  const Tensor input = torch::randn({9, 3}, torch::kDouble);
+  const Tensor target = torch::randn({9, 2}, torch::kDouble);
+  const Tensor expected = squares(plain->forward(input), target);
+  expected.backward();
+  const std::vector<int64_t> rows{4, 0, 5, 0};
+  for (const Schedule& schedule :
+       {fill_drain(2, 4), one_forward_one_backward(2, 4),
+        zero_bubble_h1(2, 4)}) {
+    torch::manual_seed(1);
+    nn::Sequential model(nn::Linear(3, 5), nn::Linear(5, 2));
+    model->to(torch::kDouble);
+    GPipe pipeline(model, testing::options({1, 1}, 1, Checkpoint::kAlways));
+    const auto data = parts_of(input.split_with_sizes(rows));
+    const auto targets = parts_of(target.split_with_sizes(rows));
+    const auto result = pipeline->train_step(data, targets, squares, schedule,
+                                             TrainOptions().check_finite(true));
+    EXPECT_NEAR(result.loss.item<double>(), expected.item<double>(), 1e-12);
+    EXPECT_NEAR(pipeline->evaluate(data, targets, squares).loss.item<double>(),
+                expected.item<double>(), 1e-12);
+    for (std::size_t k = 0; k < plain->parameters().size(); ++k) {
+      EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
+          plain->parameters()[k].grad(), 1e-12, 1e-14));
+    }
+  }
+}
+
 TEST(RowsTest, AMiniBatchWithoutRowsHasNoMean) {
   GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
   const Tensor input = torch::ones({0, 2}).to(device());

@@ -11,6 +11,7 @@
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/cell/cell_tracker.h"
 #include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
@@ -24,6 +25,15 @@ namespace {
 std::string describe(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   return c10::str(tensor.toString(), " of sizes ", tensor.sizes());
+}
+
+// Returns whether `target` is a part of a mini-batch that has no rows.
+bool without_rows(const Value& target) {
+  const auto& tensors = target.tensors();
+  return rows_of(target) == 0 &&
+         std::any_of(tensors.begin(), tensors.end(), [](const auto& each) {
+           return each.defined() && each.dim() > 0;
+         });
 }
 
 // Throws c10::ValueError if `loss` cannot be used.
@@ -174,8 +184,6 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     random.enter_layer(partition_->layers.back().index + 1);
     layer_starts_.push_back(at::sequence_number::peek());
     value = run_head(std::move(value));
-    if (check_finite_)
-      gpipe::internal::check_finite(value.tensors(), "the loss");
   }
   layer_at_work_.clear();
   partition_->add_norm_buffers(statistics);
@@ -262,6 +270,11 @@ Value Cell::run_head(Value output) {
     head_->weight = loss.weight.detach();
     head_->metrics = std::move(loss.metrics);
     for (auto& [name, value] : head_->metrics) value = value.detach();
+  }
+  // The mean over a part without rows is NaN, and counts nothing.
+  const bool counts = loss.weight.defined() || !without_rows(head_->target);
+  if (check_finite_ && counts) {
+    gpipe::internal::check_finite(loss.sum, "the loss");
   }
   return Value::wrap(std::move(loss.sum));
 }

@@ -126,7 +126,9 @@ LossTotals add_up_means(const std::vector<at::Tensor>& losses,
                         const std::vector<double>& shares, bool reads) {
   LossTotals totals;
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    add_to(totals.sum, losses[i] * shares[i]);
+    // The mean over no rows is NaN, and NaN times 0 too.
+    add_to(totals.sum,
+           shares[i] == 0 ? at::zeros_like(losses[i]) : losses[i] * shares[i]);
     totals.weight += shares[i];
   }
   if (reads && !is_meta(losses)) read_all(totals, losses, {});

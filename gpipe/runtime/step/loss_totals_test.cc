@@ -12,6 +12,7 @@
 namespace gpipe::internal {
 namespace {
 
+using at::Tensor;
 using testing::error_of;
 using torch::tensor;
 
@@ -32,6 +33,20 @@ TEST(LossTotals, OfMeansCountEachByItsShare) {
   totals.write_to(result);
   EXPECT_EQ(result.loss.item<double>(), 3);
   EXPECT_FALSE(result.weight);
+}
+
+TEST(LossTotals, OfMeansLeaveOutPartsWithoutRows) {
+  const Tensor nan = tensor(std::numeric_limits<double>::quiet_NaN());
+  for (const bool reads : {false, true}) {
+    const LossTotals totals =
+        add_up_means({nan, tensor(6.), nan}, {0, 1, 0}, reads);
+    EXPECT_EQ(totals.sum.item<double>(), 6);
+    EXPECT_EQ(totals.weight, 1);
+  }
+  // A rank whose whole input has no rows adds nothing to those of the others.
+  LossTotals all = add_up_means({nan}, {0}, true);
+  all.add(add_up_means({tensor(2.)}, {1}, true));
+  EXPECT_EQ(all.sum.item<double>(), 2);
 }
 
 TEST(LossTotals, OfWeightedLossesAddUpSumsWeightsAndMetrics) {

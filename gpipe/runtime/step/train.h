@@ -68,6 +68,7 @@ struct StepResult {
   // partition's device.
   at::Tensor loss;
   // The values of the loss function, by micro-batch; of a WeightedLoss its sum.
+  // The mean over a part without rows is NaN here and does not count in `loss`.
   std::vector<at::Tensor> losses;
   // The total of WeightedLoss::weight over micro-batches and replicas; set if
   // the loss function returns a WeightedLoss.
