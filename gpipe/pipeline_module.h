@@ -54,7 +54,8 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // `input`: as in forward().
   // `target`: a tensor, a vector or a tuple, on any device, with one row for
   // each row of the input. If the input is given as Microbatches, so is the
-  // target, with as many parts.
+  // target, with as many parts. It is a constant: a tensor that requires grad
+  // is refused if the schedule has backwards.
   // `loss(output, target)`: a function that gets the output and target of one
   // micro-batch, on the last partition's device and its worker's thread. It
   // returns a tensor with one floating-point number, or a WeightedLoss.

@@ -164,7 +164,8 @@ const RankProgramEntry kWrongCalls("wrong calls", [] {
   return 0;
 });
 
-// The input is split on the first rank, and the target is not.
+// The input is split on the first rank, and the target is not. Then the target
+// has a graph.
 const RankProgramEntry kOtherForm("other form", [] {
   torch::set_num_threads(1);
   const auto world = World::connect(world_options());
@@ -185,6 +186,18 @@ const RankProgramEntry kOtherForm("other form", [] {
                             what),
         error);
   pipeline->train_step(parts, parts, mean_square, schedule);
+
+  const Tensor rows = torch::ones({4, 3});
+  const Tensor with_graph = torch::ones({4, 3}).requires_grad_() * 2;
+  const std::string of_target = text_of(
+      [&] { pipeline->train_step(rows, with_graph, mean_square, schedule); });
+  check(of_target.find(world->rank() == 1
+                           ? "c10::ValueError: the target requires grad"
+                           : "gpipe::PeerError: rank 1 has refused its "
+                             "arguments: the target requires grad") == 0,
+        of_target);
+  pipeline->evaluate(rows, with_graph, mean_square);
+  pipeline->train_step(rows, with_graph.detach(), mean_square, schedule);
   return 0;
 });
 

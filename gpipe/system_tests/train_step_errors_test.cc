@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <exception>
 #include <stdexcept>
+#include <string>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -150,6 +152,45 @@ TEST_F(TrainStepErrors, WhatDoesNotFitIsRefusedWithTheNumbers) {
                       GPipeOptions({2, 2, 2}).stages_per_rank(2));
               }),
               HasSubstr("(partitions: 3, stages_per_rank: 2)"));
+}
+
+// Without the check, some schedules would free the target's graph after the
+// first micro-batch.
+TEST_F(TrainStepErrors, ATargetWithAGraphIsRefusedByEverySchedule) {
+  nn::Linear teacher(nn::LinearOptions(6, 3).bias(false));
+  teacher->to(device(), torch::kDouble);
+  const Tensor input = torch::ones({8, 6}, torch::kDouble).to(device());
+  for (const std::string& name : schedule_names()) {
+    const int per_rank = fixed_stages_per_rank(name).value_or(1);
+    if (name == "forward-only" || per_rank > 1) continue;
+    const Schedule schedule = named_schedule(name, 2, 4, per_rank);
+    GPipe pipeline(testing::linear_model(), options_of_two());
+    const auto step = [&](const auto& all, const auto& of_all) {
+      return pipeline->train_step(all, of_all, mean_square, schedule);
+    };
+    const Tensor target = teacher->forward(input);
+    Microbatches<Tensor> data, targets;
+    for (const Tensor& each : input.chunk(4)) {
+      data.parts.push_back(each);
+      targets.parts.push_back(torch::zeros({2, 3}, each.options()));
+    }
+    targets.parts.back() = teacher->forward(data.parts.back());
+    const std::string text =
+        "ValueError: the target requires grad, but train_step() computes no "
+        "gradients of targets; pass target.detach()";
+    EXPECT_THAT(error_of([&] { step(input, target); }), HasSubstr(text))
+        << name;
+    EXPECT_THAT(error_of([&] { step(data, targets); }), HasSubstr(text))
+        << name;
+    for (const Tensor& each : pipeline->parameters()) {
+      EXPECT_FALSE(each.grad().defined());
+    }
+    step(input, target.detach());
+    EXPECT_TRUE(pipeline->parameters()[0].grad().defined());
+    EXPECT_FALSE(teacher->weight.grad().defined());
+    const Tensor loss = pipeline->evaluate(input, target, mean_square).loss;
+    EXPECT_FALSE(loss.requires_grad());
+  }
 }
 
 TEST_F(TrainStepErrors, AStageIsOnTheDeviceOfItsRank) {

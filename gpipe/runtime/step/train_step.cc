@@ -50,6 +50,19 @@ void check_parts(const Batch& batch, int64_t microbatches, const char* what) {
                     batch.parts(), " micro-batches");
 }
 
+// Throws c10::ValueError if a tensor of `target` requires grad.
+void check_constant(const Batch& target) {
+  for (const Value& value : target.values()) {
+    for (const at::Tensor& tensor : value.tensors()) {
+      TORCH_CHECK_VALUE(
+          !tensor.defined() || !tensor.requires_grad(),
+          "the target requires grad, but train_step() computes no gradients of "
+          "targets; pass target.detach(). To train what computes the target, "
+          "use forward(), the loss and backward()");
+    }
+  }
+}
+
 // Returns the share of `rows` in `all` rows; 0 if there are none.
 double share_of(int64_t rows, int64_t all) {
   return all == 0 ? 0 : static_cast<double>(rows) / static_cast<double>(all);
@@ -137,6 +150,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
                     ", but the target ",
                     target_split_ ? "is given as Microbatches" : "is one value",
                     "; give both in the same way");
+  if (with_backward_) check_constant(target);
   const c10::Device device = stages_.partitions.back().device;
   Copier& copier = stages_.copiers[stages_.rank_of_stage.back()].devices;
   if (!target_split_) {
