@@ -1,5 +1,6 @@
 """Runs engines that take turns with their steps, each in a process of its own."""
 
+import math
 import os
 import select
 import signal
@@ -75,11 +76,12 @@ class Result:
     def __init__(self):
         self.seconds, self.cpu_seconds, self.losses = [], [], []
         self.peak_mib = None
+        self.reserved_mib = None  # on GPUs
         self.parameters = self.layers = self.version = None
         self.error = None
 
 
-def compete(commands, rounds, warm_up, check, say):
+def compete(commands, rounds, warm_up, check, say, seconds=math.inf, together=True):
     """Runs all engines and returns a Result for each key.
 
     Starts a process per engine. In each round each engine runs one step. The order
@@ -91,64 +93,98 @@ def compete(commands, rounds, warm_up, check, say):
     `check`: called with the results after the start and after the first round.
     Returns a dictionary of key to error; the engines in it are dropped, too.
     `say`: called with a text for people in each round.
+    `seconds`: an engine runs no further step after this many measured seconds.
+    `together`: if False, an engine starts when the one before has run all its rounds.
     """
-    results = {key: Result() for key in commands}
-    running = {}
+    competition = _Competition(check, say)
+    if together:
+        competition.run(commands, rounds, warm_up, seconds)
+    else:
+        for key, command in commands.items():
+            competition.run({key: command}, rounds, warm_up, seconds)
+    return competition.results
 
-    def drop(key, error):
-        results[key].error = error
-        running.pop(key).close()
 
-    def attempt(key, work):
+class _Competition:
+    """The results so far, and the engines that run."""
+
+    def __init__(self, check, say):
+        self.check, self.say = check, say
+        self.results, self.running = {}, {}
+
+    def run(self, commands, rounds, warm_up, seconds):
+        """Runs these engines from their start to their end; see compete()."""
         try:
-            work(results[key], running[key])
-        except (Failure, ValueError) as failure:
-            drop(key, str(failure))
+            self._start(commands)
+            self._judge()
+            for turn in range(warm_up + rounds):
+                order = [key for key in self.running if self._measured(key, warm_up) < seconds]
+                if not order:
+                    break
+                self.say(f"{self._names(commands)}round {turn - warm_up + 1} of {rounds}")
+                first = turn % len(order)
+                for key in order[first:] + order[:first]:
+                    self._attempt(key, _step)
+                if turn == 0:
+                    self._judge()
+            for key in list(self.running):
+                self._attempt(key, _end)
+        finally:
+            for contestant in self.running.values():
+                contestant.close()
+            self.running.clear()
+        for key in commands:
+            result = self.results[key]
+            del result.seconds[:warm_up], result.cpu_seconds[:warm_up]
 
-    def judge():
-        for key, error in check(results).items():
-            drop(key, error)
-
-    def begin(result, contestant):
-        words = contestant.answer()
-        if len(words) != 4 or words[0] != "READY":
-            raise Failure(f"began with {' '.join(words)!r}")
-        result.parameters, result.layers = int(words[1]), int(words[2])
-        result.version = words[3]
-
-    def step(result, contestant):
-        seconds, cpu_seconds, loss = map(float, contestant.ask("step"))
-        result.seconds.append(seconds)
-        result.cpu_seconds.append(cpu_seconds)
-        result.losses.append(loss)
-
-    def end(result, contestant):
-        result.peak_mib = float(contestant.ask("peak")[0])
-
-    try:
+    def _start(self, commands):
         for key, (command, environ) in commands.items():
+            self.results[key] = Result()
             try:
-                running[key] = Contestant(command, environ)
+                self.running[key] = Contestant(command, environ)
             except OSError as error:
-                results[key].error = str(error)
+                self.results[key].error = str(error)
                 continue
-            attempt(key, begin)
-        judge()
-        for turn in range(warm_up + rounds):
-            order = list(running)
-            if not order:
-                break
-            say(f"round {turn - warm_up + 1} of {rounds}")
-            first = turn % len(order)
-            for key in order[first:] + order[:first]:
-                attempt(key, step)
-            if turn == 0:
-                judge()
-        for key in list(running):
-            attempt(key, end)
-    finally:
-        for contestant in running.values():
-            contestant.close()
-    for result in results.values():
-        del result.seconds[:warm_up], result.cpu_seconds[:warm_up]
-    return results
+            self._attempt(key, _begin)
+
+    def _measured(self, key, warm_up):
+        return sum(self.results[key].seconds[warm_up:])
+
+    @staticmethod
+    def _names(commands):
+        return f"{next(iter(commands))}, " if len(commands) == 1 else ""
+
+    def _attempt(self, key, work):
+        try:
+            work(self.results[key], self.running[key])
+        except (Failure, ValueError) as failure:
+            self._drop(key, str(failure))
+
+    def _judge(self):
+        for key, error in self.check(self.results).items():
+            self._drop(key, error)
+
+    def _drop(self, key, error):
+        self.results[key].error = error
+        if key in self.running:
+            self.running.pop(key).close()
+
+
+def _begin(result, contestant):
+    words = contestant.answer()
+    if len(words) != 4 or words[0] != "READY":
+        raise Failure(f"began with {' '.join(words)!r}")
+    result.parameters, result.layers = int(words[1]), int(words[2])
+    result.version = words[3]
+
+
+def _step(result, contestant):
+    seconds, cpu_seconds, loss = map(float, contestant.ask("step"))
+    result.seconds.append(seconds)
+    result.cpu_seconds.append(cpu_seconds)
+    result.losses.append(loss)
+
+
+def _end(result, contestant):
+    result.peak_mib, *reserved = map(float, contestant.ask("peak"))
+    result.reserved_mib = reserved[0] if reserved else None

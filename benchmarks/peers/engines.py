@@ -2,13 +2,15 @@
 
 An engine is a function from flags to a subject (models.py) and a step. The step runs
 forward, backward and optimizer and returns the loss. The flags contain the number of
-micro-batches, the balance and the checkpoint mode.
+micro-batches, the balance, the checkpoint mode, and a device per partition. Engines
+without partitions use the first device.
 """
 
 import importlib
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import models
 import plain_skips
@@ -43,16 +45,33 @@ def stepper(subject, forward, flags):
     return step
 
 
+def subject_of(flags, skips=plain_skips):
+    """Makes the model, with the precision of the flags."""
+    subject = models.Subject(flags.model, flags, flags.seed, skips)
+    if flags.amp:
+        subject.use_autocast(flags.devices[0].type, getattr(torch, flags.amp))
+    return subject
+
+
+def plain(flags):
+    """Returns a subject on one device, and its layers as one module."""
+    subject = subject_of(flags)
+    subject.move_data(flags.devices[0], flags.devices[0])
+    return subject, nn.Sequential(*subject.layers).to(flags.devices[0])
+
+
 def sequential(flags):
     """Makes the engine that runs the plain model on the whole mini-batch."""
-    subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
-    return subject, stepper(subject, nn.Sequential(*subject.layers), flags)
+    subject, model = plain(flags)
+    return subject, stepper(subject, model, flags)
 
 
-def accumulation(flags):
-    """Makes the engine that runs the plain model on one micro-batch after the other."""
-    subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
-    model = nn.Sequential(*subject.layers)
+def accumulation(flags, run=lambda model, each: model(each)):
+    """Makes the engine that runs the plain model on one micro-batch after the other.
+
+    `run`(model, input): returns the output of a micro-batch.
+    """
+    subject, model = plain(flags)
     optimizer = optimizer_of(model.parameters(), flags)
     inputs = subject.input.chunk(flags.microbatches)
     targets = subject.target.chunk(flags.microbatches)
@@ -61,13 +80,20 @@ def accumulation(flags):
         total = 0.0
         for each, target in zip(inputs, targets):
             share = len(each) / len(subject.input)
-            loss = subject.loss(model(each), target) * share
+            loss = subject.loss(run(model, each), target) * share
             loss.backward()
-            total += loss.item()
+            total = total + loss.detach()
         learn(list(model.parameters()), optimizer)
-        return total
+        return total.item()
 
     return subject, step
+
+
+def recomputation(flags):
+    """Makes the engine "accumulation" that recomputes each micro-batch's activations."""
+    return accumulation(
+        flags, lambda model, each: checkpoint(model, each, use_reentrant=False)
+    )
 
 
 def piped(flags, engine, skips):
@@ -76,11 +102,12 @@ def piped(flags, engine, skips):
     `engine`: a class with the arguments of torchgpipe's GPipe.
     `skips`: its module for skip tensors.
     """
-    subject = models.Subject(flags.model, flags, flags.seed, skips)
+    subject = subject_of(flags, skips)
+    subject.move_data(flags.devices[0], flags.devices[-1])
     pipe = engine(
         nn.Sequential(*subject.layers),
         flags.balance,
-        devices=["cpu"] * len(flags.balance),
+        devices=flags.devices,
         chunks=flags.microbatches,
         checkpoint=flags.checkpoint,
     )
@@ -100,6 +127,7 @@ def fairscale(flags):
 ENGINES = {
     "sequential": sequential,
     "accumulation": accumulation,
+    "checkpoint": recomputation,
     "torchgpipe": torchgpipe,
     "fairscale": fairscale,
 }

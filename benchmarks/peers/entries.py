@@ -94,6 +94,10 @@ def _engines():
         "accumulation": Engine(
             ("--engine=accumulation",), against="gpipe/never", default=False
         ),
+        # Plain accumulation with torch.utils.checkpoint around the model.
+        "checkpoint": Engine(
+            ("--engine=checkpoint",), against="gpipe/always", default=False
+        ),
     }
 
     def add(name, mode, against, default=True, stages_per_rank=1):
@@ -152,6 +156,25 @@ ENGINES = _engines()
 def fits(engine, model):
     """Returns whether there is a cut of the model for the engine."""
     return ENGINES[engine].stages_per_rank == 1 or MODELS[model].four_stages is not None
+
+
+def size_of(name, model, sizes):
+    """Returns the value of the flag `name` of a model. `sizes`: flags that replace its own."""
+    values = [
+        word.split("=")[1]
+        for word in (*MODELS[model].flags, *sizes)
+        if word.startswith(f"--{name}=")
+    ]
+    return values[-1]
+
+
+def balance_of(model, sizes):
+    return size_of("balance", model, sizes)
+
+
+def has_processes(name):
+    """Returns whether an engine has a process per partition."""
+    return name.startswith(("pipelining-", "processes-", "sockets-"))
 
 
 def is_ours(name):

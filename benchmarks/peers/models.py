@@ -38,6 +38,21 @@ class Subject:
             self.target = torch.rand(shape)
             self.loss = F.mse_loss
 
+    def move_data(self, first, last):
+        """Moves the input to the device `first` and the target to the device `last`."""
+        self.input, self.target = self.input.to(first), self.target.to(last)
+
+    def use_autocast(self, device, dtype):
+        """Runs each layer and the loss under autocast, on whatever thread they run.
+
+        `device`: "cpu" or "cuda". A scope around the whole model would not reach the
+        threads of torchgpipe.
+        """
+        scope = torch.autocast(device, dtype=dtype)
+        for layer in self.layers:
+            layer.forward = scope(layer.forward)
+        self.loss = scope(self.loss)
+
     def parameters(self):
         return sum(p.numel() for layer in self.layers for p in layer.parameters())
 

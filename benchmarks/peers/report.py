@@ -12,9 +12,11 @@ import time
 
 TIMES = ["ms", "least ms", "CPU ms", "by ours"]
 MEMORY = ["peak MiB", "peak by ours"]
+# On GPUs: the peak is that of allocated bytes.
+GPU = ["ms", "least ms", "samples/s", "CPU ms", "by ours"] + MEMORY + ["reserved MiB", "first loss"]
 
 
-def rows_of(model, results, against):
+def rows_of(model, results, against, batch):
     """Returns a row, a dictionary, for each engine.
 
     The row of an engine that failed has an "error" and no figures. The ratio "by ours"
@@ -22,6 +24,7 @@ def rows_of(model, results, against):
 
     `results`: engine to contest.Result.
     `against`: engine to our engine that it is compared with.
+    `batch`: rows per mini-batch.
     """
     rows = []
     for engine, result in results.items():
@@ -33,7 +36,11 @@ def rows_of(model, results, against):
         row["ms"] = 1e3 * statistics.median(result.seconds)
         row["least ms"] = 1e3 * min(result.seconds)
         row["CPU ms"] = 1e3 * statistics.median(result.cpu_seconds)
+        row["samples/s"] = 1e3 * batch / row["ms"]
         row["peak MiB"] = result.peak_mib
+        row["first loss"] = result.losses[0]
+        if result.reserved_mib is not None:
+            row["reserved MiB"] = result.reserved_mib
         ours = results[against[engine]]
         if not ours.error:
             pairs = zip(result.seconds, ours.seconds)
@@ -46,6 +53,8 @@ def _text(row, column):
     cell = row.get(column, "-")
     if isinstance(cell, str):
         return cell.replace("|", "\\|")
+    if column == "first loss":
+        return f"{cell:.6g}"
     return f"{cell:.2f}" if column.endswith("by ours") else f"{cell:.0f}"
 
 
@@ -129,9 +138,10 @@ def put_into_page(page, mark, text):
     page.write_text(before + text + after, encoding="utf-8")
 
 
-def environment_of(rounds, seed):
+def environment_of(rounds, seed, devices):
     """Returns names and values of the environment. None names the host or the user."""
     return {
+        **_gpus(devices),
         "cpu": _cpu(),
         "cores": str(len(os.sched_getaffinity(0))),
         "load before": f"{busy_cores():.1f} cores",
@@ -142,6 +152,19 @@ def environment_of(rounds, seed):
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _gpus(devices):
+    """Returns the devices and the GPUs of the machine with their driver."""
+    if devices[0] == "cpu":
+        return {}
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        told = ""
+    names = "; ".join(told.strip().splitlines()) or "nvidia-smi gives no name"
+    return {"devices": ", ".join(devices), "gpus and drivers": names}
 
 
 def _commit():

@@ -1,4 +1,7 @@
-"""The engines of torch.distributed.pipelining: a process per rank, over gloo.
+"""The engines of torch.distributed.pipelining: a process per rank.
+
+Tensors of the CPU go over gloo, those of GPUs over NCCL. Two ranks may share a GPU with
+NCCL 2.31 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1; tools/compare_peers sets it.
 
 torch.distributed.pipelining has no skip tensors. So a stage receives the skip tensors
 that it or later stages need as further inputs, and returns those for later stages as
@@ -27,7 +30,6 @@ from torch.utils.checkpoint import checkpoint
 import engines
 import exported_model
 import meter
-import models
 import plain_skips
 
 # The schedule, and the number of stages per rank.
@@ -108,7 +110,14 @@ class Rank:
         world = ranks_of(flags)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", rank=rank, world_size=world)
+        self.device = flags.devices[rank]
+        backend = "gloo"
+        if self.device.type == "cuda":
+            # Commands and sums are CPU tensors. So no rank waits on the GPU while
+            # another engine runs its step.
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(self.device)
+        dist.init_process_group(backend, rank=rank, world_size=world)
         mine = stages_of(rank, flags)
         if flags.exported:
             subject = exported_model.ExportedModel(
@@ -119,9 +128,10 @@ class Rank:
             ]
             self.depth = flags.depth
         else:
-            subject = models.Subject(flags.model, flags, flags.seed, plain_skips)
+            subject = engines.subject_of(flags)
             self.depth = len(subject.layers)
             stages = [self._stage(subject, stage, flags) for stage in mine]
+        subject.move_data(self.device, self.device)
         self.module = nn.ModuleList([stage.submod for stage in stages])
         self.parameters = subject.parameters()
         schedule, _ = SCHEDULES[flags.engine]
@@ -138,8 +148,7 @@ class Rank:
         gc.collect()  # frees the program and the modules of other stages
         self.memory = None  # from the end of the first step on
 
-    @staticmethod
-    def _stage(subject, stage, flags):
+    def _stage(self, subject, stage, flags):
         begin = sum(flags.balance[:stage])
         module = Stage(
             subject.layers,
@@ -147,29 +156,37 @@ class Rank:
             begin + flags.balance[stage],
             recomputes=flags.checkpoint == "always",
         )
-        return PipelineStage(module, stage, len(flags.balance), torch.device("cpu"))
+        module.to(self.device)
+        return PipelineStage(module, stage, len(flags.balance), self.device)
 
     def step(self):
-        """Runs a step. Returns wall seconds, CPU seconds of all ranks, and the loss."""
-        watch = meter.Stopwatch()
+        """Runs a step. Returns seconds, CPU seconds of all ranks, and the loss."""
+        watch = meter.Stopwatch([self.device])
         losses = []
         self.schedule.step(*self.data, **self.target, losses=losses)
         engines.learn(self.mine, self.optimizer)
-        dist.barrier()
+        if self.device.type == "cpu":
+            dist.barrier()  # the clock runs until all ranks have finished
         wall, cpu = watch.elapsed()
-        self.memory = self.memory or meter.Memory()
+        self.memory = self.memory or meter.memory_of([self.device])
         loss = torch.stack(losses).mean().item() if losses else 0.0
-        return [wall, *self._sum(cpu, loss)]
+        return [self._largest(wall), *self._sum(cpu, loss)]
 
     def peak(self):
-        """Returns the sum of the peak memory of all ranks, in MiB."""
-        return self._sum(self.memory.peak())[0]
+        """Returns the sums of the peak memory of all ranks, in MiB."""
+        return self._sum(*self.memory.peak())
 
     def command(self, code=STOP):
         """Sends `code` on rank 0; the other ranks ignore it. Returns rank 0's code."""
         code = torch.tensor([code])
         dist.broadcast(code, 0)
         return code.item()
+
+    @staticmethod
+    def _largest(number):
+        number = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(number, dist.ReduceOp.MAX)
+        return number.item()
 
     @staticmethod
     def _sum(*numbers):

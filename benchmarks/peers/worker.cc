@@ -7,11 +7,13 @@
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -21,112 +23,36 @@
 
 #include "balancing/plan.h"
 #include "benchmarks/harness/program.h"
-#include "benchmarks/harness/throughput.h"
-#include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/peers/peer_model.h"
 #include "benchmarks/peers/peer_plan.h"
-#include "benchmarks/peers/process_memory.h"
+#include "benchmarks/peers/step_meter.h"
+#include "benchmarks/peers/worker_flags.h"
 #include "exported/exported.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 
-DEFINE_string(model, "mlp",
-              "Model: resnet101, unet, amoebanetd, mlp, transformer, or "
-              "exported for the file of --exported.");
-DEFINE_string(exported, "", "With --model=exported: a file of //exported.");
-DEFINE_string(cut, "",
-              "With --model=exported: the Python modules at which partitions "
-              "begin, separated by commas. --balance then counts the model's "
-              "own layers.");
-DEFINE_int64(batch, 512, "Rows per mini-batch.");
-DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
-DEFINE_int64(width, 512, "Channels or features of the model.");
-DEFINE_int64(side, 64, "Pixels per side of an image, or tokens per sequence.");
-const std::string kEngineHelp =
-    "gpipe: forward(), loss, backward(). Otherwise train_step() with this "
-    "schedule: " +
-    gpipe::join(gpipe::schedule_names(), ", ") + ".";
-DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
-DEFINE_bool(processes, false,
-            "Run every partition in a process of its own. --engine "
-            "must be a schedule.");
-DEFINE_bool(shared_memory, true,
-            "With --processes: send messages through shared memory.");
-DEFINE_string(balance, "32,32", "Layers per partition.");
-DEFINE_int64(microbatches, 4, "Micro-batches per step.");
-DEFINE_string(checkpoint, "never",
-              "The micro-batches to recompute: always, except_last or never.");
-DEFINE_string(plan, "",
-              "Take cut, micro-batches and schedule from this file of "
-              "--write_plan, instead of from --engine, --balance, "
-              "--microbatches and --checkpoint.");
-DEFINE_string(write_plan, "",
-              "Only plan: write the plan for two partitions to this file.");
-DEFINE_string(
-    plan_microbatches, "4",
-    "With --write_plan: the numbers of micro-batches to choose from.");
-DEFINE_double(learning_rate, 0.01, "Learning rate of plain SGD.");
-DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
-
 namespace gpipe::benchmarks {
 namespace {
-
-bool is_exported() { return FLAGS_model == "exported"; }
-
-// Returns the model, or only the data and the loss of an exported one.
-PeerModel data_of_flags() {
-  if (is_exported()) {
-    return exported_peer_data(FLAGS_exported, FLAGS_batch, FLAGS_side,
-                              FLAGS_seed);
-  }
-  return make_peer_model(FLAGS_model,
-                         {FLAGS_batch, FLAGS_depth, FLAGS_width, FLAGS_side},
-                         FLAGS_seed);
-}
-
-PeerModel model_of_flags() {
-  PeerModel model = data_of_flags();
-  if (is_exported()) model.model = load_exported(FLAGS_exported).layers;
-  return model;
-}
-
-std::vector<int64_t> balance_of_flags() {
-  auto balance = parse_positive_list("balance", FLAGS_balance);
-  if (!is_exported()) return balance;
-  return balance_of_modules(FLAGS_exported, split_list(FLAGS_cut));
-}
-
-balancing::Plan plan_of_flags() {
-  if (!FLAGS_plan.empty()) return balancing::read_plan(FLAGS_plan);
-  balancing::Plan plan;
-  plan.balance = balance_of_flags();
-  plan.chunks = FLAGS_microbatches;
-  plan.checkpoint = parse_checkpoint(FLAGS_checkpoint);
-  if (FLAGS_engine != "gpipe") plan.schedule_name = FLAGS_engine;
-  plan.partitions.resize(plan.balance.size());
-  return plan;
-}
-
-// Returns the number of layers that both sides report.
-int64_t layers_of(int64_t size) { return is_exported() ? FLAGS_depth : size; }
 
 // Returns the pipeline of this process. It reads only its own layers from a
 // file. `model`: released.
 DistributedPipeline distributed_pipeline(PeerModel& model,
                                          const balancing::Plan& plan,
                                          const std::shared_ptr<World>& world) {
+  const auto devices = devices_of_flags(plan.partitions.size());
   const auto options = DistributedOptions(plan.balance)
                            .checkpoint(plan.checkpoint)
                            .stages_per_rank(plan.stages_per_rank)
                            .placement(plan.placement)
-                           .device(torch::Device(at::kCPU))
+                           .device(devices[world->rank()])
+                           .transfers(parse_transfers(FLAGS_transfers))
                            .threads_per_partition(1);
   if (!is_exported()) {
     return DistributedPipeline(std::exchange(model.model, nullptr), options,
@@ -152,8 +78,17 @@ torch::optim::SGD optimizer_of(const std::vector<at::Tensor>& parameters) {
 
 // The times and the loss of a step.
 struct Took {
-  double wall_seconds = 0, cpu_seconds = 0, loss = 0;
+  Duration duration;
+  double loss = 0;
 };
+
+// Moves the data of a step to the devices that need it.
+PeerModel on(PeerModel model, const c10::Device& first,
+             const c10::Device& last) {
+  model.input = model.input.to(first);
+  model.target = model.target.to(last);
+  return model;
+}
 
 // An engine that trains a model of the flags.
 class Engine {
@@ -163,18 +98,20 @@ class Engine {
   virtual int64_t layers() const = 0;
   // Runs forward, backward and optimizer of a mini-batch.
   virtual Took step() = 0;
-  // Returns the peak memory of all processes from the second step on, relative
-  // to the end of the first one; see ProcessMemory. The first step touches code
-  // of LibTorch that the peers have touched before.
-  virtual double peak_mib() = 0;
+  // Returns the peak memory of all processes from the second step on; see
+  // PeakMemory. The first step touches code of LibTorch that the peers have
+  // touched before.
+  virtual std::vector<double> peaks_mib() = 0;
 };
 
 // A pipeline in one process, with a thread per partition.
 class Threads : public Engine {
  public:
   explicit Threads(const balancing::Plan& plan)
-      : model_(model_of_flags()),
-        pipeline_(model_.model, plan.options().threads_per_partition(1)),
+      : devices_(devices_of_flags(plan.balance.size())),
+        model_(on(model_of_flags(), devices_.front(), devices_.back())),
+        pipeline_(model_.model,
+                  plan.options().devices(devices_).threads_per_partition(1)),
         optimizer_(optimizer_of(pipeline_->parameters())) {
     const bool by_forward = FLAGS_plan.empty() && FLAGS_engine == "gpipe";
     if (!by_forward) schedule_ = plan.schedule();
@@ -184,36 +121,43 @@ class Threads : public Engine {
     return elements_of(pipeline_->parameters());
   }
   int64_t layers() const override { return layers_of(pipeline_->size()); }
-  double peak_mib() override { return memory_.value().peak_mib(); }
+  std::vector<double> peaks_mib() override {
+    return memory_.value().peaks_mib();
+  }
 
   Took step() override {
-    const Stopwatch watch({at::Device(at::kCPU)});
+    const StepWatch watch(devices_);
     const double loss = schedule_ ? by_schedule() : forward_and_backward();
     optimizer_.step();
     optimizer_.zero_grad();
     const Duration took = watch.elapsed();
-    if (!memory_) memory_.emplace();
-    return {took.wall_seconds, took.cpu_seconds, loss};
+    if (!memory_) memory_.emplace(devices_);
+    return {took, loss};
   }
 
  private:
   double forward_and_backward() {
-    const at::Tensor loss =
-        model_.loss(pipeline_->forward(model_.input), model_.target);
+    at::Tensor loss;
+    {
+      const auto autocast = autocast_of_flags(devices_.front());
+      loss = model_.loss(pipeline_->forward(model_.input), model_.target);
+    }
     loss.backward();
     return loss.item<double>();
   }
   double by_schedule() {
+    const auto autocast = autocast_of_flags(devices_.front());
     return pipeline_
         ->train_step(model_.input, model_.target, model_.loss, *schedule_)
         .loss.item<double>();
   }
 
+  const std::vector<c10::Device> devices_;
   const PeerModel model_;
   GPipe pipeline_;
   torch::optim::SGD optimizer_;
   std::optional<Schedule> schedule_;
-  std::optional<ProcessMemory> memory_;  // from the end of the first step on
+  std::optional<PeakMemory> memory_;  // from the end of the first step on
 };
 
 // This process's part of a pipeline with a process per partition. All ranks
@@ -222,7 +166,8 @@ class Rank {
  public:
   Rank(std::shared_ptr<World> world, const balancing::Plan& plan)
       : world_(std::move(world)),
-        model_(data_of_flags()),
+        device_(devices_of_flags(plan.partitions.size())[world_->rank()]),
+        model_(on(data_of_flags(), device_, device_)),
         pipeline_(distributed_pipeline(model_, plan, world_)),
         schedule_(plan.schedule()),
         optimizer_(optimizer_of(pipeline_->parameters())) {}
@@ -236,39 +181,57 @@ class Rank {
   }
 
   Took step() {
-    const Stopwatch watch({at::Device(at::kCPU)});
-    const double loss =
-        pipeline_
-            ->train_step(model_.input, model_.target, model_.loss, schedule_)
-            .loss.item<double>();
+    const StepWatch watch({device_});
+    const double loss = [&] {
+      const auto autocast = autocast_of_flags(device_);
+      return pipeline_
+          ->train_step(model_.input, model_.target, model_.loss, schedule_)
+          .loss.item<double>();
+    }();
     optimizer_.step();
     optimizer_.zero_grad();
-    sum(0);  // blocks until all ranks have finished
-    const Duration took = watch.elapsed();
-    if (!memory_) memory_.emplace();
-    return {took.wall_seconds, sum(took.cpu_seconds), loss};
+    // The host's clock runs until all ranks have finished. The events of an
+    // accelerator would include the messages.
+    if (device_.is_cpu()) sum(0);
+    Duration took = watch.elapsed();
+    if (!memory_) memory_.emplace(std::vector{device_});
+    const auto walls = of_all_ranks(took.wall_seconds);
+    took.wall_seconds = *std::max_element(walls.begin(), walls.end());
+    took.cpu_seconds = sum(took.cpu_seconds);
+    return {took, loss};
   }
 
   // Return sums over all ranks.
   double parameters() { return sum(elements_of(pipeline_->parameters())); }
-  double peak_mib() { return sum(memory_.value().peak_mib()); }
+  std::vector<double> peaks_mib() {
+    std::vector<double> sums;
+    for (const double each : memory_.value().peaks_mib()) {
+      sums.push_back(sum(each));
+    }
+    return sums;
+  }
   int64_t layers() const { return layers_of(pipeline_->size()); }
 
  private:
-  double sum(double value) {
-    double total = 0;
+  std::vector<double> of_all_ranks(double value) {
+    std::vector<double> values;
     for (const auto& each : all_gather(*world_, format("%.17g", value))) {
-      total += std::stod(each);
+      values.push_back(std::stod(each));
     }
-    return total;
+    return values;
+  }
+  double sum(double value) {
+    const auto values = of_all_ranks(value);
+    return std::accumulate(values.begin(), values.end(), 0.0);
   }
 
   const std::shared_ptr<World> world_;
+  const c10::Device device_;
   PeerModel model_;
   DistributedPipeline pipeline_;
   const Schedule schedule_;
   torch::optim::SGD optimizer_;
-  std::optional<ProcessMemory> memory_;  // from the end of the first step on
+  std::optional<PeakMemory> memory_;  // from the end of the first step on
 };
 
 WorldOptions world_options() {
@@ -287,7 +250,7 @@ void follow() {
   Rank::Word word;
   while ((word = rank.hear()) != Rank::Word::kStop) {
     if (word == Rank::Word::kStep) rank.step();
-    if (word == Rank::Word::kPeak) rank.peak_mib();
+    if (word == Rank::Word::kPeak) rank.peaks_mib();
   }
 }
 
@@ -311,9 +274,9 @@ class Ranks : public Engine {
     rank_->hear(Rank::Word::kStep);
     return rank_->step();
   }
-  double peak_mib() override {
+  std::vector<double> peaks_mib() override {
     rank_->hear(Rank::Word::kPeak);
-    return rank_->peak_mib();
+    return rank_->peaks_mib();
   }
 
  private:
@@ -346,6 +309,7 @@ class Ranks : public Engine {
 };
 
 std::unique_ptr<Engine> make_engine() {
+  autocast_of_flags(c10::Device(at::kCPU));  // throws if --amp is unknown
   const balancing::Plan plan = plan_of_flags();
   if (!FLAGS_processes) return std::make_unique<Threads>(plan);
   return std::make_unique<Ranks>(plan);
@@ -367,10 +331,11 @@ void serve() {
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "step") {
       const Took took = engine->step();
-      std::cout << took.wall_seconds << " " << took.cpu_seconds << " "
-                << took.loss << std::endl;
+      std::cout << took.duration.wall_seconds << " "
+                << took.duration.cpu_seconds << " " << took.loss << std::endl;
     } else if (line == "peak") {
-      std::cout << engine->peak_mib() << std::endl;
+      for (const double mib : engine->peaks_mib()) std::cout << mib << " ";
+      std::cout << std::endl;
     } else {
       throw std::runtime_error(
           "expected 'step' or 'peak' on the input, but got: " + line);

@@ -2,7 +2,8 @@
 
     > (start)    READY <parameters> <layers> <version of torch>
     > step       <seconds> <CPU seconds of all threads and ranks> <loss>
-    > peak       <MiB that the process grew by, at most, since its first step>
+    > peak       <MiB that the process grew by, at most, since its first step>,
+                 or on GPUs: <peak MiB allocated> <peak MiB reserved>
 
 It exits at the end of its input. //benchmarks/peers:worker has the same protocol. It
 needs PyTorch (2.15 was used) and, for their engines, torchgpipe or fairscale.
@@ -26,6 +27,9 @@ PIPELINING = [
     "pipelining-zb2",
     "pipelining-zbv",
 ]
+PLAIN = ["sequential", "accumulation", "checkpoint"]
+# The engines with two stages per process.
+TWO_STAGES = ["pipelining-interleaved1f1b", "pipelining-zb2", "pipelining-zbv"]
 
 
 class Worker:
@@ -33,15 +37,16 @@ class Worker:
 
     def __init__(self, flags):
         torch.set_num_threads(flags.threads)
+        self.devices = flags.devices
         subject, self.work = engines.ENGINES[flags.engine](flags)
         self.parameters, self.depth = subject.parameters(), len(subject.layers)
         self.memory = None  # from the end of the first step on
 
     def step(self):
-        watch = meter.Stopwatch()
+        watch = meter.Stopwatch(self.devices)
         loss = self.work()
         times = watch.elapsed()
-        self.memory = self.memory or meter.Memory()
+        self.memory = self.memory or meter.memory_of(self.devices)
         return [*times, loss]
 
     def peak(self):
@@ -78,7 +83,18 @@ def read_flags():
     parser.add_argument("--depth", type=int, default=0, help="levels, cells, blocks")
     parser.add_argument("--width", type=int, default=0, help="channels, features")
     parser.add_argument("--side", type=int, default=0, help="pixels, tokens")
-    parser.add_argument("--balance", help="layers per partition: 3,4")
+    parser.add_argument(
+        "--balance", default="", help="layers per partition: 3,4; not for plain models"
+    )
+    parser.add_argument(
+        "--devices",
+        default="cpu",
+        help="a device per partition, or per process of pipelining-...: cuda:0,cuda:0. "
+        "A single one is that of all",
+    )
+    parser.add_argument(
+        "--amp", choices=["", "bfloat16", "float16"], default="", help="autocast's dtype"
+    )
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument(
         "--checkpoint", choices=["always", "except_last", "never"], default="never"
@@ -92,8 +108,43 @@ def read_flags():
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     flags.cut = [module for module in flags.cut.split(",") if module]
-    flags.balance = [int(layers) for layers in flags.balance.split(",")]
+    flags.balance = [int(layers) for layers in flags.balance.split(",") if layers]
+    pipelined = flags.engine not in PLAIN
+    if pipelined and not flags.balance:
+        parser.error(f"--engine={flags.engine} needs --balance")
+    parts = places_of(flags.engine, flags.balance) if pipelined else 1
+    try:
+        flags.devices = devices_of(flags.devices, parts)
+    except (RuntimeError, ValueError) as error:
+        parser.error(f"--devices={flags.devices}: {error}")
     return flags
+
+
+def places_of(engine, balance):
+    """Returns the number of devices that an engine uses."""
+    return len(balance) // (2 if engine in TWO_STAGES else 1)
+
+
+def devices_of(text, parts):
+    """Returns the devices of `parts` partitions or processes.
+
+    Raises ValueError if `text` does not list one, or one for each. Plain models
+    (`parts` 1) use the first.
+    """
+    devices = [torch.device(name) for name in text.split(",")]
+    devices = [
+        torch.device(each.type, each.index or 0) if each.type != "cpu" else each
+        for each in devices
+    ]
+    if any(each.type not in ("cpu", "cuda") for each in devices):
+        raise ValueError("only cpu and cuda can be measured")
+    if len({each.type for each in devices}) > 1:
+        raise ValueError("all devices must have one type")
+    if len(devices) == 1:
+        return devices * parts
+    if parts > 1 and len(devices) != parts:
+        raise ValueError(f"{len(devices)} devices for {parts} partitions or processes")
+    return devices[:parts]
 
 
 def main():
@@ -107,7 +158,7 @@ def main():
         if line.strip() == "step":
             print(*worker.step(), file=answers)
         elif line.strip() == "peak":
-            print(worker.peak(), file=answers)
+            print(*worker.peak(), file=answers)
         else:
             sys.exit(f"worker.py: expected 'step' or 'peak', but got: {line!r}")
     worker.close()

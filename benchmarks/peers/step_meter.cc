@@ -1,0 +1,75 @@
+#include "benchmarks/peers/step_meter.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <ctime>
+
+#include "gpipe/program/parse.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+constexpr double kMib = 1 << 20;
+constexpr auto kAll =
+    static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Device> unique;
+  for (const auto& device : devices) {
+    if (std::find(unique.begin(), unique.end(), device) == unique.end()) {
+      unique.push_back(device);
+    }
+  }
+  return unique;
+}
+
+double cpu_now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+}  // namespace
+
+StepWatch::StepWatch(const std::vector<c10::Device>& devices)
+    : devices_(each_once(devices)) {
+  synchronize(devices_);
+  for (const auto& device : devices_) {
+    starts_.push_back(internal::Stamp::now(device));
+  }
+  cpu_ = cpu_now();
+}
+
+Duration StepWatch::elapsed() const {
+  std::vector<internal::Stamp> ends;
+  for (const auto& device : devices_) {
+    ends.push_back(internal::Stamp::now(device));
+  }
+  double slowest = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    slowest = std::max(slowest, ends[i].seconds_since(starts_[i]));
+  }
+  return {slowest, cpu_now() - cpu_};
+}
+
+PeakMemory::PeakMemory(const std::vector<c10::Device>& devices) {
+  for (const auto& device : each_once(devices)) {
+    if (!device.is_cpu()) accelerators_.push_back(device);
+  }
+  if (accelerators_.empty()) process_.emplace();
+  synchronize(accelerators_);
+  for (const auto& device : accelerators_) {
+    at::accelerator::resetPeakStats(device.index());
+  }
+}
+
+std::vector<double> PeakMemory::peaks_mib() const {
+  if (process_) return {process_->peak_mib()};
+  double allocated = 0, reserved = 0;
+  for (const auto& device : accelerators_) {
+    const auto stats = at::accelerator::getDeviceStats(device.index());
+    allocated += static_cast<double>(stats.allocated_bytes[kAll].peak) / kMib;
+    reserved += static_cast<double>(stats.reserved_bytes[kAll].peak) / kMib;
+  }
+  return {allocated, reserved};
+}
+
+}  // namespace gpipe::benchmarks
