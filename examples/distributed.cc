@@ -58,9 +58,11 @@ DEFINE_double(timeout, 60,
 DEFINE_double(heartbeat_timeout, 10,
               "Seconds after which a process that sends no heartbeat is "
               "reported as frozen.");
-DEFINE_string(transfers, "auto",
-              "The transport of tensors between accelerators. 'host' copies "
-              "through host memory, 'direct' uses NCCL, 'auto' means 'host'.");
+DEFINE_string(
+    transfers, "auto",
+    "The transport of tensors between accelerators. 'host' copies "
+    "through host memory, 'direct' uses NCCL, 'tested' uses NCCL if a "
+    "self-test of it passes, 'auto' means 'host'.");
 DEFINE_string(own_address, "",
               "The address of this machine to which other ranks connect. '': "
               "the address from which this machine reaches MASTER_ADDR.");

@@ -31,7 +31,8 @@ DEFINE_int64(rows, 2048, "Rows of a micro-batch of 'memory' and 'near-full'.");
 DEFINE_int64(width, 2048, "Width of the layers of 'memory' and 'near-full'.");
 DEFINE_int64(rounds, 20, "Number of steps per schedule of 'order'.");
 DEFINE_string(transfers, "host",
-              "The transport between the ranks of 'ranks': host or direct.");
+              "The transport between the ranks of 'ranks': host, direct or "
+              "tested.");
 DEFINE_string(die_at, "",
               "Where the last rank of 'ranks' kills itself: connected, built, "
               "forward. '': nowhere.");

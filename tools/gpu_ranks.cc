@@ -94,6 +94,12 @@ class Comparison {
 
   const torch::Device& device() const { return pipeline_->device(); }
 
+  // Returns the transport of the pipeline and why.
+  std::string transport() const {
+    return std::string("transfers: ") + to_string(pipeline_->transfers()) +
+           ", " + pipeline_->transfers_reason();
+  }
+
  private:
   int ranks_;
   DistributedPipeline pipeline_;
@@ -120,6 +126,7 @@ CheckResult run_all(const std::shared_ptr<World>& world,
   const bool dies = world->rank() == world->size() - 1;
   if (dies && options.die_at == "connected") std::raise(SIGKILL);
   Comparison comparison(world, options.transfers, options.die_at == "forward");
+  if (world->rank() == 0) std::cout << comparison.transport() << std::endl;
   if (dies && options.die_at == "built") std::raise(SIGKILL);
   CheckResult result = run_steps(comparison);
   if (options.at_end.empty()) return result;

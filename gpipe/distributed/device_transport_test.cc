@@ -23,6 +23,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/testing/simulated_backend.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/gpipe.h"
@@ -262,7 +263,8 @@ const RankProgramEntry kAgree("agree", [] {
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout << to_string(
-                       internal::agree_on_transfers(*world, 1, device, asked))
+                       internal::agree_on_transfers(*world, 1, device, asked)
+                           .transfers)
                 << std::endl;
     } catch (const c10::ValueError& error) {
       std::cout << error.what_without_backtrace() << std::endl;
@@ -327,19 +329,21 @@ TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
   const auto results = Ranks("agree", 2).wait();
   expect_all_ok(results);
   for (const RankResult& each : results) {
-    EXPECT_EQ(each.out,
-              "host\ndirect\nhost\n"
-              "host\ndirect transfers are not possible here (rank 1: rank 0 "
-              "has the same device, hpu:0); choose Transfers::kHost\n"
-              "host\ndirect transfers are not possible here (rank 1: the "
-              "program has no engine for direct transfers from cpu); choose "
-              "Transfers::kHost\n");
+    EXPECT_EQ(
+        each.out,
+        "host\ndirect\nhost\n"
+        "host\ndirect transfers are not possible here (rank 1: rank 0 "
+        "has the same device, hpu:0; give each rank a device of its own); "
+        "choose Transfers::kHost\n"
+        "host\ndirect transfers are not possible here (rank 1: the "
+        "program has no engine for direct transfers from cpu); choose "
+        "Transfers::kHost\n");
   }
 }
 
 TEST(DeviceTransport, HasANameForEachWay) {
-  for (const Transfers each :
-       {Transfers::kAuto, Transfers::kHost, Transfers::kDirect}) {
+  for (const Transfers each : {Transfers::kAuto, Transfers::kHost,
+                               Transfers::kDirect, Transfers::kTested}) {
     EXPECT_EQ(parse_transfers(to_string(each)), each);
   }
   try {
@@ -347,7 +351,7 @@ TEST(DeviceTransport, HasANameForEachWay) {
     ADD_FAILURE();
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "transfers must be auto, host or direct, not 'nccl'");
+                 "transfers must be auto, host, direct or tested, not 'nccl'");
   }
 }
 

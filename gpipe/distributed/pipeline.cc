@@ -293,14 +293,14 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
     }
   }
   const internal::Tags tags(world_->next_channel());
-  transfers_ = internal::agree_on_transfers(*world_, tags.words, device_,
-                                            options_.transfers());
+  choice_ = internal::agree_on_transfers(*world_, tags.words, device_,
+                                         options_.transfers());
   runner_ = std::make_shared<internal::Runner>(
       world_, std::move(partitions), layout_, device_,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
           : at::get_num_threads(),
-      transfers_, std::move(foreign), options_.unsplit(),
+      choice_.transfers, std::move(foreign), options_.unsplit(),
       options_.shard_optimizer());
 }
 
@@ -357,7 +357,8 @@ void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::DistributedPipeline(balance=" << c10::IntArrayRef(balance())
          << ", rank=" << layout_.rank << "/" << layout_.ranks
          << ", replica=" << layout_.replica << "/" << layout_.replicas
-         << ", device=" << device_ << ", transfers=" << to_string(transfers_)
+         << ", device=" << device_
+         << ", transfers=" << to_string(choice_.transfers)
          << ", chunks=" << options_.chunks()
          << ", checkpoint=" << to_string(options_.checkpoint()) << ")";
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/channel/transport_choice.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/world/error.h"
 #include "gpipe/distributed/world/world.h"
@@ -216,7 +217,10 @@ class DistributedPipelineImpl : public PipelineModule {
   const torch::Device& device() const override { return device_; }
   // Returns the transport that DistributedOptions::transfers has led to: kHost
   // or kDirect.
-  Transfers transfers() const { return transfers_; }
+  Transfers transfers() const { return choice_.transfers; }
+  // Returns why it is that transport, the same text on all ranks: for example
+  // which rank has failed which part of the self-test.
+  const std::string& transfers_reason() const { return choice_.reason; }
   // Returns which rank has which stages, and the rank of this process.
   const internal::RankLayout& layout() const { return layout_; }
 
@@ -248,7 +252,7 @@ class DistributedPipelineImpl : public PipelineModule {
   std::shared_ptr<World> world_;
   internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;
-  Transfers transfers_ = Transfers::kHost;
+  internal::TransportChoice choice_;
   // Each parameter once, with the index of its layer.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<internal::Runner> runner_;

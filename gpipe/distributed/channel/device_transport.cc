@@ -3,21 +3,20 @@
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <future>
 #include <map>
 #include <mutex>
-#include <stdexcept>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/device_groups.h"
 #include "gpipe/distributed/channel/interruptible_store.h"
+#include "gpipe/distributed/channel/self_test.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/tags.h"
@@ -30,38 +29,8 @@ using Clock = std::chrono::steady_clock;
 using Backends =
     std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
 
-// The pause between two checks whether a transfer is complete. It is shorter
-// than a transfer, and long enough to use little of a core.
-constexpr std::chrono::microseconds kPollInterval{20};
-// The pause between two checks whether the world has failed.
-constexpr std::chrono::milliseconds kCheckInterval{10};
-// How long to wait for groups that are closed or aborted. That may return only
-// when the other end does so, too. A frozen rank never does, and a rank that
-// waits for this one in its next step does not before this one has left.
-constexpr std::chrono::milliseconds kPatience{1000};
-
-using Group = c10::intrusive_ptr<c10d::Backend>;
-
-// Calls `close` for each group on a thread of its own, which keeps the groups
-// and may outlive the caller. The future is ready when the last call has
-// returned. Exceptions do not count: no transfer is under way, or all have
-// failed.
-std::future<void> close_all(std::vector<Group> groups,
-                            void (c10d::Backend::*close)()) {
-  std::packaged_task<void()> task(
-      [groups = std::move(groups), close]() mutable {
-        for (Group& each : groups) {
-          try {
-            ((*each).*close)();
-          } catch (const std::exception&) {
-          }
-          each.reset();
-        }
-      });
-  auto closed = task.get_future();
-  std::thread(std::move(task)).detach();
-  return closed;
-}
+// The most time for the self-test of two ranks. NCCL loads its kernels in it.
+constexpr std::chrono::milliseconds kSelfTestLimit{20000};
 
 Backends& backends() {
   static auto* const backends = new Backends();
@@ -82,85 +51,14 @@ DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
                    ? " (build it with --config=cuda and with the headers of "
                      "CUDA and NCCL; Bazel prints which it has not found)"
                    : ""),
-          "", ""};
+          "", "", ""};
 }
-
-// Work whose wait() blocks the host until the device has done the transfer.
-// Then later work on any stream finds the bytes. And if a peer is gone, the
-// host's deadline ends the wait, and no stream waits without a deadline.
-class HostWork final : public c10d::Work {
- public:
-  explicit HostWork(c10::intrusive_ptr<c10d::Work> inner)
-      : inner_(std::move(inner)) {}
-
-  bool wait(std::chrono::milliseconds timeout) override {
-    const auto deadline = Clock::now() + timeout;
-    while (!inner_->isCompleted()) {
-      if (aborted_) throw std::runtime_error("it was aborted");
-      if (Clock::now() >= deadline)
-        throw std::runtime_error("it took too long");
-      std::this_thread::sleep_for(kPollInterval);
-    }
-    if (inner_->exception()) std::rethrow_exception(inner_->exception());
-    inner_->synchronize();
-    return true;
-  }
-
-  // Ends wait(). The transfer ends when its group is aborted.
-  void abort() override { aborted_ = true; }
-
- private:
-  const c10::intrusive_ptr<c10d::Work> inner_;
-  std::atomic<bool> aborted_{false};
-};
 
 // Work that is complete.
 class DoneWork final : public c10d::Work {
  public:
   bool isCompleted() override { return true; }
   bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-};
-
-// The turn of one thread to transfer with a device of this process. NCCL allows
-// several communicators of a device only if their transfers run one after the
-// other.
-class Turn {
- public:
-  // Blocks until no other thread has the turn. Throws PeerError if the world
-  // fails meanwhile.
-  Turn(World& world, const c10::Device& device) : state_(state_of(device)) {
-    std::unique_lock<std::mutex> lock(state_.mutex);
-    while (state_.is_taken) {
-      // Nobody notifies when the world fails.
-      state_.changed.wait_for(lock, kCheckInterval);
-      if (state_.is_taken) world.check();
-    }
-    state_.is_taken = true;
-  }
-  ~Turn() {
-    {
-      std::lock_guard<std::mutex> lock(state_.mutex);
-      state_.is_taken = false;
-    }
-    state_.changed.notify_one();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_taken = false;
-  };
-  // Of all transports of the process that use `device`.
-  static State& state_of(const c10::Device& device) {
-    static std::mutex mutex;
-    static auto* const states = new std::unordered_map<c10::Device, State>();
-    std::lock_guard<std::mutex> lock(mutex);
-    return (*states)[device];
-  }
-  State& state_;
 };
 
 // Returns the store of the world, by a connection of its own. Its waits end
@@ -251,7 +149,7 @@ class DeviceTransport final : public Transport {
     at::Tensor here = at::zeros({1}, at::kByte), go = at::zeros({1}, at::kByte);
     if (world_.rank() < peer) {
       world_.wait(*world_.receive(here, peer, tag, action), peer, action);
-      const Turn turn(world_, device_);
+      const Turn turn(device_, [this] { world_.check(); });
       const Work answer = world_.send(go, peer, tag, action);
       run();
       world_.wait(*answer, peer, action);
@@ -259,7 +157,7 @@ class DeviceTransport final : public Transport {
       const Work answer = world_.receive(go, peer, tag, action);
       world_.wait(*world_.send(here, peer, tag, action), peer, action);
       world_.wait(*answer, peer, action);
-      const Turn turn(world_, device_);
+      const Turn turn(device_, [this] { world_.check(); });
       run();
     }
     return c10::make_intrusive<DoneWork>();
@@ -289,9 +187,9 @@ class DeviceTransport final : public Transport {
 
   // Returns the groups in an order that is the same on all ranks, because
   // closing one may wait for its other end.
-  std::vector<Group> groups() {
+  std::vector<DeviceGroup> groups() {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<Group> list;
+    std::vector<DeviceGroup> list;
     for (const auto& [ends, group] : groups_) list.push_back(group);
     return list;
   }
@@ -312,9 +210,89 @@ class DeviceTransport final : public Transport {
   const c10::intrusive_ptr<c10d::Store> store_;
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, Group> groups_;
+  std::map<std::pair<int, int>, DeviceGroup> groups_;
   const int callback_;  // last: may be called at once
 };
+
+// Returns why the ranks cannot transfer directly, the same on all ranks; empty
+// if they can.
+std::string compare_offers(World& world, int tag, const c10::Device& device) {
+  using Offer = DeviceTransportBackend::Offer;
+  const Offer mine = offer_of(device);
+  std::string bytes;
+  for (const std::string& each :
+       {mine.why_not, mine.version, mine.device, mine.why_not_shared}) {
+    put_text(bytes, each);
+  }
+  const auto all = all_gather(world, tag, bytes, "agreeing on the transport");
+
+  std::vector<Offer> offers;
+  std::map<std::string, int> ranks;  // the first with each device
+  for (int rank = 0; rank < world.size(); ++rank) {
+    Offer offer;
+    std::size_t at = 0;
+    for (std::string* each : {&offer.why_not, &offer.version, &offer.device,
+                              &offer.why_not_shared}) {
+      *each = take_text(all[rank], at);
+    }
+    offers.push_back(offer);
+    std::string why_not = offer.why_not;
+    if (why_not.empty() && offer.version != offers[0].version) {
+      why_not = c10::str("it has ", offer.version, ", but rank 0 has ",
+                         offers[0].version);
+    }
+    const int first = ranks.emplace(offer.device, rank).first->second;
+    if (why_not.empty() && first != rank) {
+      const std::string& reason = offer.why_not_shared.empty()
+                                      ? offers[first].why_not_shared
+                                      : offer.why_not_shared;
+      if (!reason.empty()) {
+        why_not = c10::str("rank ", first, " has the same device, ",
+                           offer.device, "; ", reason);
+      }
+    }
+    if (!why_not.empty()) return c10::str("rank ", rank, ": ", why_not);
+  }
+  return "";
+}
+
+// Runs the self-test of each rank with the next one: first of those pairs whose
+// lower rank is even, then of the others. Returns which have failed and why,
+// the same on all ranks; empty if none has.
+std::string test_neighbours(World& world, int tag, const c10::Device& device) {
+  // All rounds together take less than the world's timeout, so that a rank
+  // without a partner may wait for the others.
+  const auto limit = std::min(kSelfTestLimit, world.timeout() / 4);
+  const int channel = world.next_channel();
+  auto stopped = std::make_shared<std::atomic<bool>>(false);
+  const int callback = world.on_failure([stopped] { *stopped = true; });
+  std::vector<std::unique_ptr<SelfTest>> tests;
+  std::string mine;
+  for (const int round : {0, 1}) {
+    const bool is_lower = world.rank() % 2 == round;
+    const int lower = is_lower ? world.rank() : world.rank() - 1;
+    if (lower < 0 || lower + 1 >= world.size()) continue;
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    tests.push_back(std::make_unique<SelfTest>(
+        *backend_of(device),
+        c10::make_intrusive<c10d::PrefixStore>(
+            c10::str("self-test/", channel, "/", lower),
+            store_of(world, ended)),
+        ended, is_lower ? 0 : 1, device));
+    const std::string why = tests.back()->run(limit, *stopped);
+    if (!why.empty() && mine.empty()) {
+      mine = c10::str("rank ", world.rank(), " with rank ",
+                      is_lower ? lower + 1 : lower, ": ", why);
+    }
+  }
+  world.forget(callback);
+  std::string failed;
+  for (const std::string& each :
+       all_gather(world, tag, mine, "the self-test of direct transfers")) {
+    if (!each.empty()) failed += (failed.empty() ? "" : "; ") + each;
+  }
+  return failed;
+}
 
 }  // namespace
 
@@ -323,42 +301,39 @@ void register_device_transport(
   backends()[type] = std::move(backend);
 }
 
-Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
-                             Transfers asked) {
-  if (asked != Transfers::kDirect) return Transfers::kHost;
-  TORCH_CHECK_VALUE(
-      !world.is_secured(),
-      "direct transfers are not possible in a world with WorldOptions::secret "
-      "or tls: NCCL neither encrypts nor asks who connects; choose "
-      "Transfers::kHost");
-  const DeviceTransportBackend::Offer mine = offer_of(device);
-  std::string bytes;
-  put_text(bytes, mine.why_not);
-  put_text(bytes, mine.version);
-  put_text(bytes, mine.device);
-  const auto all = all_gather(world, tag, bytes, "agreeing on the transport");
-
-  std::string why_not, version;
-  std::map<std::string, int> ranks;  // by device
-  for (int rank = 0; rank < world.size() && why_not.empty(); ++rank) {
-    std::size_t at = 0;
-    why_not = take_text(all[rank], at);
-    const std::string theirs = take_text(all[rank], at);
-    const std::string its_device = take_text(all[rank], at);
-    if (rank == 0) version = theirs;
-    const auto [same, is_new] = ranks.emplace(its_device, rank);
-    if (why_not.empty() && theirs != version) {
-      why_not = c10::str("it has ", theirs, ", but rank 0 has ", version);
-    }
-    if (why_not.empty() && !is_new) {
-      why_not =
-          c10::str("rank ", same->second, " has the same device, ", its_device);
-    }
-    if (!why_not.empty()) why_not = c10::str("rank ", rank, ": ", why_not);
+TransportChoice agree_on_transfers(World& world, int tag,
+                                   const c10::Device& device, Transfers asked) {
+  const bool is_auto = asked == Transfers::kAuto;
+  if (is_auto) asked = kAutoTransfers;
+  if (asked == Transfers::kHost) {
+    return {asked, c10::str("Transfers::", is_auto ? "kAuto means" : "kHost is",
+                            " the transport through the hosts")};
   }
-  TORCH_CHECK_VALUE(why_not.empty(), "direct transfers are not possible here (",
-                    why_not, "); choose Transfers::kHost");
-  return Transfers::kDirect;
+  std::string why_not;
+  if (world.is_secured()) {
+    why_not =
+        "in a world with WorldOptions::secret or tls: NCCL neither encrypts "
+        "nor asks who connects";
+  } else {
+    const std::string found = compare_offers(world, tag, device);
+    if (!found.empty()) why_not = c10::str("here (", found, ")");
+  }
+  if (!why_not.empty()) {
+    const auto text = c10::str("direct transfers are not possible ", why_not);
+    TORCH_CHECK_VALUE(asked == Transfers::kTested, text,
+                      "; choose Transfers::kHost");
+    return {Transfers::kHost, text};
+  }
+  if (asked == Transfers::kDirect) {
+    return {asked, "Transfers::kDirect was asked for"};
+  }
+  const std::string failed = test_neighbours(world, tag, device);
+  if (failed.empty()) {
+    return {Transfers::kDirect,
+            "the self-test of direct transfers has passed on all ranks"};
+  }
+  return {Transfers::kHost,
+          c10::str("the self-test of direct transfers has failed: ", failed)};
 }
 
 std::unique_ptr<Transport> make_transport(World& world,

@@ -12,6 +12,7 @@
 
 #include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/channel/transport_choice.h"
 #include "gpipe/distributed/world/world.h"
 
 namespace gpipe::internal {
@@ -24,7 +25,10 @@ class DeviceTransportBackend {
   struct Offer {
     std::string why_not;  // reason if it cannot transfer; empty if it can
     std::string version;  // must be the same on all ranks
-    std::string device;   // a name that no device of another rank has
+    std::string device;   // a name, different from those of other devices
+    // Reason if no other rank may have this device, with what to do; empty if
+    // others may.
+    std::string why_not_shared;
   };
   virtual ~DeviceTransportBackend() = default;
 
@@ -53,18 +57,21 @@ class DeviceTransportBackend {
 void register_device_transport(c10::DeviceType type,
                                std::unique_ptr<DeviceTransportBackend> backend);
 
-// Returns the transport that all ranks use: kDirect if `asked` is kDirect, else
-// kHost. All ranks call this with the same `asked`. If it is kDirect, blocks
-// until all ranks have called.
+// Returns the transport for `asked`. All ranks call this with the same `asked`.
+// If it is kDirect or kTested, blocks until all ranks have called. If it is
+// kTested and all ranks can transfer directly, each rank runs the self-test
+// (self_test.h) with the next one; that takes at most half of the world's
+// timeout and some seconds.
 // `device`: the device of this rank.
 //
-// Throws c10::ValueError on all ranks if one of them cannot transfer directly;
-// it names the rank and the reason. Throws PeerError if the world has failed.
-Transfers agree_on_transfers(World& world, int tag, const c10::Device& device,
-                             Transfers asked);
+// Throws c10::ValueError on all ranks if `asked` is kDirect and one of them
+// cannot transfer directly; it names the rank and the reason. Throws PeerError
+// if the world has failed.
+TransportChoice agree_on_transfers(World& world, int tag,
+                                   const c10::Device& device, Transfers asked);
 
 // Returns a transport for this rank's `device`.
-// `transfers`: the result of agree_on_transfers().
+// `transfers`: the choice of agree_on_transfers().
 // `name`: a name for this transport, the same on all ranks and different from
 // those of other transports in the world.
 std::unique_ptr<Transport> make_transport(World& world,

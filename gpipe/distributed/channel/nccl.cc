@@ -1,41 +1,52 @@
 // Direct transfers between CUDA devices with ProcessGroupNCCL. Linked under
 // --config=cuda.
 //
-// UNTESTED: this file compiles and links, but no machine with two GPUs was
-// available, and NCCL refuses two ranks on one GPU. The code that uses it
-// (device_transport.cc, sender.cc, receiver.cc, reduce.cc) is tested on
-// simulated accelerators with another backend.
+// UNTESTED: this file compiles and links, but has never run on a GPU. The code
+// that uses it (device_transport.cc, sender.cc, receiver.cc, reduce.cc) is
+// tested on simulated accelerators with another backend, and nccl_rules.cc
+// without any.
 #ifdef USE_C10D_NCCL  // false if NCCL's header is missing
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/util/env.h>
+#include <torch/csrc/cuda/nccl.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
 #include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/channel/nccl_rules.h"
 #include "gpipe/text/host_name.h"
 
 namespace gpipe::internal {
 namespace {
 
+// Returns the version of NCCL's header that LibTorch was compiled with, which
+// is what this function of LibTorch returns: (major << 32) + (minor << 16) +
+// patch.
+int version_of_libtorch() {
+  const uint64_t version = torch::cuda::nccl::version();
+  return NCCL_VERSION(static_cast<int>(version >> 32),
+                      static_cast<int>(version >> 16 & 0xffff),
+                      static_cast<int>(version & 0xffff));
+}
+
 class Nccl final : public DeviceTransportBackend {
  public:
   Offer offer(const c10::Device& device) const override {
-    const int linked = c10d::getNcclVersionNumber();
-    // Options contain a struct of NCCL, whose size depends on the version.
-    if (linked != NCCL_VERSION_CODE) {
-      return {c10::str("it was compiled with the headers of NCCL ",
-                       NCCL_VERSION_CODE, ", but runs with NCCL ", linked),
-              "", ""};
-    }
+    const int runtime = c10d::getNcclVersionNumber();
     const cudaDeviceProp* const properties =
         at::cuda::getDeviceProperties(device.index());
-    return {"", c10::str("NCCL ", linked),
-            c10::str("the GPU at PCI ", properties->pciDomainID, ":",
-                     properties->pciBusID, ":", properties->pciDeviceID, " of ",
-                     host_name())};
+    return {
+        why_no_nccl({NCCL_VERSION_CODE, version_of_libtorch(), runtime}),
+        c10::str("NCCL ", runtime),
+        c10::str("the GPU at PCI ", properties->pciDomainID, ":",
+                 properties->pciBusID, ":", properties->pciDeviceID, " of ",
+                 host_name()),
+        why_no_shared_gpu(runtime, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(

@@ -50,6 +50,10 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // Called by connect() of a group, after the host has begun to wait.
 std::function<void()> on_connect;
 
+Defect defect = Defect::kNone;
+bool shares_devices = false;
+std::atomic<int> connections{0};  // of this process, begun
+
 // The life of another process of this machine.
 class Process {
  public:
@@ -73,7 +77,12 @@ class Process {
 // Work on a stream.
 class StreamWork final : public c10d::Work {
  public:
-  bool isCompleted() override { return end_ && end_->reached(); }
+  bool isCompleted() override {
+    asked_ = true;
+    return end_ && end_->reached();
+  }
+  // Returns whether isCompleted() has been called.
+  bool is_asked() const { return asked_; }
   std::exception_ptr exception() const override { return error_; }
   // The host has seen the end, so that all later work comes after it.
   void synchronize() override { simulated::Simulation::get().host_wait(*end_); }
@@ -84,6 +93,7 @@ class StreamWork final : public c10d::Work {
   void set_end(std::shared_ptr<simulated::Mark> end) { end_ = std::move(end); }
 
  private:
+  std::atomic<bool> asked_{false};
   std::exception_ptr error_;  // written before the end
   std::shared_ptr<simulated::Mark> end_;
 };
@@ -127,6 +137,7 @@ class HostedGroup final : public c10d::Backend {
                   [this, from, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{at::empty_like(memory)};
                     finish(mesh_->recv(bytes, from, tag));
+                    if (defect == Defect::kWrongBytes) bytes[0][-1] += 1;
                     memory.copy_(bytes[0]);
                   });
   }
@@ -142,7 +153,7 @@ class HostedGroup final : public c10d::Backend {
     aborted_ = true;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (under_way_) under_way_->abort();
+      if (under_way_ && defect != Defect::kKeepsReceives) under_way_->abort();
     }
     if (connected_ && !closed_)
       say_and_wait("aborted", /*until_aborted=*/false);
@@ -170,7 +181,7 @@ class HostedGroup final : public c10d::Backend {
       std::lock_guard<std::mutex> lock(mutex_);
       under_way_ = transfer;
     }
-    if (aborted_) transfer->abort();
+    if (aborted_ && defect != Defect::kKeepsReceives) transfer->abort();
     const bool done = transfer->wait();
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -203,6 +214,10 @@ class HostedGroup final : public c10d::Backend {
         stream_,
         {what, {simulated::access(bytes, write)}, [self, work, run, bytes] {
            try {
+             while (defect == Defect::kNeedsHost && !work->is_asked()) {
+               if (self->aborted_) throw std::runtime_error("it was aborted");
+               std::this_thread::sleep_for(std::chrono::milliseconds(1));
+             }
              run(simulated::host_alias(bytes));
            } catch (...) {
              work->fail(std::current_exception());
@@ -222,7 +237,9 @@ class HostedGroup final : public c10d::Backend {
     // As with NCCL, one end waits in the store for an identifier of the other.
     if (getRank() == 0) store_->set("identifier", bytes_of("1"));
     store_->get("identifier");
-    if (store_->add("arrived", 1) == 2) decide("connect");
+    const bool is_second = connections.fetch_add(1) == 1;
+    const bool arrives = defect != Defect::kOneDirection || !is_second;
+    if (arrives && store_->add("arrived", 1) == 2) decide("connect");
     while (!store_->check({"decision"})) {
       if (aborted_) decide("abort");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -263,7 +280,8 @@ class HostedGroup final : public c10d::Backend {
 class SimulatedBackend final : public internal::DeviceTransportBackend {
  public:
   Offer offer(const c10::Device& device) const override {
-    return {"", "simulated", device.str()};
+    return {"", "simulated", device.str(),
+            shares_devices ? "" : "give each rank a device of its own"};
   }
   c10::intrusive_ptr<c10d::Backend> connect(
       c10::intrusive_ptr<c10d::Store> store, int rank,
@@ -281,6 +299,9 @@ class SimulatedBackend final : public internal::DeviceTransportBackend {
 }();
 
 }  // namespace
+
+void set_defect(Defect value) { defect = value; }
+void set_shares_devices(bool shares) { shares_devices = shares; }
 
 void set_on_connect(std::function<void()> function) {
   on_connect = std::move(function);

@@ -6,6 +6,22 @@
 
 namespace gpipe::testing {
 
+// The errors that a direct transport of this process can have.
+enum class Defect {
+  kNone,
+  kWrongBytes,     // a received byte differs from the sent one
+  kOneDirection,   // the second communicator of a process never connects
+  kNeedsHost,      // a transfer proceeds only while the host asks for its end
+  kKeepsReceives,  // an abort does not end a receive
+};
+// Sets the defect of communicators. Not thread-safe; call it before any
+// transfer.
+void set_defect(Defect defect);
+
+// Sets whether two ranks may have one device, which is refused otherwise. Not
+// thread-safe; call it before any transfer.
+void set_shares_devices(bool shares);
+
 // Sets a function that each communicator calls when it begins to connect, which
 // it does in its first transfer. It may throw or end the process. Not
 // thread-safe; call it before any transfer.

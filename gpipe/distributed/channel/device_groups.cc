@@ -1,0 +1,73 @@
+#include "gpipe/distributed/channel/device_groups.h"
+
+#include <stdexcept>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace gpipe::internal {
+namespace {
+
+// The pause between two checks whether a transfer is complete. It is shorter
+// than a transfer, and long enough to use little of a core.
+constexpr std::chrono::microseconds kPollInterval{20};
+
+}  // namespace
+
+std::future<void> close_all(std::vector<DeviceGroup> groups,
+                            void (c10d::Backend::*close)()) {
+  std::packaged_task<void()> task(
+      [groups = std::move(groups), close]() mutable {
+        for (DeviceGroup& each : groups) {
+          try {
+            ((*each).*close)();
+          } catch (const std::exception&) {
+          }
+          each.reset();
+        }
+      });
+  auto closed = task.get_future();
+  std::thread(std::move(task)).detach();
+  return closed;
+}
+
+bool HostWork::wait(std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + timeout;
+  while (!inner_->isCompleted()) {
+    if (aborted_) throw std::runtime_error("it was aborted");
+    if (Clock::now() >= deadline) throw std::runtime_error("it took too long");
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  if (inner_->exception()) std::rethrow_exception(inner_->exception());
+  inner_->synchronize();
+  return true;
+}
+
+Turn::Turn(const c10::Device& device, const std::function<void()>& check)
+    : state_(state_of(device)) {
+  std::unique_lock<std::mutex> lock(state_.mutex);
+  while (state_.is_taken) {
+    // Nobody notifies when `check` would throw.
+    state_.changed.wait_for(lock, kCheckInterval);
+    if (state_.is_taken) check();
+  }
+  state_.is_taken = true;
+}
+
+Turn::~Turn() {
+  {
+    std::lock_guard<std::mutex> lock(state_.mutex);
+    state_.is_taken = false;
+  }
+  state_.changed.notify_one();
+}
+
+Turn::State& Turn::state_of(const c10::Device& device) {
+  static std::mutex mutex;
+  static auto* const states = new std::unordered_map<c10::Device, State>();
+  std::lock_guard<std::mutex> lock(mutex);
+  return (*states)[device];
+}
+
+}  // namespace gpipe::internal
