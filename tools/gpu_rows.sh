@@ -22,6 +22,7 @@ lstm               correctness  30 LSTM with dropout: checkpointing always and n
 order              correctness  40 equal bits under random delays on the devices
 ranks_host         correctness  40 two ranks through host memory: 10 steps, then a new shape
 ranks_direct       correctness  40 two ranks with NCCL: 10 steps, then a new shape
+ranks_tested       correctness  60 two ranks that test direct transfers first
 tests_direct       correctness  60 the tests of direct transfers
 refused            correctness  40 two ranks with NCCL on one GPU are refused
 memory             correctness  40 1F1B with 8 and with 64 micro-batches: bytes
@@ -216,6 +217,10 @@ case $row in
   ranks_direct)
     need_direct
     with_nccl ranks --transfers=direct
+    ;;
+  ranks_tested)
+    need_direct
+    with_nccl ranks --transfers=tested
     ;;
   tests_direct)
     need_direct
