@@ -2,103 +2,41 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
 namespace {
 
-thread_local NormScope* current_scope = nullptr;
+using Numbers = std::vector<at::Scalar>;
 
-// The operators that at::batch_norm() calls in the end. All take (input,
-// weight, bias, running_mean, running_var, training, momentum, epsilon) and
-// return (output, mean, 1 / sqrt(variance + epsilon), ...).
-constexpr const char* kOperators[] = {
-    "aten::native_batch_norm",
-    "aten::cudnn_batch_norm",
-    "aten::miopen_batch_norm",
-};
-
-// Returns whether an optional tensor is one. It may also be undefined.
-bool has_tensor(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined();
+// Returns a copy of the tensors, one after the other in a vector.
+at::Tensor joined(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  flat.reserve(tensors.size());
+  for (const at::Tensor& each : tensors) flat.push_back(each.view(-1));
+  return at::cat(flat);
 }
 
-// The interceptor of these operators. Within a NormScope it calls the operator
-// without running statistics and records those of the input.
-void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-             torch::jit::Stack* stack) {
-  constexpr std::size_t kInput = 0, kMean = 3, kVar = 4, kTraining = 5,
-                        kEpsilon = 7, kArguments = 8;
-  const auto argument = [&](std::size_t k) -> c10::IValue& {
-    return torch::jit::peek(*stack, k, kArguments);
-  };
-  NormScope* const scope = NormScope::current();
-  NormScope::NormCall call;
-  // The backward of a call in training does not read the running statistics,
-  // which the operator saves all the same.
-  std::optional<PastBuffers::Unread> unread;
-  if (scope && argument(kTraining).toBool()) {
-    unread.emplace();
-    if (has_tensor(argument(kMean)) && has_tensor(argument(kVar))) {
-      call =
-          scope->begin(argument(kMean).toTensor(), argument(kVar).toTensor());
-    }
+// Returns views of the vector with the sizes of `tensors`.
+std::vector<at::Tensor> pieces_of(const at::Tensor& vector,
+                                  const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> pieces;
+  pieces.reserve(tensors.size());
+  int64_t begin = 0;
+  for (const at::Tensor& each : tensors) {
+    pieces.push_back(vector.narrow(0, begin, each.numel()).view(each.sizes()));
+    begin += each.numel();
   }
-  if (call.how == NormScope::How::kOnCopies) {
-    argument(kMean) = argument(kMean).toTensor().clone();
-    argument(kVar) = argument(kVar).toTensor().clone();
-  }
-  if (call.how != NormScope::How::kWithoutStatistics) {
-    return run_intercepted(Interceptor::kCell, op, keys, stack);
-  }
-
-  const at::Tensor input = argument(kInput).toTensor();
-  const double epsilon = argument(kEpsilon).toDouble();
-  argument(kMean) = c10::IValue();
-  argument(kVar) = c10::IValue();
-  run_intercepted(Interceptor::kCell, op, keys, stack);
-  const std::size_t results = op.schema().returns().size();
-  scope->end(call.layer, input, torch::jit::peek(*stack, 1, results).toTensor(),
-             torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
+  return pieces;
 }
-
-// The interceptor of add_(number), by which modules count their calls.
-void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                     torch::jit::Stack* stack) {
-  constexpr std::size_t kSelf = 0, kArguments = 3;
-  if (NormScope* const scope = NormScope::current()) {
-    const at::Tensor& self =
-        torch::jit::peek(*stack, kSelf, kArguments).toTensor();
-    // Module::to(dtype) makes num_batches_tracked a floating-point number.
-    if (self.dim() == 0 && !self.requires_grad()) scope->count(self);
-  }
-  run_intercepted(Interceptor::kCell, op, keys, stack);
-}
-
-[[maybe_unused]] const bool intercepted = [] {
-  intercept(
-      Interceptor::kCell,
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Scalar"),
-      c10::KernelFunction::makeFromBoxedFunction<&observe_counter>(),
-      "gpipe: counters of a recomputed function");
-  for (const char* name : kOperators) {
-    if (const auto op = c10::Dispatcher::singleton().findSchema({name, ""})) {
-      intercept(Interceptor::kCell, *op,
-                c10::KernelFunction::makeFromBoxedFunction<&observe>(),
-                "gpipe: deferred BatchNorm");
-    }
-  }
-  return true;
-}();
 
 }  // namespace
 
@@ -128,8 +66,7 @@ void NormStatistics::make(const std::vector<Update>& updates) {
   c10::NoGradGuard no_grad;
   try {
     for (const Update& each : updates) {
-      at::Tensor buffer = each.buffer;
-      buffer.copy_(each.value);
+      at::_foreach_copy_(each.buffers, each.values);
     }
   } catch (...) {
     undo(updates);
@@ -140,63 +77,165 @@ void NormStatistics::make(const std::vector<Update>& updates) {
 void NormStatistics::undo(const std::vector<Update>& updates) {
   c10::NoGradGuard no_grad;
   for (const Update& each : updates) {
-    at::Tensor buffer = each.buffer;
     try {
-      buffer.copy_(each.before);
+      at::_foreach_copy_(each.buffers, each.before);
     } catch (...) {
-      // The device has failed. A later buffer may still be on a working device.
+      // The device has failed. Other buffers may be on a working device.
     }
   }
+}
+
+std::vector<NormStatistics::Layers> NormStatistics::called_groups() const {
+  const auto type_of = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined;
+  };
+  const auto alike = [&](const Layer& a, const Layer& b) {
+    return a.running_mean().device() == b.running_mean().device() &&
+           type_of(a.running_mean()) == type_of(b.running_mean()) &&
+           type_of(a.running_var()) == type_of(b.running_var()) &&
+           type_of(a.batches()) == type_of(b.batches()) &&
+           a.momentum().has_value() == b.momentum().has_value();
+  };
+  std::vector<Layers> groups;
+  for (const Layer& layer : layers_) {
+    if (layer.seen.empty()) continue;
+    auto group = std::find_if(
+        groups.begin(), groups.end(),
+        [&](const Layers& each) { return alike(*each.front(), layer); });
+    if (group == groups.end()) group = groups.emplace(group);
+    group->push_back(&layer);
+  }
+  for (Layers& each : groups) {
+    std::stable_sort(each.begin(), each.end(), [](auto* a, auto* b) {
+      return a->seen.size() > b->seen.size();
+    });
+  }
+  return groups;
+}
+
+// Call k of all layers that have one is a piece of the vectors, and call k of
+// the first layers is a prefix of call 0, as layers with more calls come first.
+at::Tensor NormStatistics::variances(const Layers& layers, at::Tensor* means) {
+  std::vector<at::Tensor> mean_of_call, inverse_of_call;
+  Numbers epsilon, count;
+  std::vector<int64_t> lengths;  // of the pieces, by call
+  for (std::size_t k = 0; k < layers.front()->seen.size(); ++k) {
+    lengths.push_back(0);
+    for (const Layer* layer : layers) {
+      if (layer->seen.size() <= k) break;
+      const Seen& each = layer->seen[k];
+      record_stream(each.mean, each.mean.device());
+      record_stream(each.inverse_deviation, each.inverse_deviation.device());
+      mean_of_call.push_back(each.mean);
+      inverse_of_call.push_back(each.inverse_deviation);
+      epsilon.push_back(each.epsilon);
+      count.push_back(static_cast<double>(each.count));
+      lengths.back() += each.mean.numel();
+    }
+  }
+  const at::Tensor m = at::cat(mean_of_call).to(at::kDouble);
+  const at::Tensor s = at::cat(inverse_of_call).to(at::kDouble).pow(-2);
+  const std::vector<at::Tensor> pieces = pieces_of(s, inverse_of_call);
+  at::_foreach_sub_(pieces, epsilon);
+  at::_foreach_mul_(pieces, count);
+
+  at::Tensor mean = m.narrow(0, 0, lengths[0]);
+  at::Tensor squares = s.narrow(0, 0, lengths[0]);  // of deviations, their sum
+  std::vector<int64_t> counts;                      // by layer, so far
+  for (const Layer* each : layers) counts.push_back(each->seen[0].count);
+  int64_t begin = lengths[0];
+  for (std::size_t k = 1; k < lengths.size(); ++k) {
+    // Combines a part with the whole: Chan, Golub, LeVeque (1983).
+    Numbers of_square, of_step;
+    std::vector<at::Tensor> parts;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (layers[l]->seen.size() <= k) break;
+      const auto n = static_cast<double>(layers[l]->seen[k].count);
+      const auto before = static_cast<double>(counts[l]);
+      of_square.push_back(before * n / (before + n));
+      of_step.push_back(n / (before + n));
+      parts.push_back(layers[l]->seen[k].mean);
+      counts[l] += layers[l]->seen[k].count;
+    }
+    at::Tensor whole = mean.narrow(0, 0, lengths[k]);
+    at::Tensor sum = squares.narrow(0, 0, lengths[k]);
+    const at::Tensor step = m.narrow(0, begin, lengths[k]) - whole;
+    const at::Tensor square = step.square();
+    at::_foreach_mul_(pieces_of(square, parts), of_square);
+    sum.add_(s.narrow(0, begin, lengths[k])).add_(square);
+    at::_foreach_mul_(pieces_of(step, parts), of_step);
+    whole.add_(step);
+    begin += lengths[k];
+  }
+  Numbers unbiased;
+  for (const int64_t each : counts) {
+    unbiased.push_back(static_cast<double>(each > 1 ? each - 1 : 1));
+  }
+  std::vector<at::Tensor> of_layers(mean_of_call.begin(),
+                                    mean_of_call.begin() + layers.size());
+  squares.clamp_min_(0);
+  at::_foreach_div_(pieces_of(squares, of_layers), unbiased);
+  *means = mean;
+  return squares;
+}
+
+NormStatistics::Update NormStatistics::count_update(const Layers& layers) {
+  Update update;
+  Numbers before, not_counted;
+  for (const Layer* each : layers) {
+    if (!each->batches().defined()) return {};
+    update.buffers.push_back(each->batches());
+    before.push_back(each->calls);
+    not_counted.push_back(each->calls - 1);
+  }
+  update.before = pieces_of(joined(update.buffers), update.buffers);
+  update.values = pieces_of(joined(update.buffers), update.buffers);
+  at::_foreach_sub_(update.before, before);
+  at::_foreach_sub_(update.values, not_counted);
+  return update;
 }
 
 std::vector<NormStatistics::Update> NormStatistics::updates() const {
   c10::NoGradGuard no_grad;
   std::vector<Update> updates;
-  for (const Layer& layer : layers_) {
-    if (layer.seen.empty()) continue;
-    int64_t count = 0;
-    at::Tensor mean, squares;  // sum of squared deviations from the mean
-    for (const Seen& each : layer.seen) {
-      record_stream(each.mean, each.mean.device());
-      record_stream(each.inverse_deviation, each.inverse_deviation.device());
-      const auto n = static_cast<double>(each.count);
-      const at::Tensor m = each.mean.to(at::kDouble);
-      const at::Tensor s =
-          each.inverse_deviation.to(at::kDouble).pow(-2).sub(each.epsilon) * n;
-      if (count == 0) {
-        mean = m;
-        squares = s;
+  for (const Layers& layers : called_groups()) {
+    const Update batches = count_update(layers);
+    if (!batches.buffers.empty()) updates.push_back(batches);
+    const bool averages = !layers.front()->momentum();
+    Update means, variances;
+    Numbers kept, added;
+    std::vector<at::Tensor> divisors;  // by channel
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      means.buffers.push_back(layers[l]->running_mean());
+      variances.buffers.push_back(layers[l]->running_var());
+      if (averages) {
+        divisors.push_back(
+            batches.values[l].expand(means.buffers.back().sizes()));
       } else {
-        // Combines a part with the whole: Chan, Golub, LeVeque (1983).
-        const auto before = static_cast<double>(count);
-        const at::Tensor step = m - mean;
-        squares = squares + s + step.square() * (before * n / (before + n));
-        mean = mean + step * (n / (before + n));
+        kept.push_back(1 - *layers[l]->momentum());
+        added.push_back(*layers[l]->momentum());
       }
-      count += each.count;
     }
-    const auto unbiased = static_cast<double>(count > 1 ? count - 1 : 1);
-    const at::Tensor variance = squares.clamp_min(0) / unbiased;
-
-    at::Tensor batches = layer.batches();
-    if (batches.defined()) {
-      updates.push_back(
-          {batches, batches.sub(layer.calls - 1), batches.sub(layer.calls)});
-      batches = updates.back().value;
-    }
-    const auto momentum = layer.momentum();
-    const auto update = [&](const at::Tensor& running,
-                            const at::Tensor& value) {
+    const auto update = [&](Update& each, const at::Tensor& value) {
+      const at::Tensor before = joined(each.buffers);
       // Exact in double, and a copy even if the buffer is double.
-      const at::Tensor old =
-          running.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
-      updates.push_back({running,
-                         momentum ? old * (1 - *momentum) + value * *momentum
-                                  : old + (value - old) / batches,
-                         old});
+      const at::Tensor running =
+          before.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+      if (averages) {
+        value.sub_(running).div_(at::cat(divisors));
+      } else {
+        at::_foreach_mul_(pieces_of(running, each.buffers), kept);
+        at::_foreach_mul_(pieces_of(value, each.buffers), added);
+      }
+      running.add_(value);
+      each.before = pieces_of(before, each.buffers);
+      each.values = pieces_of(running.to(before.dtype()), each.buffers);
+      updates.push_back(std::move(each));
     };
-    update(layer.running_mean(), mean);
-    update(layer.running_var(), variance);
+    at::Tensor mean;
+    const at::Tensor variance = NormStatistics::variances(layers, &mean);
+    update(means, mean);
+    update(variances, variance);
   }
   return updates;
 }
@@ -216,83 +255,29 @@ void NormStatistics::commit() {
 
 void NormStatistics::discard() {
   c10::NoGradGuard no_grad;
-  for (Layer& layer : layers_) {
-    layer.seen.clear();
-    at::Tensor batches = layer.batches();
-    if (layer.calls > 0 && batches.defined()) batches.sub_(layer.calls);
-    layer.calls = 0;
+  for (Layer& layer : layers_) layer.seen.clear();
+  // The buffers of one dtype and device, and their values before.
+  std::vector<std::pair<Update, Numbers>> groups;
+  for (const Layer& layer : layers_) {
+    const at::Tensor batches = layer.batches();
+    if (layer.calls == 0 || !batches.defined()) continue;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](auto& each) {
+      const at::Tensor& first = each.first.buffers.front();
+      return first.scalar_type() == batches.scalar_type() &&
+             first.device() == batches.device();
+    });
+    if (group == groups.end()) group = groups.emplace(group);
+    group->first.buffers.push_back(batches);
+    group->second.push_back(layer.calls);
   }
-}
-
-NormScope::NormScope(NormStatistics* statistics, bool record,
-                     std::vector<at::Tensor>* changed)
-    : statistics_(statistics),
-      record_(record),
-      changed_(changed),
-      outer_(std::exchange(current_scope, this)) {}
-
-NormScope::NormScope(CallNorms& call, bool again)
-    : record_(!again), call_(&call), outer_(current_scope) {
-  if (again) {
-    BufferCopies past;
-    for (const CallNorms::Counter& each : call.counters) {
-      past.add(each.tensor, each.before);
-    }
-    counters_.emplace(past);
+  for (auto& [update, calls] : groups) {
+    update.values = pieces_of(joined(update.buffers), update.buffers);
+    at::_foreach_sub_(update.values, calls);
   }
-  current_scope = this;  // last, as the rest may throw
-}
-
-NormScope::~NormScope() { current_scope = outer_; }
-
-void NormScope::count(const at::Tensor& counter) {
-  if (outer_ && record_) outer_->count(counter);
-  if (!call_ || !record_) return;
-  for (const CallNorms::Counter& each : call_->counters) {
-    if (each.tensor.is_same(counter)) return;
+  for (auto& [update, calls] : groups) {
+    at::_foreach_copy_(update.buffers, update.values);
   }
-  call_->counters.push_back({counter, counter.detach().clone()});
-}
-
-NormScope* NormScope::current() { return current_scope; }
-
-NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
-                                     const at::Tensor& running_var) {
-  if (call_ && record_) {
-    const NormCall call =
-        outer_ ? outer_->begin(running_mean, running_var) : NormCall();
-    call_->deferred.push_back(call.how == How::kWithoutStatistics);
-    if (call.how == How::kAsGiven) {
-      call_->statistics.insert(call_->statistics.end(),
-                               {running_mean, running_var});
-    }
-    return call;
-  }
-  if (call_) {
-    const bool deferred =
-        next_ < call_->deferred.size() && call_->deferred[next_];
-    ++next_;
-    if (deferred) return {How::kWithoutStatistics};
-    return {call_->restores_statistics ? How::kAsGiven : How::kOnCopies};
-  }
-  for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
-    auto& layer = statistics_->layers_[k];
-    if (!layer.running_mean().is_same(running_mean)) continue;
-    if (record_) ++layer.calls;
-    return {How::kWithoutStatistics, k};
-  }
-  if (changed_) changed_->insert(changed_->end(), {running_mean, running_var});
-  return {};
-}
-
-void NormScope::end(std::size_t layer, const at::Tensor& input,
-                    const at::Tensor& mean, const at::Tensor& inverse_deviation,
-                    double epsilon) {
-  if (!record_) return;
-  if (call_) return outer_->end(layer, input, mean, inverse_deviation, epsilon);
-  statistics_->layers_[layer].seen.push_back(
-      {mean.detach(), inverse_deviation.detach(), epsilon,
-       input.numel() / input.size(1)});
+  for (Layer& layer : layers_) layer.calls = 0;
 }
 
 }  // namespace gpipe::internal

@@ -52,8 +52,11 @@ class NormStatistics {
   // changes nothing. forget() ends the mini-batch. make() writes all new
   // values; if it throws, the buffers have the values from before the
   // mini-batch.
-  struct Update {
-    at::Tensor buffer, value, before;
+  //
+  // The number of operators does not depend on the number of layers: on an
+  // accelerator, launching such small operators takes longer than their work.
+  struct Update {  // buffers of one dtype and device
+    std::vector<at::Tensor> buffers, values, before;
   };
   std::vector<Update> updates() const;
   void forget() noexcept;
@@ -80,6 +83,18 @@ class NormStatistics {
     int64_t calls = 0;  // LibTorch counts each as a mini-batch
     std::vector<Seen> seen;
   };
+  using Layers = std::vector<const Layer*>;
+
+  // Return the layers that were called, by what makes one list of operators
+  // impossible: the device and the dtypes of their buffers, and whether they
+  // have a momentum. Layers with more calls come first.
+  std::vector<Layers> called_groups() const;
+  // Return the mean and the unbiased variance of all calls of each layer, one
+  // after the other in one vector of doubles.
+  static at::Tensor variances(const Layers& layers, at::Tensor* means);
+  // Returns the update of num_batches_tracked; without buffers if the layers
+  // have none.
+  static Update count_update(const Layers& layers);
 
   std::vector<Layer> layers_;
 };

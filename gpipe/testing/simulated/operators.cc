@@ -147,6 +147,24 @@ void foreach_copy(at::TensorList targets, at::TensorList sources,
        }});
 }
 
+// Enqueues an operator on a list of tensors as one launch, as CUDA does for
+// tensors of one device and dtype. (CUDA takes a launch per some 64 tensors.)
+void foreach_call(const c10::OperatorHandle& op, Stack* stack) {
+  const std::size_t arguments = op.schema().arguments().size();
+  const auto tensors = torch::jit::peek(*stack, 0, arguments).toTensorVector();
+  for (const at::Tensor& each : tensors) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        each.dtype() == tensors.front().dtype(), op.operator_name(),
+        " takes tensors of one dtype on a simulated device, but they have ",
+        each.dtype(), " and ", tensors.front().dtype());
+  }
+  if (tensors.empty()) {
+    torch::jit::drop(*stack, arguments);
+  } else {
+    enqueue_call(op, stack);
+  }
+}
+
 // Implements fused dropout, which draws from the device's default generator, as
 // CUDA's.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input,
@@ -177,6 +195,12 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
   library.impl("record_stream", record_stream);
   library.impl("native_dropout", native_dropout);
   library.impl("_foreach_copy_", foreach_copy);
+  for (const char* name :
+       {"_foreach_sub_.ScalarList", "_foreach_mul_.ScalarList",
+        "_foreach_div_.ScalarList"}) {
+    library.impl(name,
+                 torch::CppFunction::makeFromBoxedFunction<&foreach_call>());
+  }
   library.impl("convolution_overrideable",
                torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl(
