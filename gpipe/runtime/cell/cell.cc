@@ -14,6 +14,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/cell/parameter_casts.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
@@ -141,7 +142,6 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   input_edges_ = input_edges.edges();
   inner_.clear();
   layer_starts_.clear();
-  layer_starts_.reserve(partition_->layers.size());
   const bool seek_inner =
       c10::GradMode::is_enabled() &&
       std::none_of(input_edges_.begin(), input_edges_.end(),
@@ -161,6 +161,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
                      checkpointed_ ? &saved_.draws : nullptr, again);
   std::vector<at::Tensor> statistics;
   NormScope norms(partition_->norms.get(), /*record=*/!again, &statistics);
+  CastScope casts(partition_->casts, partition_->device);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {
     gpipe::internal::check_finite(value.tensors(), "the pipeline's input");
@@ -224,7 +225,11 @@ void Cell::note_leaving(const std::vector<at::Tensor>& outputs) {
 }
 
 void Cell::offload(HostCopier& copier, HostCopier::Times* times) {
-  if (kept_) kept_->offload(copier, std::exchange(leaving_, {}), times);
+  if (!kept_) return;
+  // Casts of parameters stay on the device, as parameters do: a copy back of
+  // each cell would be one that it does not share.
+  const std::vector<c10::Storage> casts = partition_->casts.hold();
+  kept_->offload(copier, std::exchange(leaving_, {}), times);
 }
 
 void Cell::reload(HostCopier& copier, HostCopier::Times* times) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/cell/parameter_casts.h"
 #include "gpipe/skip/layout.h"
 
 namespace gpipe::internal {
@@ -74,6 +75,9 @@ struct Partition {
 
   // The statistics of deferred BatchNorm; null if BatchNorm is not deferred.
   std::shared_ptr<NormStatistics> norms;
+
+  // The casts of `parameters` that the cells of one mini-batch share.
+  ParameterCasts casts;
 
   // Returns the name of `parameter` in the Sequential ("3.weight"), or "" if no
   // layer has it.

@@ -211,7 +211,8 @@ std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
         // LibTorch keeps autocast's cast copy of a weight for all threads,
         // until the user's autocast scope ends. A copy made in a recompute,
         // after that scope, would be found by the next step, and two workers
-        // would share its graph.
+        // would share its graph. Cells share casts in another way, see
+        // ParameterCasts.
         at::autocast::set_autocast_cache_enabled(false);
       },
       devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
