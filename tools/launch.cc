@@ -89,18 +89,16 @@ int rank_of(int local_rank) {
 // Prints the output of the ranks and remembers the last lines of stderr.
 class Screen {
  public:
+  // Prints a part of an unfinished line. The next output replaces it on a
+  // terminal.
+  void show(int local_rank, Stream stream, std::string_view text) {
+    print(local_rank, stream, text, '\r');
+    shows_progress_ = true;
+  }
+
   void write(int local_rank, Stream stream, std::string_view line) {
-    const int fd = stream == Stream::kStdout ? STDOUT_FILENO : STDERR_FILENO;
-    std::string text;
-    if (FLAGS_tag_output) {
-      const std::string tag = "[" + std::to_string(rank_of(local_rank)) + "]";
-      // Six colours that are readable on dark and bright backgrounds.
-      text = isatty(fd) ? "\033[3" + std::to_string(1 + local_rank % 6) + "m" +
-                              tag + "\033[0m "
-                        : tag + " ";
-    }
-    text.append(line).push_back('\n');
-    write_all(fd, text);
+    print(local_rank, stream, line, '\n');
+    shows_progress_ = false;
     if (stream == Stream::kStdout) return;
     const int at_fault = gpipe::rank_at_fault(line);
     if (at_fault >= 0 && at_fault != rank_of(local_rank)) {
@@ -122,6 +120,23 @@ class Screen {
   }
 
  private:
+  void print(int local_rank, Stream stream, std::string_view line, char end) {
+    const int fd = stream == Stream::kStdout ? STDOUT_FILENO : STDERR_FILENO;
+    const bool is_terminal = isatty(fd);
+    std::string text;
+    if (is_terminal && shows_progress_) text = "\033[K";  // erases the line
+    if (FLAGS_tag_output) {
+      const std::string tag = "[" + std::to_string(rank_of(local_rank)) + "]";
+      // Six colours that are readable on dark and bright backgrounds.
+      text += is_terminal ? "\033[3" + std::to_string(1 + local_rank % 6) +
+                                "m" + tag + "\033[0m "
+                          : tag + " ";
+    }
+    text.append(line).push_back(end);
+    write_all(fd, text);
+  }
+
+  bool shows_progress_ = false;  // since the last line
   std::vector<int> at_fault_ = std::vector<int>(FLAGS_nproc, -1);
   std::vector<std::deque<std::string>> last_lines_ =
       std::vector<std::deque<std::string>>(FLAGS_nproc);
@@ -325,7 +340,10 @@ int run_once(const std::vector<gpipe::Command>& ranks, Forwarder& forwarder) {
         [&](int local_rank, Stream stream, std::string_view line) {
           screen.write(local_rank, stream, line);
         },
-        FLAGS_grace);
+        FLAGS_grace,
+        [&](int local_rank, Stream stream, std::string_view text) {
+          screen.show(local_rank, stream, text);
+        });
     forwarder.set(&processes);
     endings = wait_for(processes);
     forwarder.set(nullptr);

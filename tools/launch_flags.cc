@@ -154,13 +154,16 @@ MASTER_PORT, as with torchrun. If OMP_NUM_THREADS is not set, each rank gets it
 with an equal share of the cores. If the environment sets no thresholds of
 glibc's malloc, MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ make it keep
 what a step frees for the next step. The stdin of a rank is empty. Its lines are
-printed whole, to stdout or stderr. Lines of more than 64 KiB are split.
+printed whole, to stdout or stderr. Lines of more than 64 KiB are split. A
+progress bar, whose texts a \r separates, is printed as it comes.
 
 SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks, which
 are not started again after that. When a rank fails, the others have --grace
-seconds to end. No rank outlives the launcher. TORCHELASTIC_RESTART_COUNT tells
-a rank how often it was started again. With several machines, each launcher
-starts its own ranks again: give all of them the same --restarts.
+seconds to end. No rank outlives the launcher, even if that is killed, nor do
+processes that a rank starts, unless they leave its process group.
+TORCHELASTIC_RESTART_COUNT tells a rank how often it was started again. With
+several machines, each launcher starts its own ranks again: give all of them the
+same --restarts.
 
 Flags:
 )";

@@ -91,11 +91,17 @@ class Launch {
  public:
   // The arguments are those of command().
   explicit Launch(const Strings& words, const Strings& before = {})
-      : processes_({command(words, before)}, [this](int, Stream stream,
-                                                    std::string_view line) {
-          std::lock_guard<std::mutex> lock(mutex_);
-          (stream == Stream::kStdout ? out_ : err_).emplace_back(line);
-        }) {}
+      : processes_(
+            {command(words, before)},
+            [this](int, Stream stream, std::string_view line) {
+              std::lock_guard<std::mutex> lock(mutex_);
+              (stream == Stream::kStdout ? out_ : err_).emplace_back(line);
+            },
+            /*grace_seconds=*/5,
+            [this](int, Stream, std::string_view text) {
+              std::lock_guard<std::mutex> lock(mutex_);
+              shown_.emplace_back(text);
+            }) {}
 
   // Waits for the launcher to end. Returns its exit code, 1000 + n if signal n
   // ended it, or -1 if it still runs.
@@ -109,6 +115,11 @@ class Launch {
   Strings out() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return out_;
+  }
+  // Returns the texts that ended in \r.
+  Strings shown() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return shown_;
   }
   Strings err() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -131,7 +142,7 @@ class Launch {
 
  private:
   mutable std::mutex mutex_;
-  Strings out_, err_;
+  Strings out_, err_, shown_;
   Processes processes_;  // last member: its thread uses the other members
 };
 
@@ -391,6 +402,37 @@ TEST(LaunchTest, NoRankOutlivesIt) {
   EXPECT_EQ(launch.code(), 1000 + SIGKILL);
   for (const pid_t rank : ranks) {
     EXPECT_TRUE(comes_true([&] { return !runs(rank); }));
+  }
+}
+
+TEST(LaunchTest, NoProcessOfARankOutlivesIt) {
+  // The grandchild is in the background of a shell, and its parent ends first.
+  Launch launch(script({"--nproc=2", "--notag_output"},
+                       "(trap '' TERM; exec sleep 1000) & echo $!; "
+                       "[ $RANK = 0 ] && exit 0; wait"));
+  ASSERT_TRUE(launch.writes(2));
+  const pid_t others[] = {std::stoi(launch.out()[0]),
+                          std::stoi(launch.out()[1])};
+  for (const pid_t each : others) ASSERT_TRUE(runs(each));
+  launch.signal(SIGKILL);
+  EXPECT_EQ(launch.code(), 1000 + SIGKILL);
+  for (const pid_t each : others) {
+    EXPECT_TRUE(comes_true([&] { return !runs(each); }));
+    kill(each, SIGKILL);
+  }
+}
+
+TEST(LaunchTest, ShowsProgressAtOnce) {
+  // A progress bar ends each text with \r, or begins with it.
+  for (const char* const text : {"1 of 2\\r", "\\r1 of 2"}) {
+    Launch launch(script({}, std::string("printf '") + text +
+                                 "'; trap 'printf \"\\r2 of 2\\n\"; exit 0' "
+                                 "TERM; while :; do sleep 0.01; done"));
+    EXPECT_TRUE(comes_true([&] { return !launch.shown().empty(); })) << text;
+    launch.signal(SIGTERM);
+    EXPECT_EQ(launch.code(), 0);
+    EXPECT_THAT(launch.shown(), ElementsAre("[0] 1 of 2")) << text;
+    EXPECT_THAT(launch.out(), ElementsAre("[0] 2 of 2")) << text;
   }
 }
 

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "gpipe/processes/child.h"
+#include "gpipe/processes/supervisor.h"
 
 namespace gpipe {
 namespace {
@@ -31,8 +32,11 @@ class Output {
  public:
   using Deliver = std::function<void(std::string_view line)>;
 
-  Output(Descriptor pipe, Deliver deliver)
-      : pipe_(std::move(pipe)), deliver_(std::move(deliver)) {}
+  // `show`: gets the progress, see Processes::OnProgress; may be null.
+  Output(Descriptor pipe, Deliver deliver, Deliver show)
+      : pipe_(std::move(pipe)),
+        deliver_(std::move(deliver)),
+        show_(std::move(show)) {}
 
   int fd() const { return pipe_.get(); }  // -1 at the end of the output
 
@@ -48,6 +52,7 @@ class Output {
       pipe_.close();
     }
     add({buffer.data(), static_cast<std::size_t>(size)});
+    if (show_) show_progress();
     return size;
   }
 
@@ -75,20 +80,54 @@ class Output {
         deliver_(std::string_view(rest_).substr(from, kLongestLine));
       }
       if (newline == std::string::npos) break;
-      deliver_(std::string_view(rest_).substr(from, end - from));
+      deliver(std::string_view(rest_).substr(from, end - from));
       from = search = newline + 1;
     }
     rest_.erase(0, from);
   }
 
+  // Shows the parts of the unfinished line that a '\r' ends, and what follows
+  // the last one.
+  void show_progress() {
+    has_progress_ |= rest_.find('\r') != std::string::npos;
+    if (!has_progress_) return;
+    rest_.erase(0, rest_.size() - show_parts(rest_).size());
+    show(rest_);
+  }
+
+  // Shows what each '\r' of `text` ends, and returns the rest.
+  std::string_view show_parts(std::string_view text) {
+    for (std::size_t end; (end = text.find('\r')) != text.npos;
+         text.remove_prefix(end + 1)) {
+      show(text.substr(0, end));
+    }
+    return text;
+  }
+
+  void show(std::string_view text) {
+    if (text.empty() || text == shown_) return;
+    show_(text);
+    shown_ = text;
+  }
+
+  // Delivers a whole line, or its last part if others have been shown.
+  void deliver(std::string_view line) {
+    if (has_progress_) line = show_parts(line);
+    deliver_(line.empty() ? shown_ : line);
+    has_progress_ = false;
+    shown_.clear();
+  }
+
   void end_line() {
-    if (!rest_.empty()) deliver_(rest_);
+    if (!rest_.empty() || has_progress_) deliver(rest_);
     rest_.clear();
   }
 
   Descriptor pipe_;
-  const Deliver deliver_;
-  std::string rest_;  // the beginning of an unfinished line
+  const Deliver deliver_, show_;
+  std::string rest_;           // the beginning of an unfinished line
+  std::string shown_;          // the progress of this line that was shown last
+  bool has_progress_ = false;  // a '\r' has been read since the last line
 };
 
 }  // namespace
@@ -108,8 +147,9 @@ struct Processes::Rank {
 };
 
 Processes::Processes(const std::vector<Command>& commands, OnLine on_line,
-                     double grace_seconds)
+                     double grace_seconds, OnProgress on_progress)
     : on_line_(std::move(on_line)),
+      on_progress_(std::move(on_progress)),
       grace_seconds_(grace_seconds),
       wake_(std::make_unique<Descriptor>(eventfd(0, EFD_CLOEXEC))) {
   if (wake_->get() < 0) fail(errno, "cannot create an eventfd");
@@ -117,6 +157,7 @@ Processes::Processes(const std::vector<Command>& commands, OnLine on_line,
   for (const Command& command : commands) {
     programs.push_back(std::make_unique<internal::Program>(command));
   }
+  supervisor_ = std::make_unique<internal::Supervisor>(commands.size());
   std::promise<void> promise;
   std::future<void> started = promise.get_future();
   // The kernel kills the children when the thread that started them ends. So
@@ -162,11 +203,16 @@ Processes::~Processes() {
 
 void Processes::start(const internal::Program& program) {
   internal::Child child = internal::start(program);
+  supervisor_->add(child.pid);
   const auto output = [&](Stream stream) {
+    const auto deliver = [&](const OnLine& to) -> Output::Deliver {
+      if (!to) return nullptr;
+      return [&to, rank = size(), stream](std::string_view text) {
+        to(rank, stream, text);
+      };
+    };
     return Output(std::move(child.pipes[static_cast<std::size_t>(stream)]),
-                  [this, rank = size(), stream](std::string_view line) {
-                    on_line_(rank, stream, line);
-                  });
+                  deliver(on_line_), deliver(on_progress_));
   };
   std::array<Output, 2> outputs = {output(Stream::kStdout),
                                    output(Stream::kStderr)};

@@ -24,6 +24,7 @@ namespace gpipe {
 namespace internal {
 class Descriptor;
 class Program;
+class Supervisor;
 }  // namespace internal
 
 // The program of a rank.
@@ -66,9 +67,10 @@ constexpr std::size_t kLongestLine = 64 * 1024;
 // - stdin is empty (/dev/null), because a terminal would stop a background
 // process that reads.
 // - A process starts with no signal blocked, whatever this process blocks.
-// - When this process dies, even by SIGKILL, the kernel kills all ranks. This
-// does not hold for the processes that ranks start, nor for programs with the
-// setuid bit.
+// - When this process dies, even by SIGKILL, the kernel kills all ranks, unless
+// they have the setuid bit. A supervisor, which is another child of this
+// process, then kills the processes that they have started, unless these have
+// left the group of their rank.
 //
 // Threads: any thread may call the methods, but not from within `on_line`.
 class Processes {
@@ -84,13 +86,20 @@ class Processes {
   using OnLine =
       std::function<void(int rank, Stream stream, std::string_view line)>;
 
+  // A callback for the parts of an unfinished line with a '\r' in it, as of a
+  // progress bar: the text before each '\r', and, as soon as it is there, the
+  // text after the last one. The line that is delivered at last has only the
+  // last part. Called as OnLine is.
+  using OnProgress = OnLine;
+
   // Starts all processes; when it returns, all are running.
   // `grace_seconds`: see the destructor.
+  // `on_progress`: if it is null, a '\r' is an ordinary byte of a line.
   //
   // Throws std::system_error if one cannot be started (the program is missing,
   // is not executable, ...). The others have been killed then.
   Processes(const std::vector<Command>& commands, OnLine on_line,
-            double grace_seconds = 5);
+            double grace_seconds = 5, OnProgress on_progress = nullptr);
 
   // Ends all ranks that still run, and the processes that they have started: by
   // SIGTERM, and after `grace_seconds` by SIGKILL. Their last lines are
@@ -134,7 +143,9 @@ class Processes {
   void kill_and_reap();
 
   const OnLine on_line_;
+  const OnProgress on_progress_;
   const double grace_seconds_;
+  std::unique_ptr<internal::Supervisor> supervisor_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   // Readable when the thread is to end.
   std::unique_ptr<internal::Descriptor> wake_;

@@ -146,6 +146,35 @@ TEST(ProcessesTest, PutsALineTogetherThatIsWrittenInParts) {
   EXPECT_THAT(log.lines(0), ElementsAre("one two three", "four"));
 }
 
+// What a rank delivers and shows, in order. A shown text ends in "~".
+std::vector<std::string> progress_of(const std::string& script) {
+  std::vector<std::string> all;
+  const auto add = [&](const char* end) {
+    return [&all, end](int, Stream, std::string_view text) {
+      all.push_back(std::string(text) + end);
+    };
+  };
+  Processes processes({shell(script)}, add(""), 5, add("~"));
+  EXPECT_TRUE(processes.wait_all(soon()));
+  return all;
+}
+
+TEST(ProcessesTest, ShowsPartsOfALineWithReturns) {
+  const std::string pause = "; sleep 0.05; ";
+  EXPECT_THAT(progress_of("printf '1\\r'" + pause + "printf '2\\r3\\r'" +
+                          pause + "printf '4\\n'"),
+              ElementsAre("1~", "2~", "3~", "4"));
+  EXPECT_THAT(progress_of("printf '\\r1'" + pause + "printf '\\r2'" + pause +
+                          "printf '\\r3\\nend\\n'"),
+              ElementsAre("1~", "2~", "3", "end"));
+  // The last text is a line, too.
+  EXPECT_THAT(progress_of("printf '1\\r'"), ElementsAre("1~", "1"));
+  EXPECT_THAT(progress_of("printf '1\\r'" + pause + "printf '\\n'"),
+              ElementsAre("1~", "1"));
+  EXPECT_THAT(progress_of("printf 'no\\r\\nprogress'" + pause + "echo"),
+              ElementsAre("no\r", "progress"));
+}
+
 TEST(ProcessesTest, DeliversALastLineThatHasNoEnd) {
   Log log;
   Processes processes({shell("echo one; printf two; printf three >&2")},
