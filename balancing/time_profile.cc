@@ -20,6 +20,8 @@
 #include "balancing/sandbox.h"
 #include "balancing/threads_scope.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/threads/background_thread.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -159,7 +161,7 @@ class Company {
           })) {
         return;
       }
-      threads_.emplace_back(
+      threads_.push_back(internal::background_thread(
           [this, sandboxes, &sample, intra_op, state = at::ThreadLocalState()] {
             const at::ThreadLocalStateGuard as_caller(state);
             const ThreadsScope own_threads(intra_op);
@@ -168,6 +170,7 @@ class Company {
             SweepMode mode{/*backwards_last=*/true};
             HeadStart none(c10::kCPU);
             while (!stop_) {
+              const internal::WorkScope work;
               try {
                 sweep(visit_in(*sandboxes), sample, c10::kCPU, mode, sums,
                       ignored, none, &stop_);
@@ -177,7 +180,7 @@ class Company {
                 mode.backwards_last = false;  // see times_of()
               }
             }
-          });
+          }));
     }
   }
   ~Company() {

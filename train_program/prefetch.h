@@ -4,7 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <thread>
 #include <utility>
+
+#include "gpipe/threads/background_thread.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::train_program {
 
@@ -17,6 +21,12 @@ class Prefetch {
       : load_(std::move(load)), next_(first), last_(last) {
     start();
   }
+  // Waits for load().
+  ~Prefetch() {
+    if (thread_.joinable()) thread_.join();
+  }
+  Prefetch(const Prefetch&) = delete;
+  Prefetch& operator=(const Prefetch&) = delete;
 
   // Returns the next result, or throws what load() threw. Must not be called
   // after the last one.
@@ -28,13 +38,20 @@ class Prefetch {
 
  private:
   void start() {
+    if (thread_.joinable()) thread_.join();
     if (next_ >= last_) return;
-    loading_ = std::async(std::launch::async, load_, next_++);
+    std::packaged_task<T()> task([this, k = next_++] {
+      const internal::WorkScope work;
+      return load_(k);
+    });
+    loading_ = task.get_future();
+    thread_ = internal::background_thread(std::move(task));
   }
 
   std::function<T(int64_t)> load_;
   int64_t next_, last_;
-  std::future<T> loading_;  // last member: its destructor waits for load_
+  std::future<T> loading_;
+  std::thread thread_;
 };
 
 }  // namespace gpipe::train_program

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/text/format.h"
+#include "gpipe/threads/background_thread.h"
 #include "training/file_operations.h"
 
 namespace gpipe::internal {
@@ -43,8 +44,8 @@ void BackgroundSaver::start(std::unique_ptr<StepWriter> writer,
   std::promise<void> written, complete;
   written_ = written.get_future();
   complete_ = complete.get_future();
-  thread_ = std::thread([this, &copy, keep, written = std::move(written),
-                         complete = std::move(complete)]() mutable {
+  thread_ = background_thread([this, &copy, keep, written = std::move(written),
+                               complete = std::move(complete)]() mutable {
     bool is_written = false;
     try {
       const std::string mine = writer_->write_part(copy);

@@ -306,7 +306,7 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
 
 int64_t DistributedPipelineImpl::count_microbatches(
     const internal::Batch& input) {
-  return runner_->from_first([&]() -> int64_t {
+  return runner()->from_first([&]() -> int64_t {
     try {
       return internal::count_microbatches(input, chunks(), options_.unsplit());
     } catch (const c10::Error&) {
@@ -321,7 +321,7 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
                                              const Schedule& schedule,
                                              Checkpoint checkpoint,
                                              const TrainOptions& options) {
-  return runner_->step(
+  return runner()->step(
       {input, target, loss, schedule, checkpoint, options, [&] {
          if (source_) source_->check();
          if (!layout_.has_first()) return;
@@ -335,22 +335,22 @@ StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
                                                 double norm_type) {
-  return runner_->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
+  return runner()->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
 }
 
 std::vector<at::Tensor> DistributedPipelineImpl::optimizer_parameters() const {
-  auto shards = runner_->own_shards();
+  auto shards = runner()->own_shards();
   return shards ? std::move(*shards) : PipelineModule::optimizer_parameters();
 }
 
 void DistributedPipelineImpl::share_parameters() {
-  runner_->share_parameters();
+  runner()->share_parameters();
 }
 
-bool DistributedPipelineImpl::any(bool here) { return runner_->any(here); }
+bool DistributedPipelineImpl::any(bool here) { return runner()->any(here); }
 
 std::optional<Failure> DistributedPipelineImpl::last_failure() const {
-  return runner_->last_failure();
+  return runner()->last_failure();
 }
 
 void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {

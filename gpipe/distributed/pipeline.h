@@ -236,6 +236,9 @@ class DistributedPipelineImpl : public PipelineModule {
   // `foreign`: the known parameters of other ranks' layers.
   void build(std::vector<internal::Layer> layers,
              internal::ForeignParameters foreign);
+  // Returns a reference that keeps the runner during a call. exit() in a loss
+  // destroys a static pipeline while another thread is in its step.
+  std::shared_ptr<internal::Runner> runner() const { return runner_; }
   int64_t count_microbatches(const internal::Batch& input) override;
   StepResult run_step(const internal::Batch& input,
                       const internal::Batch& target,

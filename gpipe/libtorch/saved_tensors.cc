@@ -16,16 +16,14 @@ thread_local const void* current_node = nullptr;
 
 const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
-// LibTorch's engine, which also serves the hooks of the calling thread.
+// LibTorch's engine, which also serves the hooks of the calling thread. It is
+// never destroyed, because a worker may run a backward while the process exits.
 class HookEngine : public torch::autograd::Engine {
  public:
   static torch::autograd::Engine& instance() {
-    static HookEngine engine;
-    return engine;
+    static auto* const engine = new HookEngine();
+    return *engine;
   }
-  // LibTorch requires that a subclass stops its threads before its destructor
-  // returns.
-  ~HookEngine() override { stop(); }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks>
   get_default_saved_variable_hooks() override {
@@ -55,9 +53,8 @@ SavedTensorScope::SavedTensorScope(SavedTensorHooks* source)
       is_available(),
       "another autograd engine runs in this program than gpipe's, so that "
       "tensors that autograd saves cannot be recomputed or copied to the "
-      "host; do not call "
-      "set_default_engine_stub(), and do not load LibTorch's Python "
-      "bindings into this program");
+      "host; do not call set_default_engine_stub(), do not load LibTorch's "
+      "Python bindings into this program, and load gpipe once");
   current_hooks = source;
   current_node = node_at_work();
 }

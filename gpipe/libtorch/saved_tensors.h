@@ -26,7 +26,8 @@ class SavedTensorHooks {
 // A program that links this file runs its backwards in a subclass of LibTorch's
 // autograd engine, since LibTorch asks the engine for the hooks. Throws
 // c10::Error if another engine runs: one that was installed before this file
-// was loaded, such as that of LibTorch's Python bindings, or since then.
+// was loaded, such as that of LibTorch's Python bindings or of another copy of
+// gpipe, or since then.
 class SavedTensorScope {
  public:
   explicit SavedTensorScope(SavedTensorHooks* source);

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/threads/background_thread.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -27,7 +29,7 @@ std::future<void> close_all(std::vector<DeviceGroup> groups,
         }
       });
   auto closed = task.get_future();
-  std::thread(std::move(task)).detach();
+  background_thread(std::move(task)).detach();
   return closed;
 }
 

@@ -11,7 +11,6 @@
 #include <future>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "gpipe/distributed/channel/device_groups.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {
@@ -148,7 +148,7 @@ class SelfTest::Run : public std::enable_shared_from_this<Run> {
           return "";
         });
     auto result = task.get_future();
-    std::thread(std::move(task)).detach();
+    background_thread(std::move(task)).detach();
     return result;
   }
 

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/links/credentials.h"
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -24,6 +25,11 @@ constexpr std::string_view kProofLabel = "EXPORTER-gpipe-secret";
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr unsigned char kContext[] = {'g', 'p', 'i', 'p', 'e'};
 constexpr char kCipherName[] = "TLS_AES_128_GCM_SHA256";
+
+// Before main(), because the first use of OpenSSL decides. By default exit()
+// destroys OpenSSL's state while connections are still served.
+[[maybe_unused]] const int kept =
+    ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 Credentials::Proof hmac(const std::string& key, const void* data,
                         std::size_t size) {

@@ -16,6 +16,8 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/threads/background_thread.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -60,7 +62,7 @@ Greeter::Greeter(Descriptor listening,
       refusals_(std::move(refusals)) {
   const int fd = listening_.get();
   if (fd >= 0) ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-  thread_ = std::thread([this] { run(); });
+  thread_ = background_thread([this] { run(); });
 }
 
 Greeter::~Greeter() {

@@ -12,6 +12,7 @@
 
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/link_error.h"
+#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {
@@ -77,7 +78,7 @@ Mesh::Mesh(MeshOptions options)
   event.events = EPOLLIN;
   event.data.ptr = nullptr;  // links have their address there
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
-  thread_ = std::thread([this] { run(); });
+  thread_ = background_thread([this] { run(); });
 }
 
 Mesh::~Mesh() {

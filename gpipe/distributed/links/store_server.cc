@@ -16,6 +16,7 @@
 #include "gpipe/distributed/links/connect.h"
 #include "gpipe/distributed/links/hello.h"
 #include "gpipe/distributed/links/link_error.h"
+#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {
@@ -47,7 +48,7 @@ StoreServer::StoreServer(Descriptor listening,
     : credentials_(std::move(credentials)),
       refusals_(std::move(refusals)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  thread_ = std::thread([this] { run(); });
+  thread_ = background_thread([this] { run(); });
   greeter_ = std::make_unique<Greeter>(
       std::move(listening), credentials_, Hello{0, -1, 0},
       [this](Socket& socket, const Hello&) {

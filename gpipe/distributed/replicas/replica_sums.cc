@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpipe/runtime/run/new_worker.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 
@@ -56,6 +57,7 @@ void ReplicaSums::add_up() {
   std::size_t begin = 0;
   for (const std::size_t end : ends_) {
     {
+      const WaitScope waiting;
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [&] {
         return stopped_ ||

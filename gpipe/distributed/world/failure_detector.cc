@@ -12,6 +12,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
+#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {
@@ -70,9 +71,9 @@ FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group,
     peers_.back()->heard = Clock::now().time_since_epoch().count();
   }
   for (const auto& peer : peers_) {
-    peer->listener = std::thread([this, &each = *peer] { listen(each); });
+    peer->listener = background_thread([this, &each = *peer] { listen(each); });
   }
-  beater_ = std::thread([this] { beat(); });
+  beater_ = background_thread([this] { beat(); });
 }
 
 void FailureDetector::listen(Peer& peer) {

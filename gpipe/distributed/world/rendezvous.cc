@@ -24,6 +24,7 @@
 #include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/store_text.h"
 #include "gpipe/distributed/world/tree.h"
+#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {
@@ -75,8 +76,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
   Rendezvous run(int listening) {
     std::promise<Outcome> promise;
     auto answer = promise.get_future();
-    std::thread([self = shared_from_this(), listening,
-                 promise = std::move(promise)]() mutable {
+    background_thread([self = shared_from_this(), listening,
+                       promise = std::move(promise)]() mutable {
       Outcome outcome;
       try {
         outcome.meeting = self->join(listening);

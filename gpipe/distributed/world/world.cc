@@ -23,6 +23,8 @@
 #include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
 #include "gpipe/runtime/device/origin.h"
+#include "gpipe/threads/background_thread.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe {
 namespace {
@@ -92,6 +94,11 @@ class World::Impl {
   }
 
   bool forked() const { return origin_.forked(); }
+  // Returns whether a thread waits for a message.
+  bool is_in_use() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return !waiting_.empty();
+  }
   const WorldOptions& options() const { return options_; }
   const internal::Rendezvous& meeting() const { return meeting_; }
 
@@ -127,7 +134,7 @@ class World::Impl {
       detector->announce(failure);
     // After the announcement and on another thread: the abort of a direct
     // transfer may return only when the other end aborts, too.
-    aborter_ = std::thread([this] { abort_all(); });
+    aborter_ = internal::background_thread([this] { abort_all(); });
   }
 
   c10::intrusive_ptr<c10d::Work> post(
@@ -156,6 +163,7 @@ class World::Impl {
     std::string error;
     bool done = false;
     try {
+      const internal::WaitScope waiting;
       done = work.wait(options_.timeout);
     } catch (const std::exception& thrown) {
       error = internal::reason_of(thrown);
@@ -242,6 +250,7 @@ class World::Impl {
   void connection_broke(int peer, const Action& action,
                         const std::string& error) {
     {
+      const internal::WaitScope waiting;
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
     }
@@ -287,7 +296,9 @@ World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() {
   // In a fork of the process, the connections belong to the parent, and there
   // are no threads to join.
-  if (impl_->forked()) impl_.release();
+  // If a thread waits for a message, exit() on another thread destroys a static
+  // World. The waiting thread still uses the connections.
+  if (impl_->forked() || impl_->is_in_use()) impl_.release();
 }
 
 std::shared_ptr<World> World::connect(const WorldOptions& options) {

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstdint>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 #include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {
@@ -197,6 +200,7 @@ Executor::Executor(std::vector<c10::Device> devices, int threads,
   worker_spins_ = workers <= cores ? kSpins : 0;
   caller_spins_ = workers < cores ? kSpins : 0;
 
+  close_gate_at_exit();
   for (const c10::Device& device : devices_) {
     streams_.emplace_back(device);
     workers_.push_back(new_worker(workers_.size()));
@@ -267,6 +271,10 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
     });
   }
   done->wait(caller_spins_);
+  // LibTorch makes static objects as operators are first used, mostly in the
+  // first steps.
+  static std::atomic<uint64_t> runs{0};
+  if (std::has_single_bit(++runs)) close_gate_at_exit();
   // Note [A thread after an exception]
   // LibTorch's engine keeps, for each thread that has called it, the work that
   // is still to be done there. If a backward fails, this work is never done and

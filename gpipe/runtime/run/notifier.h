@@ -5,6 +5,8 @@
 #include <mutex>
 #include <thread>
 
+#include "gpipe/threads/exit_gate.h"
+
 namespace gpipe::internal {
 
 // A notifier: a condition variable for one waiting thread that spins before it
@@ -24,6 +26,7 @@ class Notifier {
       if (condition()) return;
       std::this_thread::yield();
     }
+    const WaitScope waiting;
     std::unique_lock<std::mutex> lock(mutex_);
     notified_.wait(lock, condition);
   }

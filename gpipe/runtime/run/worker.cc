@@ -2,14 +2,21 @@
 
 #include <utility>
 
+#include "gpipe/threads/background_thread.h"
+#include "gpipe/threads/exit_gate.h"
+
 namespace gpipe::internal {
 
 Worker::Worker(std::function<void()> prepare, int spins)
     : state_(std::make_unique<State>()),
-      thread_([state = state_.get(), spins, prepare = std::move(prepare)] {
-        prepare();
-        loop(*state, spins);
-      }) {}
+      thread_(background_thread(
+          [state = state_.get(), spins, prepare = std::move(prepare)] {
+            {
+              const WorkScope work(state->passes);
+              prepare();
+            }
+            loop(*state, spins);
+          })) {}
 
 Worker::~Worker() {
   if (origin_.forked()) {
@@ -24,6 +31,7 @@ Worker::~Worker() {
 }
 
 void Worker::post(std::function<void()> task) {
+  if (has_called_exit()) state_->passes = true;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->tasks.push_back(std::move(task));
@@ -43,7 +51,9 @@ void Worker::loop(State& state, int spins) {
       task = std::move(state.tasks.front());
       state.tasks.pop_front();
     }
+    const WorkScope work(state.passes);
     task();
+    task = nullptr;
   }
 }
 

@@ -33,7 +33,8 @@ class Worker {
   // The state that the thread shares with the object.
   struct State {
     Notifier notifier;
-    std::atomic<int> waiting{0};  // number of tasks, plus one for the end
+    std::atomic<int> waiting{0};      // number of tasks, plus one for the end
+    std::atomic<bool> passes{false};  // see WorkScope
     std::mutex mutex;
     std::deque<std::function<void()>> tasks;
   };

@@ -26,6 +26,7 @@
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 // The backward of a step, called by the caller's autograd graph.
@@ -57,6 +58,7 @@ class StepBackward : public OpaqueBackward {
                                    bool keep_graph) override {
     pipeline_->workers_.executor().check_backward();
     const auto running = pipeline_->workers_.enter();
+    const WorkScope work;
     // Without keep_graph the backward consumes the cells, even if it fails
     // halfway.
     const std::shared_ptr<Step> step =
@@ -209,6 +211,7 @@ Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
 Batch Pipeline::forward(const Batch& input, int64_t chunks,
                         Checkpoint checkpoint) {
   const auto running = workers_.enter();
+  const WorkScope work;
   Stages& stages = workers_.stages();
   const bool with_graph = c10::GradMode::is_enabled();
   const MiniBatch batch = workers_.outside(whole(0, Phase::kScatter), [&] {

@@ -14,6 +14,7 @@
 #include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/placement.h"
+#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {
@@ -114,6 +115,7 @@ StepResult train(StageWorkers& workers, const StepArguments& given,
                  StepPeers& peers) {
   if (has_backward(given.schedule)) workers.executor().check_backward();
   std::unique_lock<std::mutex> running = workers.enter();
+  const WorkScope work;
   peers.open();
   Training training(workers, given, peers);
   try {
