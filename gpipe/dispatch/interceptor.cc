@@ -2,7 +2,6 @@
 
 #include <ATen/core/op_registration/op_registration.h>
 
-#include <set>
 #include <utility>
 
 #include "gpipe/dispatch/registration.h"
@@ -11,28 +10,27 @@ namespace gpipe::internal {
 namespace {
 
 c10::DispatchKey key_of(Interceptor kind) {
-  return kind == Interceptor::kCell
-             ? c10::DispatchKey::TESTING_ONLY_GenericMode
-             : c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+  return kind == Interceptor::kCell ? kCellKey : kMetaKey;
 }
 
 // Makes all other operators fall through the key. Called with the first
 // interceptor of each kind.
 void let_others_pass(Interceptor kind) {
-  static auto* const done = new std::set<Interceptor>();
-  if (done->insert(kind).second) {
-    intercept_all(kind, c10::KernelFunction::makeFallthrough(),
-                  "gpipe: other operators");
-  }
+  intercept_all(kind, c10::KernelFunction::makeFallthrough(),
+                "gpipe: other operators");
 }
 
 }  // namespace
 
-InterceptScope::InterceptScope(Interceptor kind) : include_(key_of(kind)) {}
+InterceptScope::InterceptScope(Interceptor kind)
+    : include_((check_interceptors(kind), key_of(kind))) {}
+
+void check_interceptors(Interceptor kind) { check_claimed(key_of(kind)); }
 
 void intercept(Interceptor kind, const c10::OperatorHandle& op,
                c10::KernelFunction kernel, const std::string& owner) {
   let_others_pass(kind);
+  if (!claim(key_of(kind), c10::toString(op.operator_name()))) return;
   keep_registered(c10::Dispatcher::singleton().registerImpl(
       op.operator_name(), key_of(kind), std::move(kernel),
       /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
@@ -41,6 +39,7 @@ void intercept(Interceptor kind, const c10::OperatorHandle& op,
 
 void intercept_all(Interceptor kind, c10::KernelFunction kernel,
                    const std::string& owner) {
+  if (!claim(key_of(kind), "all")) return;
   keep_registered(c10::Dispatcher::singleton().registerFallback(
       key_of(kind), std::move(kernel), owner));
 }

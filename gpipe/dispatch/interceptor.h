@@ -9,15 +9,19 @@
 
 namespace gpipe::internal {
 
-// The dispatch keys that gpipe uses; LibTorch and other code leave them unused.
-// kCell is dispatched before kMeta. An operator without an interceptor falls
-// through both keys.
+// The kinds of interceptors, each with a dispatch key. An operator without an
+// interceptor falls through both keys.
 enum class Interceptor {
   kCell,  // random numbers and BatchNorm in the cells of a pipeline
   kMeta,  // dry runs on meta tensors, see gpipe/meta
 };
 
-// Enables the interceptors of one kind on this thread while in scope.
+// Throws c10::Error if the interceptors of this copy of gpipe do not work,
+// since another copy is loaded (registration.h).
+void check_interceptors(Interceptor kind);
+
+// Enables the interceptors of one kind on this thread while in scope. Throws as
+// check_interceptors() does.
 class InterceptScope {
  public:
   explicit InterceptScope(Interceptor kind);
@@ -30,7 +34,8 @@ class InterceptScope {
 // operators (intercept_all), until the process ends. `owner`: a name for
 // LibTorch's messages.
 //
-// An operator has at most one interceptor of each kind. Threads: call these
+// They register nothing if another copy of gpipe has. An operator has at most
+// one interceptor of each kind. Threads: call these
 // functions before main() only, while no operator can run. They change tables
 // that LibTorch reads without a lock.
 void intercept(Interceptor kind, const c10::OperatorHandle& op,

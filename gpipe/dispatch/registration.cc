@@ -1,9 +1,71 @@
 #include "gpipe/dispatch/registration.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
 namespace gpipe::internal {
+namespace {
+
+// What this copy of gpipe knows of a dispatch key.
+struct Claim {
+  bool is_ours = false;
+  std::string other;           // the path of the other copy, if it is not ours
+  std::set<std::string> done;  // what is registered
+};
+
+// Returns the path of the program or library that contains this code.
+std::string own_path() {
+  Dl_info info{};
+  return ::dladdr(reinterpret_cast<void*>(&own_path), &info) && info.dli_fname
+             ? info.dli_fname
+             : "an unknown library";
+}
+
+// Returns the name of the first registration in LibTorch's error about a second
+// one, or the whole error if its text is another one.
+std::string previous_in(const std::string& error) {
+  const std::string before = "Previous registration of TORCH_LIBRARY was ";
+  const std::size_t at = error.find(before);
+  if (at == error.npos) return error;
+  const std::size_t from = at + before.size();
+  return error.substr(from, error.find("; ", from) - from);
+}
+
+// LibTorch accepts one registration for each namespace of operators. It serves
+// as a mark that all copies of gpipe see.
+Claim claim_of(c10::DispatchKey key) {
+  Claim claim;
+  try {
+    keep_registered(c10::Dispatcher::singleton().registerLibrary(
+        std::string("gpipe_") + c10::toString(key), own_path()));
+    claim.is_ours = true;
+  } catch (const c10::Error& error) {
+    claim.other = previous_in(error.what_without_backtrace());
+  }
+  return claim;
+}
+
+std::mutex& mutex() {
+  static auto* const mutex = new std::mutex();
+  return *mutex;
+}
+
+// Call it with the mutex.
+Claim& known(c10::DispatchKey key) {
+  static auto* const claims = new std::map<c10::DispatchKey, Claim>();
+  const auto found = claims->find(key);
+  if (found != claims->end()) return found->second;
+  return claims->emplace(key, claim_of(key)).first->second;
+}
+
+}  // namespace
 
 // The list is never destroyed and stays reachable for leak checkers. A static
 // pointer per caller would not do: a compiler removes a pointer that is never
@@ -11,6 +73,23 @@ namespace gpipe::internal {
 void keep_registered(c10::RegistrationHandleRAII handle) {
   static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
   handles->push_back(std::move(handle));
+}
+
+bool claim(c10::DispatchKey key, const std::string& what) {
+  const std::lock_guard<std::mutex> lock(mutex());
+  Claim& claim = known(key);
+  return claim.is_ours && claim.done.insert(what).second;
+}
+
+void check_claimed(c10::DispatchKey key) {
+  const std::lock_guard<std::mutex> lock(mutex());
+  const Claim& claim = known(key);
+  TORCH_CHECK(
+      claim.is_ours, "gpipe is in this process twice, in ", claim.other,
+      " and in ", own_path(),
+      ", and only the copy that was loaded first can be used; link "
+      "gpipe into one shared library that all plugins use, or load the "
+      "plugins with RTLD_GLOBAL if they were built with the same gpipe");
 }
 
 }  // namespace gpipe::internal

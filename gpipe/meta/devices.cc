@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "gpipe/dispatch/registration.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
@@ -34,6 +35,7 @@ struct MetaGuardImpl final
 };
 
 [[maybe_unused]] const bool registered = [] {
+  if (!claim(kMetaKey, "devices")) return false;
   auto& entry = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(
       c10::kMeta)];
   entry = new MetaGuardImpl(entry.load());

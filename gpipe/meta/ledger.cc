@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gpipe/dispatch/registration.h"
 #include "gpipe/libtorch/debug_info.h"
 #include "gpipe/meta/devices.h"
 
@@ -120,6 +121,7 @@ void label(const at::Tensor& tensor, internal::MemoryKind kind) {
 }
 
 [[maybe_unused]] const bool installed = [] {
+  if (!internal::claim(internal::kMetaKey, "ledger")) return false;
   static auto* const allocator = new CountingAllocator();
   c10::SetAllocator(c10::kMeta, allocator, /*priority=*/1);
   internal::on_label(&label);
@@ -130,7 +132,9 @@ void label(const at::Tensor& tensor, internal::MemoryKind kind) {
 
 MetaLedger::MetaLedger()
     : book_(std::make_shared<Book>()),
-      guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {}
+      guard_(internal::kLedgerSlot, std::make_shared<LedgerInfo>(book_)) {
+  internal::check_claimed(internal::kMetaKey);
+}
 
 int64_t MetaLedger::live_bytes() const {
   const std::lock_guard<std::mutex> lock(book_->mutex);

@@ -297,6 +297,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 [[maybe_unused]] const bool registered = [] {
+  if (!internal::claim(kPlacementKey, "all")) return false;
   internal::keep_registered(c10::Dispatcher::singleton().registerFallback(
       kPlacementKey,
       c10::KernelFunction::makeFromBoxedFunction<&place_inputs>(),

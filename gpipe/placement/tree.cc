@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 
+#include "gpipe/dispatch/registration.h"
 #include "gpipe/placement/device.h"
 #include "gpipe/placement/names.h"
 #include "gpipe/placement/nodes.h"
@@ -298,6 +299,7 @@ PlacePtr new_place(const Devices& devices) {
 }  // namespace
 
 void parallelize(Module& module, const Devices& devices) {
+  internal::check_claimed(kPlacementKey);
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
   const PlacePtr place = registry.find(module);
@@ -310,6 +312,7 @@ void parallelize(Module& module, const Devices& devices) {
 void parallelize(
     Module& root,
     const std::vector<std::pair<std::string, Devices>>& module_devices) {
+  internal::check_claimed(kPlacementKey);
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
   const std::vector<Node> nodes = nodes_of(root);

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "gpipe/dispatch/interceptor.h"
+
 namespace gpipe::internal {
 
 StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
@@ -11,6 +13,7 @@ StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
                            bool one_at_a_time, int other_workers)
     : stages_(std::move(partitions), std::move(rank_of_stage)),
       executor_(std::move(devices), threads, one_at_a_time, other_workers) {
+  check_interceptors(Interceptor::kCell);
   stages_.unsplit = std::move(unsplit);
 }
 
