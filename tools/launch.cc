@@ -2,14 +2,12 @@
 // and ends all of them, or starts all again, when one fails. See --help.
 //
 //   ./bazelw run //tools:launch -- --nproc=4 -- path/to/binary --its_flags
-#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -33,8 +31,8 @@
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
+#include "tools/launch_screen.h"
 #include "tools/launch_secret.h"
-#include "tools/rank_at_fault.h"
 
 namespace {
 
@@ -48,30 +46,8 @@ using Clock = Processes::Clock;
 // failed first.
 constexpr int kUsage = 2;
 constexpr int kCannotStart = 127;
-constexpr int kSignal = 128;  // plus the number of the signal
-
-// Lines of stderr of a failed rank that are repeated at the end.
-constexpr std::size_t kLastLines = 20;
-constexpr std::size_t kLastLineBytes = 2000;
 
 // ---- Output
-
-void write_all(int fd, const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const ssize_t size = write(fd, text.data() + at, text.size() - at);
-    if (size > 0) at += static_cast<std::size_t>(size);
-    if (size >= 0 || errno == EINTR) continue;
-    if (errno == EAGAIN) {  // another program made the terminal non-blocking
-      pollfd ready = {fd, POLLOUT, 0};
-      poll(&ready, 1, -1);
-      continue;
-    }
-    // The reader has ended, as with `| head`. Exits as SIGPIPE would do, which
-    // this thread does not receive. The kernel then ends the ranks.
-    if (errno == EPIPE) std::_Exit(kSignal + SIGPIPE);
-    return;  // ignores other errors: a full disk should not end a training
-  }
-}
 
 template <typename... Parts>
 void say(const Parts&... parts) {
@@ -80,67 +56,6 @@ void say(const Parts&... parts) {
   (text << ... << parts) << "\n";
   write_all(STDERR_FILENO, text.str());
 }
-
-// Returns the rank of a process of this machine.
-int rank_of(int local_rank) {
-  return FLAGS_node_rank * FLAGS_nproc + local_rank;
-}
-
-// Prints the output of the ranks and remembers the last lines of stderr.
-class Screen {
- public:
-  // Prints a part of an unfinished line. The next output replaces it on a
-  // terminal.
-  void show(int local_rank, Stream stream, std::string_view text) {
-    print(local_rank, stream, text, '\r');
-    shows_progress_ = true;
-  }
-
-  void write(int local_rank, Stream stream, std::string_view line) {
-    print(local_rank, stream, line, '\n');
-    shows_progress_ = false;
-    if (stream == Stream::kStdout) return;
-    const int at_fault = gpipe::rank_at_fault(line);
-    if (at_fault >= 0 && at_fault != rank_of(local_rank)) {
-      at_fault_[local_rank] = at_fault;
-    }
-    auto& last = last_lines_[local_rank];
-    last.emplace_back(line.substr(0, kLastLineBytes));
-    if (line.size() > kLastLineBytes) last.back() += " ...";
-    if (last.size() > kLastLines) last.pop_front();
-  }
-
-  // Returns the rank that this rank has called the cause of its failure on
-  // stderr, as a gpipe::PeerError does; -1 if there is none.
-  int rank_at_fault(int local_rank) const { return at_fault_[local_rank]; }
-
-  // Returns the last lines of stderr.
-  const std::deque<std::string>& last_lines(int local_rank) const {
-    return last_lines_[local_rank];
-  }
-
- private:
-  void print(int local_rank, Stream stream, std::string_view line, char end) {
-    const int fd = stream == Stream::kStdout ? STDOUT_FILENO : STDERR_FILENO;
-    const bool is_terminal = isatty(fd);
-    std::string text;
-    if (is_terminal && shows_progress_) text = "\033[K";  // erases the line
-    if (FLAGS_tag_output) {
-      const std::string tag = "[" + std::to_string(rank_of(local_rank)) + "]";
-      // Six colours that are readable on dark and bright backgrounds.
-      text += is_terminal ? "\033[3" + std::to_string(1 + local_rank % 6) +
-                                "m" + tag + "\033[0m "
-                          : tag + " ";
-    }
-    text.append(line).push_back(end);
-    write_all(fd, text);
-  }
-
-  bool shows_progress_ = false;  // since the last line
-  std::vector<int> at_fault_ = std::vector<int>(FLAGS_nproc, -1);
-  std::vector<std::deque<std::string>> last_lines_ =
-      std::vector<std::deque<std::string>>(FLAGS_nproc);
-};
 
 // ---- The ranks
 
