@@ -4,7 +4,6 @@
 - only gpipe/libtorch asks for LibTorch's version;
 - no two types have the same name in the same namespace (C++ allows that in two files,
   but a program that links both has undefined behaviour);
-- no file that is not a test has more than 400 lines, and no function in it more than 80;
 - tools/public_headers.cc, which is compiled with more warnings, has all public headers;
 - packages depend on each other as the two blocks of "The folders" in
   docs/architecture.md say.
@@ -71,25 +70,6 @@ def types_of(text):
             statement = ""
         else:
             statement += piece
-    return found
-
-
-def long_functions(text, limit):
-    """The first lines of the functions in a file, at namespace scope or in a class there,
-    that take more than `limit` lines. Relies on clang-format's indentation."""
-    lines = text.splitlines()
-    found = []
-    for indent in ("", "  "):
-        start = None
-        for number, line in enumerate(lines):
-            if not re.match(indent + r"[\w~:})]", line):
-                continue  # of another depth, a comment or a directive
-            if start is None and not re.match(r"\s*(}|namespace\b)", line):
-                start = number
-            if start is not None and line[-1] in ";}":
-                if line == indent + "}" and number - start + 1 > limit:
-                    found.append(lines[start].strip())
-                start = None
     return found
 
 
@@ -221,24 +201,6 @@ class SourcesTest(unittest.TestCase):
         self.assertIn("gpipe/gpipe.h", found)
         self.assertEqual([name for name in sorted(found)
                           if f'#include "{name}"' not in text], [])
-
-    def test_files_and_functions_are_short(self):
-        texts = {name: (ROOT / name).read_text() for name in sources(ROOT)
-                 if not name.endswith("_test.cc")}
-        self.assertEqual({name: text.count("\n") for name, text in texts.items()
-                          if text.count("\n") > 400}, {})
-        self.assertEqual({name: long_functions(text, 80) for name, text in texts.items()
-                          if long_functions(text, 80)}, {})
-
-    def test_a_planted_long_function_is_found(self):
-        body = "  int x;\n" * 5 + "}\n"
-        member = " public:\n  B()\n      : x(1) {\n" + "    f();\n" * 5 + "  }\n"
-        text = ("namespace n {\nint a = 1;\n// f() {\ntemplate <class T>\nvoid f() {\n" +
-                body + "void g() { f(); }\nvoid h() {\n  return;\n}\nconst int b = [] {\n" +
-                body.replace("}\n", "}();\n") + "class B {\n" + member +
-                "  int x;\n};\n}  // namespace n\n")
-        self.assertEqual(long_functions(text, 7), ["template <class T>", "B()"])
-        self.assertEqual(long_functions(text, 8), [])
 
     def test_a_type_has_one_definition(self):
         files = {name: (ROOT / name).read_text() for name in sources(ROOT)

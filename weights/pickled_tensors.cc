@@ -143,13 +143,12 @@ StateDict tensors_of(const PickleValue& value, const StorageReader& storage,
   for (std::size_t k = 0; k + 1 < dict.items.size(); k += 2) {
     const PickleValue& key = *dict.items[k];
     const PickleValue& item = *dict.items[k + 1];
+    if (key.kind != Kind::kString) continue;
     if (item.kind == Kind::kObject && !is_no_tensor(item) &&
         !key.text.ends_with("_extra_state")) {  // Module.get_extra_state()
-      refuse(key.kind == Kind::kString ? key.text : key.kind_name(), item);
+      refuse(key.text, item);
     }
     if (item.kind != Kind::kTensor) continue;
-    TORCH_CHECK_VALUE(key.kind == Kind::kString, "the name of a tensor is ",
-                      key.kind_name());
     const std::string name(key.text);
     TORCH_CHECK_VALUE(!result.contains(name), in_quotes(name),
                       " appears twice");

@@ -141,6 +141,22 @@ TEST(PickledTensorsTest, ItemsThatAreNotTensorsAreLeftOut) {
   }
 }
 
+TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  // The tensor of the dict, once more with the name 7, and an object.
+  const std::size_t begin = one.find("ctorch._utils");
+  const std::string tensor =
+      one.substr(begin, one.rfind("u.") - begin);
+  Counting counting;
+  EXPECT_EQ(counting
+                .tensors(one.substr(0, one.size() - 1) + "K\x07" + tensor +
+                         "sK\x08"
+                         "cnet\nNet\n)Rs.")
+                .keys(),
+            std::vector<std::string>{"w"});
+}
+
 // Python's state_dict() has what Module.get_extra_state() returns.
 TEST(PickledTensorsTest, AnExtraStateMayBeAnyObject) {
   const std::string one =
