@@ -23,7 +23,8 @@ using StorageReader =
 // Only storages of tensors in the result are read.
 //
 // Throws c10::ValueError if there is no such dict, if a tensor reaches beyond
-// its storage, if a name appears twice, or if an item may be a tensor that is not a plain one: an object other than those that
+// its storage, if a name appears twice, or if an item may be a tensor that is
+// not a plain one: an object other than those that
 // torch.load(weights_only=True) makes. A module's "_extra_state" may be any
 // object. Thread-safe if `storage` is.
 StateDict tensors_of(const PickleValue& value, const StorageReader& storage,

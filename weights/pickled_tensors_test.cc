@@ -146,8 +146,7 @@ TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
   // The tensor of the dict, once more with the name 7, and an object.
   const std::size_t begin = one.find("ctorch._utils");
-  const std::string tensor =
-      one.substr(begin, one.rfind("u.") - begin);
+  const std::string tensor = one.substr(begin, one.rfind("u.") - begin);
   Counting counting;
   EXPECT_EQ(counting
                 .tensors(one.substr(0, one.size() - 1) + "K\x07" + tensor +
