@@ -31,10 +31,9 @@ void expect_rows_to_run(const Benchmark& benchmark) {
     if (row.partitions > kMostPartitions || row.chunks > kMostChunks) continue;
     SCOPED_TRACE(row.name);
     row.batch_size = row.chunks;
-    Workload workload = benchmark.small;
-    workload.samples_per_epoch = row.batch_size;
+    options.samples = row.batch_size;
     const Outcome outcome =
-        measure(benchmark, workload, row, options, &balancers);
+        measure(benchmark, benchmark.small, row, options, &balancers);
     EXPECT_THAT(outcome.durations, SizeIs(1));
     ASSERT_THAT(outcome.memory, SizeIs(1));
     EXPECT_GE(outcome.memory[0].peak, outcome.memory[0].lasting());

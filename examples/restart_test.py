@@ -33,8 +33,8 @@ TRAIN = [
 ]
 
 
-def children(pid):
-    """Returns the running children of a process."""
+def ranks_of(pid):
+    """Returns the running ranks of a launcher. Its supervisor leads another session."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -43,8 +43,8 @@ def children(pid):
             stat = pathlib.Path("/proc", entry, "stat").read_text()
         except OSError:
             continue  # it has ended
-        state, parent = stat.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state not in "ZX":
+        state, parent, _, session = stat.rpartition(")")[2].split()[:4]
+        if int(parent) == pid and state not in "ZX" and session != entry:
             found.append(int(entry))
     return found
 
@@ -92,12 +92,12 @@ class Run:
         """Kills a rank `delay` seconds after `step` was saved and all ranks run."""
         while self._is_running() and (
             self.restarts() < self.killed
-            or len(children(self._launch.pid)) < RANKS
+            or len(ranks_of(self._launch.pid)) < RANKS
             or last_step(self._folder) < step
         ):
             time.sleep(0.001)
         time.sleep(delay)
-        ranks = children(self._launch.pid)
+        ranks = ranks_of(self._launch.pid)
         if len(ranks) == RANKS:
             os.kill(random.choice(ranks), signal.SIGKILL)
             self.killed += 1

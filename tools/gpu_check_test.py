@@ -192,6 +192,7 @@ class GpuCheckTest(unittest.TestCase):
             "order": ("passed", "fine"),
             "ranks_host": ("passed", "fine"),
             "ranks_direct": ("passed", "fine"),
+            "ranks_tested": ("passed", "fine"),
             "tests_direct": ("not possible", "no test of direct transfers is packed"),
             "refused": ("not possible", "needs one GPU without --nccl, there are 2"),
             "memory": ("passed", "fine"),
@@ -395,7 +396,7 @@ class GpuCheckTest(unittest.TestCase):
         status, rows, _ = self.run_script(GPUS="0")
         self.assertEqual(status, 1)
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
-        self.assertEqual(len(rows), 13)
+        self.assertEqual(len(rows), 14)
         self.assertEqual(set(rows.values()),
                          {("not possible", "the row 'devices' has failed")})
         self.assertEqual(self.calls(), ["gpu_probe --check=devices"])
@@ -403,7 +404,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_list_names_all_rows_and_runs_nothing(self):
         status, rows, output = self.run_script("--list")
         self.assertEqual((status, rows), (0, {}))
-        self.assertEqual(len(output.splitlines()), 26)
+        self.assertEqual(len(output.splitlines()), 27)
         self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):

@@ -220,7 +220,9 @@ case $row in
     ;;
   ranks_tested)
     need_direct
-    with_nccl ranks --transfers=tested
+    with_nccl ranks --transfers=tested | tee "$folder/$row.txt"
+    # The last line is then the reason.
+    if grep -a 'transfers: host' "$folder/$row.txt"; then exit 1; fi
     ;;
   tests_direct)
     need_direct

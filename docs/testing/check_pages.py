@@ -128,6 +128,16 @@ def commands_of(text):
         whole = ""
 
 
+def script_text(tree, path):
+    """Returns the text of a script, and of the modules of compare_peers that it uses."""
+    text = tree.text(path)
+    for module in re.findall(r"^import (\w+)", text, re.MULTILINE):
+        file = f"benchmarks/peers/{module}.py"
+        if (tree.root / file).is_file():
+            text += tree.text(file)
+    return text
+
+
 def check_options(text, tree):
     for number, command in commands_of(text):
         for name in re.findall(r"--config=(\w+)", command):
@@ -144,7 +154,7 @@ def check_options(text, tree):
         if script and (tree.root / script.group(1)).is_file():
             for name in re.findall(r"(?<!\S)--([\w-]+)", script.group(2)):
                 is_bazels = name in ("jobs", "config", "disk_cache", "nobuild")
-                if not is_bazels and f"--{name}" not in tree.text(script.group(1)):
+                if not is_bazels and f"--{name}" not in script_text(tree, script.group(1)):
                     yield number, f"{script.group(1)} has no option --{name}"
 
 
