@@ -12,16 +12,6 @@
 namespace gpipe::benchmarks {
 namespace {
 
-std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
-  std::vector<c10::Device> unique;
-  for (const auto& device : devices) {
-    if (std::find(unique.begin(), unique.end(), device) == unique.end()) {
-      unique.push_back(device);
-    }
-  }
-  return unique;
-}
-
 int64_t bytes_on(const c10::Device& device,
                  const std::vector<at::Tensor>& tensors, bool trained_only) {
   int64_t bytes = 0;

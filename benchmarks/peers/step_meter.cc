@@ -1,29 +1,15 @@
 #include "benchmarks/peers/step_meter.h"
 
-#include <ATen/DeviceAccelerator.h>
-
 #include <algorithm>
-#include <cstddef>
 #include <ctime>
 
+#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
 constexpr double kMib = 1 << 20;
-constexpr auto kAll =
-    static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
-std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
-  std::vector<c10::Device> unique;
-  for (const auto& device : devices) {
-    if (std::find(unique.begin(), unique.end(), device) == unique.end()) {
-      unique.push_back(device);
-    }
-  }
-  return unique;
-}
 
 double cpu_now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
@@ -57,7 +43,7 @@ PeakMemory::PeakMemory(const std::vector<c10::Device>& devices) {
   if (accelerators_.empty()) process_.emplace();
   synchronize(accelerators_);
   for (const auto& device : accelerators_) {
-    at::accelerator::resetPeakStats(device.index());
+    instruments::reset_peak_bytes(device);
   }
 }
 
@@ -65,9 +51,9 @@ std::vector<double> PeakMemory::peaks_mib() const {
   if (process_) return {process_->peak_mib()};
   double allocated = 0, reserved = 0;
   for (const auto& device : accelerators_) {
-    const auto stats = at::accelerator::getDeviceStats(device.index());
-    allocated += static_cast<double>(stats.allocated_bytes[kAll].peak) / kMib;
-    reserved += static_cast<double>(stats.reserved_bytes[kAll].peak) / kMib;
+    allocated += static_cast<double>(instruments::peak_bytes(device)) / kMib;
+    reserved +=
+        static_cast<double>(*instruments::peak_reserved_bytes(device)) / kMib;
   }
   return {allocated, reserved};
 }

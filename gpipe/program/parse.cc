@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 
@@ -62,6 +63,16 @@ std::vector<c10::Device> all_devices() {
   auto devices = accelerators();
   if (devices.empty()) devices.emplace_back(c10::kCPU);
   return devices;
+}
+
+std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Device> unique;
+  for (const auto& device : devices) {
+    if (std::find(unique.begin(), unique.end(), device) == unique.end()) {
+      unique.push_back(device);
+    }
+  }
+  return unique;
 }
 
 void synchronize(const std::vector<c10::Device>& devices) {

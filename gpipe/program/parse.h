@@ -21,6 +21,9 @@ std::vector<c10::Device> parse_devices(const std::string& text);
 // Returns every accelerator of the machine or, if there is none, the CPU.
 std::vector<c10::Device> all_devices();
 
+// Returns each of `devices` once, in the order in which they are first listed.
+std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices);
+
 // Blocks until the accelerators among `devices` have finished all their work.
 void synchronize(const std::vector<c10::Device>& devices);
 
