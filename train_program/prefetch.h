@@ -1,6 +1,7 @@
 // A loader of mini-batches that works ahead.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -23,6 +24,7 @@ class Prefetch {
   }
   // Waits for load().
   ~Prefetch() {
+    internal::let_pass_at_exit(passes_);
     if (thread_.joinable()) thread_.join();
   }
   Prefetch(const Prefetch&) = delete;
@@ -41,7 +43,7 @@ class Prefetch {
     if (thread_.joinable()) thread_.join();
     if (next_ >= last_) return;
     std::packaged_task<T()> task([this, k = next_++] {
-      const internal::WorkScope work;
+      const internal::WorkScope work(passes_);
       return load_(k);
     });
     loading_ = task.get_future();
@@ -51,6 +53,7 @@ class Prefetch {
   std::function<T(int64_t)> load_;
   int64_t next_, last_;
   std::future<T> loading_;
+  std::atomic<bool> passes_{false};
   std::thread thread_;
 };
 

@@ -59,6 +59,11 @@ SafetensorsLayout lay_out(const StateDict& tensors,
 }
 
 at::Tensor as_written(const at::Tensor& tensor) {
+  // Without an operator, a process may exit meanwhile (gpipe/threads).
+  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
+      !tensor.is_neg()) {
+    return tensor;
+  }
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
 

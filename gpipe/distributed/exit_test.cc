@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("local_world", "leaked_world", "static_world",
                       "global_world", "loss_of_distributed",
                       "loss_of_static_distributed", "static_distributed",
-                      "leaked_distributed"),
+                      "sends_of_static_distributed", "leaked_distributed"),
     [](const auto& info) { return std::string(info.param); });
 
 // exit() in the middle of a step is a death for the other ranks: the

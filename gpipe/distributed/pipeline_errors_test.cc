@@ -2,6 +2,7 @@
 // those of a pipeline of threads, and the other ranks get a PeerError with the
 // text.
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -12,6 +13,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -73,6 +75,32 @@ const RankProgramEntry kTwice("twice", [] {
   } catch (const c10::Error& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
+  return 0;
+});
+
+// The matrix of the rank of variable "rank" has a tangent of forward-mode AD.
+const RankProgramEntry kTangent("tangent", [] {
+  using torch::autograd::ForwardADLevel;
+  const auto world = World::connect(world_options());
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+      DistributedOptions({1, 1}).chunks(2).device(torch::kCPU), world);
+  const uint64_t level = ForwardADLevel::get_next_idx();
+  if (world->rank() == std::stoi(testing::argument("rank"))) {
+    const Tensor weight = pipeline->parameters()[0];
+    weight._set_fw_grad(torch::ones_like(weight), level,
+                        /*is_inplace_op=*/false);
+  }
+  try {
+    pipeline->forward(torch::ones({4, 4}));
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const c10::NotImplementedError& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
+  ForwardADLevel::release_idx(level);
   return 0;
 });
 
@@ -369,6 +397,20 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
   EXPECT_EQ(results[1].out, what);
+}
+
+TEST(DistributedPipeline, RefusesATangentOnAnyRank) {
+  for (const int rank : {0, 1}) {
+    const std::string name = std::to_string(rank);
+    const auto results = Ranks("tangent", 2, {{"rank", name}}).wait();
+    expect_all_ok(results);
+    const std::string what =
+        "an output of the layers has a tangent (forward-mode AD)";
+    const std::string other = "rank " + name + " has failed: " + what;
+    EXPECT_EQ(results[rank].out.rfind(what, 0), 0U) << results[rank].out;
+    EXPECT_EQ(results[1 - rank].out.rfind(other, 0), 0U)
+        << results[1 - rank].out;
+  }
 }
 
 TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {

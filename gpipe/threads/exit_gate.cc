@@ -15,18 +15,20 @@ constexpr auto kPatience = std::chrono::seconds(1);
 constexpr auto kLook = std::chrono::microseconds(100);
 
 std::atomic<bool> is_closed{false};
-std::atomic<int> busy{0};  // threads that work
+std::atomic<int> openings{0};  // calls of let_pass_at_exit() by exit()
+std::atomic<int> busy{0};      // threads that work
 const std::atomic<bool> never{false};
 thread_local const std::atomic<bool>* passes_of_work = nullptr;
 thread_local bool calls_exit = false;
 
 void enter(const std::atomic<bool>& passes) {
   for (;;) {
+    const int seen = openings;
     ++busy;
     // Either close() sees the increment, or this sees the closed gate.
     if (!is_closed || passes || calls_exit) break;
     --busy;
-    is_closed.wait(true);
+    openings.wait(seen);
   }
   passes_of_work = &passes;
 }
@@ -72,6 +74,11 @@ WaitScope::~WaitScope() {
 
 void close_gate_at_exit() { ::on_exit(close, nullptr); }
 
-bool has_called_exit() { return calls_exit; }
+void let_pass_at_exit(std::atomic<bool>& passes) {
+  if (!calls_exit) return;
+  passes = true;
+  ++openings;
+  openings.notify_all();
+}
 
 }  // namespace gpipe::internal

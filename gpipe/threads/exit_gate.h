@@ -7,7 +7,8 @@ namespace gpipe::internal {
 
 // A piece of work that runs LibTorch's operators, of a background thread or of
 // a caller of gpipe. After another thread has called exit(), the constructor
-// blocks forever. Inside another WorkScope, it does nothing.
+// blocks until let_pass_at_exit(), which for most work means forever. Inside
+// another WorkScope, it does nothing.
 //
 // exit() first destroys the static objects that LibTorch makes when an operator
 // first needs them. An operator that runs at the same time would fail, or crash
@@ -47,8 +48,10 @@ class WaitScope {
 // Thread-safe.
 void close_gate_at_exit();
 
-// Returns whether this thread has called exit(). What it starts while static
-// objects are destroyed may pass the gate, because it waits for that.
-bool has_called_exit();
+// Lets work pass a closed gate, also work that blocks at it, if this thread has
+// called exit(). Call it before this thread waits for that work: it may be
+// destroying a static object, and nobody else would open the gate. `passes`:
+// that of the work. Thread-safe.
+void let_pass_at_exit(std::atomic<bool>& passes);
 
 }  // namespace gpipe::internal

@@ -191,6 +191,13 @@ const std::map<std::string, std::function<void()>> kWays = {
            gpipe::one_forward_one_backward(2, 2));
        exit_now();
      }},
+    {"sends_of_static_distributed",
+     [] {
+       static DistributedPipeline pipeline = processes();
+       const torch::NoGradGuard no_grad;
+       pipeline->forward(torch::ones({1 << 16, 64}));
+       exit_now();  // of rank 0, while its worker may still send
+     }},
     {"leaked_distributed",
      [] {
        auto* const pipeline = new DistributedPipeline(processes());

@@ -25,13 +25,14 @@ Worker::~Worker() {
     thread_.detach();
     return;
   }
+  let_pass_at_exit(state_->passes);
   ++state_->waiting;
   state_->notifier.notify();
   thread_.join();
 }
 
 void Worker::post(std::function<void()> task) {
-  if (has_called_exit()) state_->passes = true;
+  let_pass_at_exit(state_->passes);
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->tasks.push_back(std::move(task));
