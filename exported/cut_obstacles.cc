@@ -5,34 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 
 namespace gpipe::exported {
 namespace {
-
-// A count for each place, built from intervals in constant time each.
-class Counts {
- public:
-  explicit Counts(std::size_t places) : changes_(places + 2) {}
-
-  // Adds 1 to the places begin + 1, ..., end.
-  void add(const Life& life) {
-    if (life.end <= life.begin) return;
-    ++changes_[life.begin + 1];
-    --changes_[life.end + 1];
-  }
-
-  // Returns the counts of the places 0, 1, ..., places - 1.
-  std::vector<int> sums() const {
-    std::vector<int> sums(changes_.begin(), changes_.end() - 2);
-    for (std::size_t k = 1; k < sums.size(); ++k) sums[k] += sums[k - 1];
-    return sums;
-  }
-
- private:
-  std::vector<int> changes_;
-};
 
 std::string parent_of(const std::string& name) {
   const std::size_t dot = name.rfind('.');
@@ -72,22 +50,25 @@ std::vector<int> last_writes(const Program& program) {
   return last;
 }
 
-// Counts the values that are alive at a place and cannot cross there.
-void add_values(const Program& program, const Lives& lives, Counts& counts) {
+// Adds the values that are alive at a place and cannot cross there.
+void add_values(const Program& program, const Lives& lives,
+                std::vector<Obstacle>& obstacles) {
   const std::vector<bool> has_gradient = differentiable(program);
   const std::vector<int> last_write = last_writes(program);
   for (std::size_t k = 0; k < program.values.size(); ++k) {
     const auto id = static_cast<ValueId>(k);
+    const Value& value = program.values[k];
     if (!lives.is_passed(id)) continue;
-    Life life = lives[id];
-    // A number cannot cross. A tensor cannot before its last change. A slice
-    // with a gradient would have other strides after a message, and its
-    // gradient other bits.
-    if (program.values[k].is_tensor &&
-        (program.values[k].dense || !has_gradient[k])) {
-      life.end = std::min(life.end, last_write[program.values[k].memory]);
+    Obstacle obstacle{Obstacle::Kind::kNumber, id, lives[id]};
+    // A slice with a gradient would have other strides after a message, and
+    // its gradient other bits.
+    if (value.is_tensor && !value.dense && has_gradient[k]) {
+      obstacle.kind = Obstacle::Kind::kSlice;
+    } else if (value.is_tensor) {
+      obstacle.kind = Obstacle::Kind::kChange;
+      obstacle.life.end = std::min(obstacle.life.end, last_write[value.memory]);
     }
-    counts.add(life);
+    obstacles.push_back(obstacle);
   }
 }
 
@@ -120,8 +101,9 @@ std::vector<ValueId> group_statistics(const Program& program) {
   return group;
 }
 
-// Counts the weights that change, from their first use to their last one.
-void add_changing_weights(const Program& program, Counts& counts) {
+// Adds the weights that change, from their first use to their last one.
+void add_changing_weights(const Program& program,
+                          std::vector<Obstacle>& obstacles) {
   const std::vector<ValueId> group = group_statistics(program);
   std::vector<bool> changes(program.values.size());
   std::map<ValueId, Life> spans;
@@ -142,17 +124,70 @@ void add_changing_weights(const Program& program, Counts& counts) {
     }
   }
   for (const auto& [memory, span] : spans) {
-    if (changes[memory]) counts.add(span);
+    if (changes[memory]) {
+      obstacles.push_back({Obstacle::Kind::kBuffer, memory, span});
+    }
   }
+}
+
+// Returns the name of a weight in Python, or of a value in the file.
+const std::string& name_of(const Program& program, ValueId id) {
+  const Value& value = program.values[id];
+  return value.weight < 0 ? value.name : program.weights[value.weight].name;
 }
 
 }  // namespace
 
-std::vector<int> count_obstacles(const Program& program, const Lives& lives) {
-  Counts counts(program.nodes.size());
-  add_values(program, lives, counts);
-  add_changing_weights(program, counts);
-  return counts.sums();
+std::vector<Obstacle> find_obstacles(const Program& program,
+                                     const Lives& lives) {
+  std::vector<Obstacle> obstacles;
+  add_values(program, lives, obstacles);
+  add_changing_weights(program, obstacles);
+  std::erase_if(obstacles, [](const Obstacle& each) {
+    return each.life.end <= each.life.begin;
+  });
+  return obstacles;
+}
+
+std::vector<int> count_obstacles(const std::vector<Obstacle>& obstacles,
+                                 const Lives& lives) {
+  std::vector<int> counts(lives.nodes() + 2);
+  for (const Obstacle& each : obstacles) {
+    ++counts[each.life.begin + 1];
+    --counts[each.life.end + 1];
+  }
+  std::partial_sum(counts.begin(), counts.end(), counts.begin());
+  counts.resize(lives.nodes());
+  return counts;
+}
+
+std::string text_of(const Program& program, const Obstacle& obstacle) {
+  const auto place = [&](int node) {
+    return node < 0 ? std::string("the inputs")
+           : node < static_cast<int>(program.nodes.size())
+               ? place_of(program.nodes[node])
+               : std::string("the outputs");
+  };
+  const char* reason = "";
+  switch (obstacle.kind) {
+    case Obstacle::Kind::kNumber:
+      reason = "a number that is computed from tensors cannot cross a cut";
+      break;
+    case Obstacle::Kind::kChange:
+      reason = "a tensor cannot cross a cut before it is changed in place";
+      break;
+    case Obstacle::Kind::kSlice:
+      reason =
+          "a slice of a larger tensor cannot cross a cut if it has a gradient";
+      break;
+    case Obstacle::Kind::kBuffer:
+      reason =
+          "all uses of a buffer that changes must be on the same side of a cut";
+      break;
+  }
+  return std::string(reason) + ": '" + name_of(program, obstacle.value) +
+         "', from " + place(obstacle.life.begin) + " to " +
+         place(obstacle.life.end);
 }
 
 }  // namespace gpipe::exported

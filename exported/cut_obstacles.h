@@ -1,6 +1,7 @@
 // Reasons why a program cannot be cut at a place.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "exported/lives.h"
@@ -8,15 +9,31 @@
 
 namespace gpipe::exported {
 
-// Returns, for each place (before node k), the number of reasons against a cut
-// there that are known before the walk over the places:
-// - a number that is computed from tensors crosses;
-// - a tensor crosses that is changed in place later;
-// - a slice of a larger tensor crosses, and has a gradient;
-// - a buffer that changes is used on both sides, or the statistics of one norm
-//   are.
-// The result has one entry for each node. `lives`: those of `program`. Takes
-// time n log n in the size of the program.
-std::vector<int> count_obstacles(const Program& program, const Lives& lives);
+// A reason against cuts at the places life.begin + 1, ..., life.end. Place k is
+// before node k.
+struct Obstacle {
+  enum class Kind {
+    kNumber,  // is computed from tensors, and would cross
+    kChange,  // a tensor that would cross is changed in place later
+    kSlice,   // a slice of a larger tensor would cross, and has a gradient
+    kBuffer,  // a buffer that changes, or the statistics of one norm, would be
+              // used on both sides
+  };
+  Kind kind;
+  ValueId value;
+  Life life;
+};
+
+// Returns all obstacles that are known before the walk over the places.
+// `lives`: those of `program`. Takes time n log n in the size of the program.
+std::vector<Obstacle> find_obstacles(const Program& program,
+                                     const Lives& lives);
+
+// Returns the number of obstacles at each place, one entry for each node.
+std::vector<int> count_obstacles(const std::vector<Obstacle>& obstacles,
+                                 const Lives& lives);
+
+// Returns the obstacle as text, with the nodes at both ends of its life.
+std::string text_of(const Program& program, const Obstacle& obstacle);
 
 }  // namespace gpipe::exported

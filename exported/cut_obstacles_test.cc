@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "exported/testing/draft.h"
@@ -15,7 +16,8 @@ using testing::Draft;
 using Reasons = std::vector<int>;
 
 Reasons obstacles(const Program& program) {
-  return count_obstacles(program, Lives(program));
+  const Lives lives(program);
+  return count_obstacles(find_obstacles(program, lives), lives);
 }
 
 TEST(CutObstaclesTest, AChainHasNone) {
@@ -103,6 +105,45 @@ TEST(CutObstaclesTest, TheStatisticsOfANormStayTogether) {
     EXPECT_EQ(obstacles(draft.finish(output)),
               same_module ? Reasons({0, 1, 1, 0}) : Reasons({0, 0, 0, 0}));
   }
+}
+
+std::vector<std::string> texts(const Program& program) {
+  std::vector<std::string> result;
+  for (const Obstacle& each : find_obstacles(program, Lives(program))) {
+    result.push_back(text_of(program, each));
+  }
+  return result;
+}
+
+TEST(CutObstaclesTest, TheTextNamesTheValueAndTheNodesAtBothEnds) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  draft.program.weights[0].name = "net.seen";
+  const ValueId weight = draft.add(Origin::kParameter);
+  draft.program.weights[1].requires_grad = true;
+  const ValueId input = draft.input();
+  const ValueId number = draft.node({input});
+  const ValueId slice = draft.node({input, weight});
+  const ValueId a = draft.node({slice, buffer}, {buffer});
+  const ValueId changed = draft.node({a, number, buffer}, {a});
+  draft.program.values[number].is_tensor = false;
+  draft.program.values[slice].dense = false;
+  draft.program.values[changed].memory = a;
+  for (auto& each : draft.program.nodes) each.name = each.target + "'s name";
+  draft.program.nodes[1].module = "net.qkv";
+  EXPECT_EQ(
+      texts(draft.finish(changed)),
+      (std::vector<std::string>{
+          "a number that is computed from tensors cannot cross a cut: 'v3', "
+          "from node 'node 0's name' (node 0) to node 'node 3's name' (node 3)",
+          "a slice of a larger tensor cannot cross a cut if it has a gradient: "
+          "'v4', from node 'node 1's name' (node 1) of module 'net.qkv' to "
+          "node 'node 2's name' (node 2)",
+          "a tensor cannot cross a cut before it is changed in place: 'v5', "
+          "from node 'node 2's name' (node 2) to node 'node 3's name' (node 3)",
+          "all uses of a buffer that changes must be on the same side of a "
+          "cut: 'net.seen', from node 'node 2's name' (node 2) to node 'node "
+          "3's name' (node 3)"}));
 }
 
 }  // namespace

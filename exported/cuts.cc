@@ -1,5 +1,6 @@
 #include "exported/cuts.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "exported/cut_obstacles.h"
@@ -8,76 +9,31 @@ namespace gpipe::exported {
 
 CrossingWalk::CrossingWalk(const Program& program, const Lives& lives)
     : program_(program),
-      obstacles_(count_obstacles(program, lives)),
-      events_(program.nodes.size() + 2),
-      carriers_(program.symbols.size()),
-      needed_(program.symbols.size()) {
+      obstacles_(count_obstacles(find_obstacles(program, lives), lives)),
+      begins_(program.nodes.size() + 2),
+      ends_(program.nodes.size() + 2) {
   for (std::size_t k = 0; k < program.values.size(); ++k) {
     const auto id = static_cast<ValueId>(k);
-    if (lives.is_passed(id) && program.values[k].is_tensor &&
-        !lives.is_long(id)) {
-      add(lives[id], Event::Kind::kCrosses, Event::Kind::kEnds, id);
+    const Life& life = lives[id];
+    if (life.end <= life.begin || !lives.is_passed(id) || lives.is_long(id) ||
+        !program.values[k].is_tensor) {
+      continue;
     }
-  }
-  for (const Node& node : program.nodes) {
-    if (!lives.is_known_size(node)) continue;
-    const Extent& extent = *size_extent(program, node);
-    if (extent.symbol == Extent::kNone) continue;
-    add({lives[node.reads[0]].begin, lives.last_read(node)},
-        Event::Kind::kNeeded, Event::Kind::kNotNeeded, extent.symbol);
+    begins_[life.begin + 1].push_back(id);
+    ends_[life.end + 1].push_back(id);
   }
 }
 
 void CrossingWalk::enter(int place) {
   place_ = place;
-  for (const Event& event : events_[place]) apply(event);
+  crossing_.insert(begins_[place].begin(), begins_[place].end());
+  for (const ValueId each : ends_[place]) crossing_.erase(each);
 }
 
 bool CrossingWalk::may_cut() const {
   return place_ > 0 && place_ < static_cast<int>(program_.nodes.size()) &&
          !program_.nodes[place_].pure && obstacles_[place_] == 0 &&
-         !crossing_.empty() && missing_ == 0;
-}
-
-void CrossingWalk::add(const Life& life, Event::Kind begin, Event::Kind end,
-                       int number) {
-  if (life.end <= life.begin) return;
-  events_[life.begin + 1].push_back({begin, number});
-  events_[life.end + 1].push_back({end, number});
-}
-
-void CrossingWalk::apply(const Event& event) {
-  switch (event.kind) {
-    case Event::Kind::kCrosses:
-      crossing_.insert(event.number);
-      carry(event.number, 1);
-      break;
-    case Event::Kind::kEnds:
-      crossing_.erase(event.number);
-      carry(event.number, -1);
-      break;
-    case Event::Kind::kNeeded:
-      change(needed_, event.number, 1);
-      break;
-    case Event::Kind::kNotNeeded:
-      change(needed_, event.number, -1);
-      break;
-  }
-}
-
-void CrossingWalk::carry(ValueId value, int by) {
-  for (const Extent& each : program_.values[value].sizes) {
-    if (each.symbol != Extent::kNone) change(carriers_, each.symbol, by);
-  }
-}
-
-void CrossingWalk::change(std::vector<int>& counts, int symbol, int by) {
-  const auto is_missing = [&] {
-    return needed_[symbol] > 0 && carriers_[symbol] == 0;
-  };
-  missing_ -= is_missing();
-  counts[symbol] += by;
-  missing_ += is_missing();
+         !crossing_.empty();
 }
 
 std::vector<Cut> find_cuts(const Program& program, const Lives& lives,
@@ -95,6 +51,46 @@ std::vector<Cut> find_cuts(const Program& program, const Lives& lives,
     computes = computes || !program.nodes[k].pure;
   }
   return cuts;
+}
+
+std::string uncut_reason(const Program& program, const Lives& lives,
+                         int64_t max_crossing) {
+  CrossingWalk walk(program, lives);
+  std::vector<int> places;  // with nodes that compute on both sides
+  std::size_t fewest = program.values.size() + 1;
+  bool computes = false;
+  for (int k = 0; k < lives.nodes(); ++k) {
+    walk.enter(k);
+    if (computes && !program.nodes[k].pure) places.push_back(k);
+    if (computes && walk.may_cut()) {
+      fewest = std::min(fewest, walk.crossing().size());
+    }
+    computes = computes || !program.nodes[k].pure;
+  }
+  if (fewest <= program.values.size()) {
+    if (static_cast<int64_t>(fewest) <= max_crossing) return "";
+    return std::to_string(fewest) +
+           " or more tensors cross at each place to cut, but max_crossing is " +
+           std::to_string(max_crossing);
+  }
+  if (places.empty()) return "there are not two nodes that compute";
+  const auto places_before = [&](int place) {
+    return std::lower_bound(places.begin(), places.end(), place) -
+           places.begin();
+  };
+  const std::vector<Obstacle> obstacles = find_obstacles(program, lives);
+  const Obstacle* largest = nullptr;
+  std::ptrdiff_t most = 0;
+  for (const Obstacle& each : obstacles) {
+    const auto covered =
+        places_before(each.life.end + 1) - places_before(each.life.begin + 1);
+    if (covered > most) {
+      most = covered;
+      largest = &each;
+    }
+  }
+  if (!largest) return "no tensor crosses at any place";
+  return text_of(program, *largest);
 }
 
 }  // namespace gpipe::exported

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "exported/lives.h"
@@ -29,24 +30,11 @@ class CrossingWalk {
   const std::set<ValueId>& crossing() const { return crossing_; }
 
  private:
-  // A change of the state at a place.
-  struct Event {
-    enum class Kind { kCrosses, kEnds, kNeeded, kNotNeeded } kind;
-    int number;  // a value, or a symbol
-  };
-
-  void add(const Life& life, Event::Kind begin, Event::Kind end, int number);
-  void apply(const Event& event);
-  void carry(ValueId value, int by);
-  void change(std::vector<int>& counts, int symbol, int by);
-
   const Program& program_;
   const std::vector<int> obstacles_;
-  std::vector<std::vector<Event>> events_;
+  std::vector<std::vector<ValueId>> begins_, ends_;  // of crossings, by place
   int place_ = 0;
   std::set<ValueId> crossing_;
-  std::vector<int> carriers_, needed_;  // by symbol
-  int missing_ = 0;  // symbols that are needed, and that nothing carries
 };
 
 // A cut before node `place`, and the tensors that cross.
@@ -60,5 +48,11 @@ struct Cut {
 // time n log n in the number of nodes.
 std::vector<Cut> find_cuts(const Program& program, const Lives& lives,
                            int64_t max_crossing);
+
+// Returns why `program` has no cut where at most `max_crossing` tensors cross:
+// how many cross, or else the obstacle that is in the way at most places, and
+// its nodes. "" if there is such a cut.
+std::string uncut_reason(const Program& program, const Lives& lives,
+                         int64_t max_crossing);
 
 }  // namespace gpipe::exported

@@ -67,7 +67,7 @@ TEST(CutsTest, NoCutBeforeAPureNodeOrAfterOnlyPureOnes) {
   EXPECT_EQ(places_of(find_cuts(program, lives, 4)), std::vector<int>{3});
 }
 
-TEST(CutsTest, ANeededSizeMustCross) {
+TEST(CutsTest, ASizeThatNoTensorHasIsNoObstacle) {
   Draft draft;
   const ValueId input = draft.input();
   const ValueId rows = draft.size_of(input);
@@ -77,9 +77,47 @@ TEST(CutsTest, ANeededSizeMustCross) {
   const ValueId b = draft.node({a});
   const Program& program = draft.finish(b);
   const Lives lives(program);
-  // Only `sum` crosses before node 2, and has no rows. No later node needs
-  // them.
-  EXPECT_EQ(places_of(find_cuts(program, lives, 4)), std::vector<int>{3});
+  // Only `sum` crosses before node 2, and has no rows.
+  EXPECT_EQ(places_of(find_cuts(program, lives, 4)), (std::vector<int>{2, 3}));
+}
+
+TEST(CutsTest, TheReasonForNoCutIsTheLargestObstacle) {
+  Draft draft;
+  const ValueId short_number = draft.node({draft.input()});
+  ValueId x = draft.node({draft.input(), short_number});
+  const ValueId number = draft.node({draft.input()});
+  for (int k = 0; k < 4; ++k) x = draft.node({x});
+  const ValueId with_short = draft.node({x, number});
+  for (const ValueId each : {short_number, number}) {
+    draft.program.values[each].is_tensor = false;
+  }
+  const Program& program = draft.finish(with_short);
+  const Lives lives(program);
+  EXPECT_EQ(places_of(find_cuts(program, lives, 4)), std::vector<int>{2});
+  EXPECT_EQ(uncut_reason(program, lives, 4), "");
+  EXPECT_EQ(uncut_reason(program, lives, 0),
+            "2 or more tensors cross at each place to cut, but max_crossing is "
+            "0");
+
+  Draft other;
+  const ValueId early = other.node({other.input()});
+  const ValueId late = other.node({early});
+  ValueId y = other.node({other.input(), early});
+  y = other.node({y, late});
+  for (const ValueId each : {early, late}) {
+    other.program.values[each].is_tensor = false;
+  }
+  const Program& uncut = other.finish(y);
+  EXPECT_EQ(uncut_reason(uncut, Lives(uncut), 4),
+            "a number that is computed from tensors cannot cross a cut: 'v1', "
+            "from node '' (node 0) to node '' (node 2)");
+}
+
+TEST(CutsTest, OneNodeHasNoPlaceToCut) {
+  Draft draft;
+  const Program& program = draft.finish(draft.node({draft.input()}));
+  EXPECT_EQ(uncut_reason(program, Lives(program), 4),
+            "there are not two nodes that compute");
 }
 
 TEST(CutsTest, NoCutWhereNothingCrosses) {

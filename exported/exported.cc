@@ -220,6 +220,10 @@ class ExportedFile::State {
     }
     names = exported::layer_names(paths);
     signature = exported::signature_of(model->program, archive);
+    if (plans.size() == 1) {
+      signature.uncut_reason =
+          exported::uncut_reason(model->program, options.max_crossing());
+    }
   }
 
   const std::string path;

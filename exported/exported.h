@@ -52,6 +52,9 @@ struct ExportedSignature {
   // The CRC-32C of the program without its weights. Copies of a file have the
   // same one.
   uint32_t checksum = 0;
+  // Why there is only one layer: what is in the way at most places, with its
+  // nodes, or how many tensors cross. "" if there are several layers.
+  std::string uncut_reason;
 };
 
 // A model from a file.

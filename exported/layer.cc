@@ -55,11 +55,23 @@ IValue list_of_integers(const Argument& argument, const std::vector<int>& slots,
   return list;
 }
 
-// Returns the value of a tensor that leaves a layer. It is undefined if only
+// Returns a value that leaves a layer as a tensor. It is undefined if only
 // nodes need it that eval() skips, such as those that count in a buffer: then
-// the node that makes it is skipped as well.
-at::Tensor crossing(const IValue& value) {
-  return value.isNone() ? at::Tensor() : value.toTensor();
+// the node that makes it is skipped as well. A size leaves as the size of a
+// tensor without elements, which any device knows without waiting for a copy.
+at::Tensor crossing(const IValue& value, c10::Device device) {
+  if (value.isNone()) return at::Tensor();
+  if (value.isTensor()) return value.toTensor();
+  return at::empty({value.toInt(), 0},
+                   at::TensorOptions().dtype(at::kLong).device(device));
+}
+
+// Returns a size: `value` itself, or the size of dimension `dimension` of a
+// tensor. None if `value` is a tensor or a size that eval() skips.
+IValue size_in(const IValue& value, int64_t dimension) {
+  if (!value.isTensor()) return value;
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.defined() ? IValue(tensor.size(dimension)) : IValue();
 }
 
 }  // namespace
@@ -85,26 +97,31 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
     slots[inputs_[k]] = std::move(inputs[k]);
   }
   inputs.clear();
-  for (const auto& [slot, name] : pops_) {
-    slots[slot] = pop(name).value_or(at::Tensor());
+  for (const Skip& each : pops_) {
+    const IValue value = pop(each.name).value_or(at::Tensor());
+    slots[each.slot] = each.is_size ? size_in(value, 0) : value;
   }
   for (const Size& each : sizes_) {
-    slots[each.slot] = each.input < 0
-                           ? each.factor
-                           : slots[each.input].toTensor().size(each.dimension) /
-                                 each.divisor * each.factor;
+    const IValue size = each.from < 0
+                            ? IValue(int64_t{1})
+                            : size_in(slots[each.from], each.dimension);
+    if (size.isNone()) continue;
+    slots[each.slot] = size.toInt() / each.divisor * each.factor;
   }
   run_steps(numbers_, slots, device);
   if (!constants_.empty()) run_constants(slots, device);
   run_steps(steps_, slots, device);
 
-  for (const auto& [slot, name] : stashes_) {
-    const at::Tensor tensor = crossing(slots[slot]);
-    stash(name, tensor.defined() ? std::make_optional(tensor) : std::nullopt);
+  for (const Skip& each : stashes_) {
+    const at::Tensor tensor = crossing(slots[each.slot], device);
+    stash(each.name,
+          tensor.defined() ? std::make_optional(tensor) : std::nullopt);
   }
   std::vector<at::Tensor> outputs;
   outputs.reserve(outputs_.size());
-  for (const int each : outputs_) outputs.push_back(crossing(slots[each]));
+  for (const int each : outputs_) {
+    outputs.push_back(crossing(slots[each], device));
+  }
   // The caller may change an output, but not the cache.
   for (const int each : cloned_outputs_) outputs[each] = outputs[each].clone();
   return outputs;
@@ -175,6 +192,7 @@ ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
     const IValue& value = slots[each];
     key.push_back(value.isDouble() ? std::bit_cast<int64_t>(value.toDouble())
                   : value.isBool() ? int64_t(value.toBool())
+                  : value.isNone() ? -1  // eval() skips it
                                    : value.toInt());
   }
   for (const int each : constant.buffers) {

@@ -80,7 +80,12 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     std::vector<int> loose_statistics;
   };
   struct Size {
-    int slot, input, dimension;
+  struct Skip {
+    int slot;
+    std::string name;
+    bool is_size;
+  };
+    int slot, from, dimension;
     int64_t divisor, factor;
   };
   // A constant that later steps read.
@@ -94,6 +99,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   static Names skip_names(const Model& model, const LayerPlan& plan);
   int slot_of(ValueId value);
   void register_weights(const LayerPlan& plan, const ReadWeight& read);
+  Skip skip_of(const Hop& hop);
   void register_norms(const LayerPlan& plan, const ReadWeight& read);
   void add_weight(ValueId value, at::Tensor tensor);
   void compile(const LayerPlan& plan);
@@ -121,7 +127,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::unordered_map<ValueId, int> slots_;
   std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
   std::vector<int> inputs_, outputs_;
-  std::vector<std::pair<int, std::string>> pops_, stashes_;
+  std::vector<Skip> pops_, stashes_;
   std::vector<Size> sizes_;
   std::vector<Step> numbers_;         // arithmetic on sizes
   std::vector<Step> constant_steps_;  // run if a constant is not in the cache

@@ -58,6 +58,11 @@ int ProgramLayer::slot_of(ValueId value) {
       .first->second;
 }
 
+ProgramLayer::Skip ProgramLayer::skip_of(const Hop& hop) {
+  return {slot_of(hop.value), skip_name(*model_, hop),
+          !model_->program.values[hop.value].is_tensor};
+}
+
 void ProgramLayer::add_weight(ValueId value, at::Tensor tensor) {
   weights_.emplace_back(model_->program.values[value].weight, tensor);
   own_.emplace_back(slot_of(value), std::move(tensor));
@@ -142,19 +147,15 @@ void ProgramLayer::register_weights(const LayerPlan& plan,
 
 void ProgramLayer::compile(const LayerPlan& plan) {
   for (const ValueId each : plan.inputs) inputs_.push_back(slot_of(each));
-  for (const Hop& each : plan.pops) {
-    pops_.emplace_back(slot_of(each.value), skip_name(*model_, each));
-  }
+  for (const Hop& each : plan.pops) pops_.push_back(skip_of(each));
   for (const SizeSource& each : plan.sizes) {
     sizes_.push_back({slot_of(each.value),
-                      each.tensor == kNoValue ? -1 : slot_of(each.tensor),
+                      each.from == kNoValue ? -1 : slot_of(each.from),
                       each.dimension, each.divisor, each.factor});
   }
   find_constants(plan);
   for (const int k : plan.nodes) steps_.push_back(step_of(k));
-  for (const Hop& each : plan.stashes) {
-    stashes_.emplace_back(slot_of(each.value), skip_name(*model_, each));
-  }
+  for (const Hop& each : plan.stashes) stashes_.push_back(skip_of(each));
   for (const ValueId each : plan.outputs) {
     const int slot = slot_of(each);
     outputs_.push_back(slot);
@@ -271,7 +272,7 @@ void ProgramLayer::find_constants(const LayerPlan& plan) {
 // Finds the last use of each slot, so that memory is freed as in eager Python.
 void ProgramLayer::find_releases() {
   std::set<int> live(outputs_.begin(), outputs_.end());
-  for (const auto& [slot, name] : stashes_) live.insert(slot);
+  for (const Skip& each : stashes_) live.insert(each.slot);
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     const auto release = [&](const std::vector<int>& slots) {
       for (const int each : slots) {

@@ -84,6 +84,11 @@ TEST_F(ExportedModesTest, ANumberOfATensorStaysInItsLayer) {
         load_exported(testing::example_file("counted.pt2"),
                       ExportedOptions().max_crossing(crossing));
     EXPECT_EQ(model.layers->size(), layers) << crossing;
+    EXPECT_EQ(model.uncut_reason,
+              crossing > 0
+                  ? ""
+                  : "1 or more tensors cross at each place to cut, but "
+                    "max_crossing is 0");
     expect_pythons_step(model, "counted");
   }
 }

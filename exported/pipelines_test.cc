@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
     Examples, ExportedPipelinesTest,
     ::testing::Values("tiny", "mlp", "gpt", "masked", "lstm", "unet", "regions",
                       "photos", "outlines", "letters", "styles", "tables",
-                      "counted", "stateless", "seen"),
+                      "counted", "stateless", "seen", "resized"),
     [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedNormsTest, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {

@@ -37,6 +37,7 @@ class Planner {
     for (layer_ = 0; layer_ < static_cast<int>(plans_.size()); ++layer_) {
       find_sizes();
     }
+    add_size_hops();
     return std::move(plans_);
   }
 
@@ -117,11 +118,16 @@ class Planner {
         from = layer_of(value.producer);
         next = layers.front() == from ? 1 : 0;
       }
-      for (int hop = 0; next < layers.size(); ++next, ++hop) {
-        plans_[from].stashes.push_back({id, hop});
-        plans_[layers[next]].pops.push_back({id, hop});
-        from = layers[next];
-      }
+      pass_on(id, from, {layers.begin() + next, layers.end()});
+    }
+  }
+
+  // Passes a value from layer `from` to each of the layers `to`.
+  void pass_on(ValueId id, int from, const std::vector<int>& to) {
+    for (std::size_t hop = 0; hop < to.size(); ++hop) {
+      plans_[from].stashes.push_back({id, static_cast<int>(hop)});
+      plans_[to[hop]].pops.push_back({id, static_cast<int>(hop)});
+      from = to[hop];
     }
   }
 
@@ -133,7 +139,8 @@ class Planner {
                             cuts_.begin());
   }
 
-  // Finds a tensor for each size that the layer needs.
+  // Finds a tensor for each size that the layer needs. If there is none, the
+  // first size with the same symbol becomes a skip tensor.
   void find_sizes() {
     LayerPlan& plan = plans_[layer_];
     for (const ValueId id : wanted_sizes_[layer_]) {
@@ -155,9 +162,39 @@ class Planner {
       bool found = false;
       for (const ValueId each : plan.inputs) found = found || take(each);
       for (const Hop& each : plan.pops) found = found || take(each.value);
-      TORCH_CHECK_VALUE(found, "no input has the size '",
+      if (found) continue;
+      const ValueId passed =
+          passed_sizes_.try_emplace(extent.symbol, id).first->second;
+      std::vector<int>& layers = size_users_[passed];
+      if (layers.empty() || layers.back() != layer_) layers.push_back(layer_);
+      if (passed == id) continue;
+      plan.sizes.push_back({id, passed, 0,
+                            program_.values[passed].extent->factor,
+                            extent.factor});
+    }
+  }
+
+  // A size starts in the layer that has the tensor from which it is read. There
+  // its node reads it.
+  void add_size_hops() {
+    for (const auto& [size, layers] : size_users_) {
+      const ValueId id = size;
+      const int node = program_.values[id].producer;
+      const ValueId tensor = program_.nodes[node].reads[0];
+      const int from = layer_of(program_.values[tensor].producer);
+      TORCH_CHECK_VALUE(from < layers.front(), "no input has the size '",
                         program_.values[id].name,
                         "' of the program; the file is damaged");
+      LayerPlan& plan = plans_[from];
+      const bool has_it =
+          std::any_of(plan.sizes.begin(), plan.sizes.end(),
+                      [&](const SizeSource& each) { return each.value == id; });
+      const auto place =
+          std::lower_bound(plan.nodes.begin(), plan.nodes.end(), node);
+      if (!has_it && (place == plan.nodes.end() || *place != node)) {
+        plan.nodes.insert(place, node);
+      }
+      pass_on(id, from, layers);
     }
   }
 
@@ -170,6 +207,8 @@ class Planner {
   std::set<int> pure_;
   std::vector<std::vector<ValueId>> wanted_sizes_;
   std::map<ValueId, std::vector<int>> users_;
+  std::map<int, ValueId> passed_sizes_;  // by symbol
+  std::map<ValueId, std::vector<int>> size_users_;
 };
 
 }  // namespace
@@ -179,6 +218,10 @@ std::vector<LayerPlan> plan_layers(const Program& program,
   const Lives lives(program);
   return Planner(program, lives, find_cuts(program, lives, max_crossing))
       .plan();
+}
+
+std::string uncut_reason(const Program& program, int64_t max_crossing) {
+  return uncut_reason(program, Lives(program), max_crossing);
 }
 
 std::vector<int> crossings(const Program& program) {

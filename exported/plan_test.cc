@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "exported/analysis.h"
 #include "exported/archive.h"
@@ -144,17 +146,56 @@ TEST(PlanTest, ASizeComesFromATensorThatCrosses) {
   const ValueId input = draft.input();
   const ValueId rows = draft.size_of(input);
   const ValueId a = draft.node({input});
-  const ValueId b = draft.node({a});
-  draft.program.values[b].sizes = {};  // a scalar
-  const ValueId c = draft.node({b});
-  const ValueId d = draft.node({c, rows});
-  const Program& program = draft.finish(d);
-  // `b` crosses before node 3, and does not have the rows.
-  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, 1, 1, kNoCut, 1}));
-  const auto plans = plan_layers(program, 1);
-  ASSERT_EQ(plans.size(), 3u);
-  ASSERT_EQ(plans[2].sizes.size(), 1u);
-  EXPECT_EQ(plans[2].sizes[0].tensor, c);
+  const ValueId b = draft.node({a, rows});
+  const auto plans = plan_layers(draft.finish(b), 1);
+  ASSERT_EQ(plans.size(), 2u);
+  ASSERT_EQ(plans[1].sizes.size(), 1u);
+  EXPECT_EQ(plans[1].sizes[0].from, a);
+  EXPECT_EQ(plans[1].pops.size(), 0u);
+}
+
+std::vector<std::pair<ValueId, int>> pairs_of(const std::vector<Hop>& hops) {
+  std::vector<std::pair<ValueId, int>> pairs;
+  for (const Hop& each : hops) pairs.emplace_back(each.value, each.hop);
+  return pairs;
+}
+
+TEST(PlanTest, ASizeThatNoTensorHasPassesFromUserToUser) {
+  using Pairs = std::vector<std::pair<ValueId, int>>;
+  Draft draft;
+  const ValueId input = draft.input();
+  ValueId x = draft.node({input});
+  const ValueId rows = draft.size_of(x);
+  const ValueId twice = draft.size_of(x);
+  draft.program.values[twice].extent->factor = 2;
+  const auto without_rows = [&](std::vector<ValueId> reads) {
+    const ValueId result = draft.node(std::move(reads));
+    draft.program.values[result].sizes = {};
+    return result;
+  };
+  x = without_rows({x});        // node 3
+  x = without_rows({x, rows});  // node 4
+  x = without_rows({x});
+  x = draft.node({x, twice});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 5u);
+  // The node that reads the size runs where its tensor is.
+  EXPECT_EQ(plans[0].nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(pairs_of(plans[0].stashes), (Pairs{{rows, 0}}));
+  EXPECT_EQ(pairs_of(plans[2].pops), (Pairs{{rows, 0}}));
+  EXPECT_EQ(pairs_of(plans[2].stashes), (Pairs{{rows, 1}}));
+  EXPECT_EQ(pairs_of(plans[4].pops), (Pairs{{rows, 1}}));
+  // The other size with the same symbol is computed from it.
+  EXPECT_EQ(plans[2].sizes.size(), 0u);
+  ASSERT_EQ(plans[4].sizes.size(), 1u);
+  EXPECT_EQ(plans[4].sizes[0].value, twice);
+  EXPECT_EQ(plans[4].sizes[0].from, rows);
+  EXPECT_EQ(plans[4].sizes[0].divisor, 1);
+  EXPECT_EQ(plans[4].sizes[0].factor, 2);
+  for (const int k : {1, 3}) {
+    EXPECT_EQ(plans[k].pops.size(), 0u) << k;
+    EXPECT_EQ(plans[k].sizes.size(), 0u) << k;
+  }
 }
 
 TEST(PlanTest, ASliceWithAGradientDoesNotCross) {

@@ -44,9 +44,9 @@ std::vector<int64_t> balance_of(const Example& example) {
 }
 
 // Each rank reads the weights of its own layers only.
-const testing::RankProgramEntry kTrain("train exported", [] {
+int train(const std::string& name) {
   at::set_num_threads(1);
-  const Example example = testing::read_example("gpt");
+  const Example example = testing::read_example(name);
   const auto world = World::connect(testing::world_options());
   DistributedPipeline pipeline(
       [&](int64_t first, int64_t count) {
@@ -62,11 +62,18 @@ const testing::RankProgramEntry kTrain("train exported", [] {
     std::cout << line << "\n";
   }
   return 0;
-});
+}
 
-TEST(ExportedProcessesTest, TwoProcessesHaveTheBitsOfOne) {
+const testing::RankProgramEntry kGpt("train gpt", [] { return train("gpt"); });
+const testing::RankProgramEntry kResized("train resized",
+                                         [] { return train("resized"); });
+
+// Expects the same gradients in two processes as in one. Returns what each
+// process wrote.
+std::vector<std::string> expect_bits_of_one(const std::string& name,
+                                            std::size_t gradients) {
   at::set_num_threads(1);
-  const Example example = testing::read_example("gpt");
+  const Example example = testing::read_example(name);
   ExportedModel model = load_exported(example.path);
   GPipe pipeline(model.layers, GPipeOptions(balance_of(example))
                                    .devices({torch::kCPU, torch::kCPU})
@@ -77,16 +84,28 @@ TEST(ExportedProcessesTest, TwoProcessesHaveTheBitsOfOne) {
                        one_forward_one_backward(2, kMicrobatches),
                        TrainOptions().fixed_sum_order(true));
   const std::vector<std::string> expected = lines_of(*pipeline);
-  EXPECT_EQ(expected.size(), 40u);
+  EXPECT_EQ(expected.size(), gradients);
 
-  const auto results = testing::Ranks("train exported", 2).wait();
+  const auto results = testing::Ranks("train " + name, 2).wait();
   testing::expect_all_ok(results);
   const std::string found = "\n" + results[0].out + results[1].out;
   for (const std::string& line : expected) {
     EXPECT_NE(found.find("\n" + line + "\n"), std::string::npos) << line;
   }
+  return {results[0].out, results[1].out};
+}
+
+TEST(ExportedProcessesTest, TwoProcessesHaveTheBitsOfOne) {
+  const auto written = expect_bits_of_one("gpt", 40);
   // The tied weight belongs to one rank.
-  EXPECT_EQ(results[1].out.find("token.weight"), std::string::npos);
+  EXPECT_EQ(written[1].find("token.weight"), std::string::npos);
+}
+
+// The last layers need the size of the input, which no tensor between them has.
+TEST(ExportedProcessesTest, SizesPassFromProcessToProcess) {
+  const auto written = expect_bits_of_one("resized", 10);
+  EXPECT_EQ(written[1].find("stem.weight"), std::string::npos);
+  EXPECT_NE(written[1].find("head.weight"), std::string::npos);
 }
 
 }  // namespace

@@ -138,6 +138,10 @@ void print_layers(const Program& program) {
                "and as skip tensors\n";
   std::cout << columns_text(table, "rlr");
 }
+  if (const auto reason = uncut_reason(program, FLAGS_max_crossing);
+      !reason.empty()) {
+    std::cout << "there is one layer only, because " << reason << "\n";
+  }
 
 // Prints how many places there are for each number of crossing tensors.
 void print_crossings(const Program& program) {

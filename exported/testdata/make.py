@@ -182,6 +182,24 @@ class Outlines(nn.Module):
         return self.head(x + functional.relu(self.block(x)))
 
 
+class Resized(nn.Module):
+    """A segmentation of images of any size, which reads sizes late."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2, padding=1)
+        self.down = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.mix, self.head = nn.Conv2d(width, width, 1), nn.Conv2d(width, 1, 1)
+
+    def forward(self, x):
+        high = self.stem(x)
+        low = self.norm(self.down(functional.relu(high)))
+        y = functional.interpolate(functional.relu(low), size=high.shape[-2:], mode="bilinear")
+        y = self.head(functional.relu(self.mix(y)))
+        return functional.interpolate(y, size=x.shape[-2:], mode="bilinear")
+
+
 class Letters(nn.Module):
     """A language model for texts of any length, without randomness."""
 
@@ -294,7 +312,8 @@ def tiny():
 
 
 # A function that makes the model, one that makes its inputs, and dimensions of the inputs
-# that vary beside dimension 0, with their names and largest sizes.
+# that vary beside dimension 0, with their names, largest sizes, and smallest sizes if
+# these are not 2.
 MODELS = {
     "tiny": (tiny, lambda: (torch.randn(4, 2),)),
     "mlp": (mlp, lambda: (torch.randn(8, 10),)),
@@ -330,8 +349,8 @@ def write_weightless(folder):
 def write_program(model, inputs, dims, path):
     """Exports a model to a file, and returns the program. `dims`: see MODELS."""
     varying = {0: torch.export.Dim("batch", min=1, max=4096)}
-    for dim, (name, most) in dims.items():
-        varying[dim] = torch.export.Dim(name, min=2, max=most)
+    for dim, (name, most, *least) in dims.items():
+        varying[dim] = torch.export.Dim(name, min=least[0] if least else 2, max=most)
     exported = torch.export.export(
         model, inputs, dynamic_shapes=tuple(varying for _ in inputs), strict=False)
     shorten_paths(exported)
@@ -360,6 +379,8 @@ def cpu_name():
                 return line.split(":", 1)[1].strip()
     return ""
 
+    "resized": (Resized, lambda: (torch.randn(4, 3, 14, 10),),
+                {2: ("height", 512, 5), 3: ("width", 512, 5)}),
 
 def main(folder, names):
     if not names or "weightless" in names:

@@ -95,7 +95,7 @@ const std::vector<std::string>& example_names() {
   static const auto* const names = new std::vector<std::string>{
       "tiny",   "mlp",     "gpt",       "masked",   "lstm",
       "unet",   "regions", "photos",    "outlines", "letters",
-      "styles", "tables",  "stateless", "seen"};
+      "styles", "tables",  "stateless", "seen",     "resized"};
   return *names;
 }
 
