@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "exported/eval_mode.h"
+
 namespace gpipe::exported {
 namespace {
 
@@ -100,6 +102,10 @@ void find_needed(Program& program) {
       node.needed = node.needed || memory[program.values[each].memory];
     }
     if (!node.needed) continue;
+    if (node.passed != kNoValue) {
+      need(node.passed);
+      continue;
+    }
     for (const ValueId each : node.reads) need(each);
   }
 }
@@ -227,6 +233,7 @@ void check_outputs(Program& program) {
 
 void analyze(Program& program, bool keep_random) {
   move_assignments(program);
+  find_stochastic_depth(program);
   find_needed(program);
   remove_dead(program, keep_random);
   number_producers(program);

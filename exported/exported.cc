@@ -10,6 +10,7 @@
 
 #include "exported/analysis.h"
 #include "exported/archive.h"
+#include "exported/eval_mode.h"
 #include "exported/layer.h"
 #include "exported/layer_names.h"
 #include "exported/plan.h"
@@ -220,6 +221,7 @@ class ExportedFile::State {
     }
     names = exported::layer_names(paths);
     signature = exported::signature_of(model->program, archive);
+    signature.eval_problems = exported::eval_problems(model->program);
     if (plans.size() == 1) {
       signature.uncut_reason =
           exported::uncut_reason(model->program, options.max_crossing());

@@ -55,6 +55,11 @@ struct ExportedSignature {
   // Why there is only one layer: what is in the way at most places, with its
   // nodes, or how many tensors cross. "" if there are several layers.
   std::string uncut_reason;
+  // Why eval() throws: a line for each node that is random or changes a buffer,
+  // and that no flag of an operator switches, with its Python module and source
+  // line. Then Python's model in eval mode is another program: export it as a
+  // second file. Empty if eval() works.
+  std::vector<std::string> eval_problems;
 };
 
 // A model from a file.
@@ -66,7 +71,8 @@ struct ExportedModel : ExportedSignature {
   // takes a vector in the order of the exported signature.
   //
   // In train mode (the default) values, gradients and buffers have the bits of
-  // Python's exported.module(). eval() switches dropout and norms as in Python.
+  // Python's exported.module(). eval() switches dropout, norms and stochastic
+  // depth as in Python, and throws if there are eval_problems.
   torch::nn::Sequential layers;
 
   // Returns parameters and persistent buffers by Python's names, in Python's

@@ -300,11 +300,14 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
       running = &step;
       if (!training && step.in_eval != InEval::kRun) {
         TORCH_CHECK_VALUE(
-            step.in_eval == InEval::kSkip,
+            step.in_eval != InEval::kRefuse,
             "the exported program cannot be switched to eval(): this node ",
-            node.random ? "is random and has no training flag"
-                        : "changes a buffer on which the output depends",
+            refusal_of(node),
             "; export the model in eval mode as a second program");
+        if (step.in_eval == InEval::kPass) {
+          slots[step.outputs[0].slots[0]] = slots[step.passed];
+        }
+        for (const int each : step.released) slots[each] = IValue();
         continue;
       }
       if (node.region != region) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "exported/constant_cache.h"
+#include "exported/eval_mode.h"
 #include "exported/module_tree.h"
 #include "exported/plan.h"
 #include "exported/program.h"
@@ -68,23 +69,23 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     bool is_list;
     std::vector<int> slots;  // -1 for an unused value
   };
-  enum class InEval { kRun, kSkip, kRefuse };
   struct Step {
     const Node* node;
     std::vector<Input> inputs;
     std::vector<Output> outputs;
     std::vector<int> released;  // slots that no later step reads
     InEval in_eval = InEval::kRun;
-    int norm = -1;  // in norms_
+    int passed = -1;  // the slot of Node::passed
+    int norm = -1;    // in norms_
     // Places of running statistics that no BatchNorm module holds.
     std::vector<int> loose_statistics;
   };
-  struct Size {
   struct Skip {
     int slot;
     std::string name;
     bool is_size;
   };
+  struct Size {
     int slot, from, dimension;
     int64_t divisor, factor;
   };
@@ -98,8 +99,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
 
   static Names skip_names(const Model& model, const LayerPlan& plan);
   int slot_of(ValueId value);
-  void register_weights(const LayerPlan& plan, const ReadWeight& read);
   Skip skip_of(const Hop& hop);
+  void register_weights(const LayerPlan& plan, const ReadWeight& read);
   void register_norms(const LayerPlan& plan, const ReadWeight& read);
   void add_weight(ValueId value, at::Tensor tensor);
   void compile(const LayerPlan& plan);

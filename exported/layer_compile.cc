@@ -187,19 +187,8 @@ ProgramLayer::Step ProgramLayer::step_of(int number) {
     }
     step.outputs.push_back(std::move(output));
   }
-  if (!node.needed && !node.results.empty()) step.in_eval = InEval::kSkip;
-  if (node.needed && !node.pure) {
-    const bool switched =
-        !node.training_flags.empty() || !node.dropout_rates.empty();
-    bool changes = false;  // a weight, by the operator's schema
-    for (const ValueId each : node.writes) {
-      const Origin origin = program.values[program.values[each].memory].origin;
-      changes =
-          changes || (each != node.running_mean && each != node.running_var &&
-                      origin != Origin::kNode);
-    }
-    if (changes || (node.random && !switched)) step.in_eval = InEval::kRefuse;
-  }
+  step.in_eval = in_eval(program, node);
+  if (node.passed != kNoValue) step.passed = slot_of(node.passed);
   if (const auto norm = norm_of_node_.find(number);
       norm != norm_of_node_.end()) {
     step.norm = norm->second;

@@ -136,6 +136,15 @@ TEST_F(ExportedModesTest, NoiseWithoutAFlagRefusesEvalAndTrainsAsBefore) {
                        "in node 'rand_like' (torch.ops.aten.rand_like.default)"
                        ", File \"make.py\", line"))
       << error;
+  const std::vector<std::string>& known = model.eval_problems;
+  ASSERT_EQ(known.size(), 1u);
+  EXPECT_EQ(known[0].rfind("node 'rand_like' "
+                           "(torch.ops.aten.rand_like.default), File "
+                           "\"make.py\", line",
+                           0),
+            0u)
+      << known[0];
+  EXPECT_TRUE(known[0].ends_with(" is random and has no training flag"));
   model.layers->train();
   expect_pythons_step(model, "noisy");
 }
@@ -143,6 +152,7 @@ TEST_F(ExportedModesTest, NoiseWithoutAFlagRefusesEvalAndTrainsAsBefore) {
 TEST_F(ExportedModesTest, AProgramExportedInEvalModeStaysInIt) {
   const testing::Example example = testing::read_example("quiet");
   ExportedModel model = load_exported(example.path);
+  EXPECT_TRUE(model.eval_problems.empty());
   for (const bool training : {true, false}) {
     model.layers->train(training);
     const at::Tensor output = testing::call(model.layers, example.inputs)[0];

@@ -29,7 +29,7 @@ constexpr char kTied[] = "token.weight";
 
 // Their random numbers come from other generators than without a pipeline.
 bool is_random(const std::string& name) {
-  return name == "tiny" || name == "mlp" || name == "gpt";
+  return name == "tiny" || name == "mlp" || name == "gpt" || name == "deep";
 }
 
 GPipe pipeline_of(const ExportedModel& model, int64_t parts,
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
     Examples, ExportedPipelinesTest,
     ::testing::Values("tiny", "mlp", "gpt", "masked", "lstm", "unet", "regions",
                       "photos", "outlines", "letters", "styles", "tables",
-                      "counted", "stateless", "seen", "resized"),
+                      "counted", "stateless", "seen", "resized", "deep"),
     [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedNormsTest, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {

@@ -104,11 +104,14 @@ struct Node {
   std::vector<int> training_flags, dropout_rates;
 
   // Set by analyze():
+  // The value that the node returns in eval() instead of its result, one of
+  // `reads`; kNoValue if there is none.
+  ValueId passed = kNoValue;
   // The node depends on sizes and constant buffers only. Each layer computes
   // it again.
   bool pure = false;
-  // The node is a check, or an output of the program or a check depends on it.
-  // Other nodes only change buffers.
+  // The node is a check, or an output of the program or a check depends on it
+  // in eval(). Other nodes only change buffers, or make noise for training.
   bool needed = true;
 };
 

@@ -28,6 +28,7 @@
 
 #include "exported/analysis.h"
 #include "exported/archive.h"
+#include "exported/eval_mode.h"
 #include "exported/layer_names.h"
 #include "exported/plan.h"
 #include "exported/program.h"
@@ -137,11 +138,11 @@ void print_layers(const Program& program) {
   std::cout << "layers, with the tensors that come in from the layer before "
                "and as skip tensors\n";
   std::cout << columns_text(table, "rlr");
-}
   if (const auto reason = uncut_reason(program, FLAGS_max_crossing);
       !reason.empty()) {
     std::cout << "there is one layer only, because " << reason << "\n";
   }
+}
 
 // Prints how many places there are for each number of crossing tensors.
 void print_crossings(const Program& program) {
@@ -154,6 +155,13 @@ void print_crossings(const Program& program) {
     }
   }
   std::cout << "  none: " << places[kNoCut] << "\n";
+}
+
+void print_eval_problems(const Program& program) {
+  const std::vector<std::string> problems = eval_problems(program);
+  if (problems.empty()) return;
+  std::cout << "eval() throws, because\n";
+  for (const std::string& each : problems) std::cout << "  " << each << "\n";
 }
 
 int show(const std::string& path) {
@@ -173,6 +181,7 @@ int show(const std::string& path) {
   }
   print_crossings(program);
   print_layers(program);
+  print_eval_problems(program);
   return 0;
 }
 

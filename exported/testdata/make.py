@@ -298,6 +298,60 @@ class Noisy(nn.Module):
         return self.second(x)
 
 
+class Deep(nn.Module):
+    """Stochastic depth as in torchvision, timm and transformers, whose training flag
+    the export loses."""
+
+    def __init__(self, width=4, rate=0.4):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(width, width) for _ in range(3))
+        self.norm, self.head = nn.BatchNorm1d(width), nn.Linear(width, 3)
+        self.rate = rate
+
+    def drop(self, x):
+        if not self.training:
+            return x
+        kept = torch.empty([x.shape[0], 1], dtype=x.dtype, device=x.device)
+        return x * kept.bernoulli_(1 - self.rate).div_(1 - self.rate)
+
+    def drop_batch(self, x):
+        if not self.training:
+            return x
+        kept = x.new_empty([1, 1]).bernoulli_(1 - self.rate)
+        kept.div_(1 - self.rate)
+        return x * kept
+
+    def drop_divided(self, x):
+        if not self.training:
+            return x
+        kept = torch.rand([x.shape[0], 1], dtype=x.dtype, device=x.device)
+        kept = torch.floor(kept + (1 - self.rate))
+        return x.div(1 - self.rate) * kept
+
+    def forward(self, x):
+        y = self.drop(functional.gelu(self.first(x)))
+        y += x
+        y = y + self.drop_batch(self.norm(self.second(y)))
+        return self.head(y + self.drop_divided(self.third(y)))
+
+
+class Scattered(nn.Module):
+    """A BatchNorm, and noise in training that no flag of an operator turns off."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(width, width) for _ in range(3))
+        self.norm, self.head = nn.BatchNorm1d(width), nn.Linear(width, 3)
+        self.register_buffer("scale", torch.randn(width))
+
+    def forward(self, x):
+        x = self.norm(self.first(x)) * self.scale
+        if self.training:
+            x = x + torch.rand_like(x)
+        x = functional.gelu(self.second(x))
+        return self.head(functional.gelu(self.third(x)) * self.scale)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25),
                          nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
@@ -325,6 +379,8 @@ MODELS = {
     "photos": (Photos, lambda: (torch.randn(4, 3, 16, 16),)),
     "outlines": (Outlines, lambda: (torch.randn(4, 3, 8, 8),),
                  {2: ("height", 512), 3: ("width", 512)}),
+    "resized": (Resized, lambda: (torch.randn(4, 3, 14, 10),),
+                {2: ("height", 512, 5), 3: ("width", 512, 5)}),
     "letters": (Letters, lambda: (torch.randint(0, 16, (4, 6)),), {1: ("tokens", 512)}),
     "styles": (Styles, lambda: (torch.randn(8, 2, 5),)),
     "stateless": (Stateless, lambda: (torch.randn(8, 2, 5),)),
@@ -333,8 +389,11 @@ MODELS = {
     "counted": (Counted, lambda: (torch.randn(8, 4),)),
     "noisy": (Noisy, lambda: (torch.randn(8, 4),)),
     "quiet": (Noisy, lambda: (torch.randn(8, 4),)),
+    "deep": (Deep, lambda: (torch.randn(8, 4),)),
+    "scattered": (Scattered, lambda: (torch.randn(8, 4),)),
+    "steady": (Scattered, lambda: (torch.randn(8, 4),)),
 }
-EXPORTED_IN_EVAL_MODE = {"quiet"}
+EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
 
 
 def write_weightless(folder):
@@ -379,8 +438,6 @@ def cpu_name():
                 return line.split(":", 1)[1].strip()
     return ""
 
-    "resized": (Resized, lambda: (torch.randn(4, 3, 14, 10),),
-                {2: ("height", 512, 5), 3: ("width", 512, 5)}),
 
 def main(folder, names):
     if not names or "weightless" in names:
