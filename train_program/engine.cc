@@ -11,6 +11,7 @@
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/program/parse.h"
+#include "train_program/eval_model.h"
 #include "train_program/offload_option.h"
 #include "train_program/parse.h"
 #include "train_program/planned_cut.h"
@@ -58,6 +59,11 @@ std::variant<GPipe, DistributedPipeline> make_pipeline(
     const Options& options, const std::shared_ptr<World>& world) {
   if (!world) return make_local(std::move(model), cut, options);
   return make_distributed(std::move(model), make, cut, options, world);
+}
+
+PipelineModule& module_of(std::variant<GPipe, DistributedPipeline>& pipeline) {
+  return std::visit([](auto& each) -> PipelineModule& { return *each; },
+                    pipeline);
 }
 
 // Throws c10::ValueError if the options do not fit the number of processes.
@@ -194,9 +200,15 @@ bool Engine::takes_samples() const {
          (*several)->layout().has_last();
 }
 
-PipelineModule& Engine::module() {
-  return std::visit([](auto& each) -> PipelineModule& { return *each; },
-                    pipeline_);
+PipelineModule& Engine::module() { return module_of(pipeline_); }
+
+void Engine::evaluate_with(torch::nn::Sequential model,
+                           const LayerBuilder& make, Cut cut, Options options) {
+  options.deferred_batch_norm = options.shard_optimizer = false;
+  evaluated_.emplace(make_pipeline(std::move(model), make, std::move(cut),
+                                   options, processes_.world()));
+  module_of(*evaluated_).eval();
+  share_tensors(module(), module_of(*evaluated_));  // frees its own
 }
 
 StepResult Engine::train(const StepData& data, const LossOf& loss,
@@ -222,13 +234,16 @@ WholeTimeline Engine::whole_timeline(const Timeline& own) {
 
 std::optional<at::Tensor> Engine::forward(const Sample& sample) {
   const c10::AutoGradMode no_graph(false);
+  // Again, because the optimizer may have replaced tensors.
+  if (evaluated_) share_tensors(module(), module_of(*evaluated_));
+  Pipeline& pipeline = evaluated_ ? *evaluated_ : pipeline_;
   std::optional<at::Tensor> output =
       on_device(sample).with_input([&](const auto& input) {
         return std::visit(
             [&](auto& each) -> std::optional<at::Tensor> {
               return each->forward(input);
             },
-            pipeline_);
+            pipeline);
       });
   if (output) *output = output->cpu();
   return output;
@@ -270,8 +285,17 @@ std::unique_ptr<Engine> make_engine(const RunProcesses& processes,
       }};
   const Cut cut = options.plan.empty() ? make_cut(options, sources)
                                        : make_planned_cut(options, sources);
-  return std::make_unique<Engine>(processes, std::move(parts.model), parts.make,
-                                  cut, options);
+  Cut eval_cut = cut;
+  if (parts.eval_model) {
+    eval_cut.balance = eval_balance(parts.model, cut.balance, parts.eval_model);
+  }
+  auto engine = std::make_unique<Engine>(processes, std::move(parts.model),
+                                         parts.make, cut, options);
+  if (parts.eval_model) {
+    engine->evaluate_with(std::move(parts.eval_model), parts.make_eval,
+                          std::move(eval_cut), options);
+  }
+  return engine;
 }
 
 }  // namespace gpipe::train_program

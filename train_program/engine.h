@@ -86,8 +86,15 @@ class Engine {
   StepResult train(const StepData& data, const LossOf& loss,
                    const TrainOptions& options);
 
+  // Evaluates with the pipeline of another model, which has the same stages,
+  // and the tensors of the one that is trained, see share_tensors(). `make`:
+  // see EngineParts.
+  void evaluate_with(torch::nn::Sequential model, const LayerBuilder& make,
+                     Cut cut, Options options);
+
   // Returns the model's output on the CPU, computed without gradients, or
-  // nullopt if this process does not hold the last stage.
+  // nullopt if this process does not hold the last stage. The model is that of
+  // evaluate_with(), if there is one.
   std::optional<at::Tensor> forward(const Sample& sample);
 
   // Returns the timelines of all processes on rank 0, of `own` and of those
@@ -103,8 +110,11 @@ class Engine {
   // Returns the sample with its inputs on the device of the first stage here.
   Sample on_device(Sample sample);
 
+  using Pipeline = std::variant<GPipe, DistributedPipeline>;
+
   const RunProcesses processes_;
-  std::variant<GPipe, DistributedPipeline> pipeline_;
+  Pipeline pipeline_;
+  std::optional<Pipeline> evaluated_;
   const Schedule schedule_;
   const std::string plan_;
   const double predicted_seconds_;
@@ -118,6 +128,10 @@ struct EngineParts {
   // Makes some layers of the model, if `model` has no values and each process
   // makes its own layers only. Not set if the values are in `model`.
   LayerBuilder make;
+  // The model to evaluate instead, and its layers, see Engine::evaluate_with().
+  // Null: that which is trained.
+  torch::nn::Sequential eval_model{nullptr};
+  LayerBuilder make_eval;
   // Returns input with this number of rows, on the CPU.
   std::function<Sample(int64_t rows)> input;
   std::vector<int64_t> balance_before;  // CutSources::before

@@ -94,6 +94,8 @@ const RankProgramEntry kTrain("train", [] {
   options.shard_optimizer = argument("shard_optimizer") == "true";
   if (!argument("balance").empty()) options.balance = argument("balance");
   options.weights = argument("weights");
+  options.data_dir = argument("data_dir");
+  options.eval_model = argument("eval_model");
   const bool counts = argument("count_bytes") == "true";
   if (counts) {
     CountingAllocator::install();
@@ -287,6 +289,36 @@ TEST(ProcessesTest, AnExportedProgramStartsWithGivenWeightsInTwoProcesses) {
       again, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
       {{"model", kExported}, {"eval_every", "-1"}, {"weights", trained}});
   expect_same_weights(state_in(again), state_in(one.run_dir));
+}
+
+// The file has noise in training, which the second one has not.
+TEST(ProcessesTest, ASecondFileEvaluatesInSeveralProcesses) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  StateDict rows;
+  rows.insert("x", at::arange(160, at::kFloat).sin().view({40, 4}));
+  rows.insert("target", at::arange(120, at::kFloat).cos().view({40, 3}));
+  write_safetensors(folder + "rows.safetensors", rows);
+  const Ranks::Arguments files{{"model", "exported/testdata/scattered.pt2"},
+                               {"eval_model", "exported/testdata/steady.pt2"},
+                               {"data_dir", folder + "rows.safetensors"}};
+  Options one = options_of(here);
+  one.model = "exported/testdata/scattered.pt2";
+  one.eval_model = "exported/testdata/steady.pt2";
+  one.data_dir = folder + "rows.safetensors";
+  EXPECT_EQ(run_here(one).code, kDone);
+  train_in_processes(there, 2, 1, /*stop=*/100, kDone, one.chunks, files);
+  expect_same_weights(state_in(there), state_in(here));
+  for (const int64_t step : {2, 4}) {
+    EXPECT_EQ(logged(there, step, "test_loss"),
+              logged(here, step, "test_loss"));
+  }
+  EXPECT_NE(logged(here, 2, "test_loss"), "");
+  // Replicas with different running statistics: those of the first one count.
+  const std::string copies = folder + "copies";
+  train_in_processes(copies, 4, 2, /*stop=*/100, kDone, /*chunks=*/1, files);
+  EXPECT_EQ(state_in(copies).step, 4);
+  EXPECT_NE(logged(copies, 4, "test_loss"), "");
 }
 
 TEST(ProcessesTest, CopiesOfAnExportedProgramHaveTheBitsOfOneCopy) {
