@@ -5,6 +5,7 @@
     tools/export_examples.py --out=/tmp/models resnet18 llama
     tools/export_examples.py --out=/tmp/models --image=64 --layers=6    # all
     tools/export_examples.py --out=/tmp/models --meta --width=8192 --layers=80 llama
+    tools/export_examples.py --out=/tmp/models --check my_model.py:make
 
 Writes NAME.pt2 for gpipe::load_exported(), and NAME.pt with an input and what Python
 computes with it, which //tools:exported --compare=NAME.pt reads. Needs torch, and
@@ -17,7 +18,19 @@ of one step on one thread with the loss sum over i of (output.i * weight.i).sum(
     input.i, output.i    the inputs and outputs, in the order of the signature
     weight.i             the factor of an output in the loss
     grad.NAME            the gradient of a parameter
-    buffer.NAME          a buffer that the program uses, after the step
+    buffer.NAME          a buffer, after the step
+
+It also has the results of the same rows in micro-batches: all forwards, then all
+backwards, in order. micro.count is their number, a scalar, and micro.output.i,
+micro.grad.NAME and micro.buffer.NAME are as above.
+
+--check compares the program with the model itself: outputs, gradients and buffers of a
+step in train mode, and the outputs in eval mode. torch.export loses some gradients, and
+gpipe's eval() cannot follow some models (docs/exported.md). It prints each tensor that
+differs. The program then ends with status 1.
+
+A name FILE.py:FUNCTION is a model of your own. FUNCTION() returns a module and the tuple
+of its inputs, with at least 2 rows. The module keeps its dropout.
 
 With --meta models are made and exported on the meta device: without weights, memory for
 them, and NAME.pt. gpipe::load_exported() reads such a file under a gpipe::MetaGuard, and
@@ -25,6 +38,7 @@ them, and NAME.pt. gpipe::load_exported() reads such a file under a gpipe::MetaG
 """
 import argparse
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -325,12 +339,29 @@ def without_randomness(model):
     return model
 
 
-def export(make, flags):
+def own_model(name):
+    """Returns the function of a name FILE.py:FUNCTION, as one of the flags."""
+    path, function = name.rsplit(":", 1)
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+    def make(_):
+        return getattr(module, function)()
+
+    make.__name__ = function
+    return make
+
+
+def export(make, flags, is_own):
+    """Exports a model. Returns a line of text, and a line for each difference that
+    --check finds."""
     torch = load("torch")
     torch.manual_seed(flags.seed)
     with torch.device("meta" if flags.meta else "cpu"):
         model, inputs = make(flags)
-    model = without_randomness(model).train()
+    model = (model if is_own else without_randomness(model)).train()
     rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
     program = torch.export.export(model, inputs, dynamic_shapes=rows, strict=False)
     path = os.path.join(flags.out, make.__name__)
@@ -338,35 +369,168 @@ def export(make, flags):
     if not flags.meta:
         save_step(program, inputs, path + ".pt")
     parameters = sum(p.numel() for p in model.parameters())
-    return f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
+    text = f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
+    if not flags.check:
+        return text, []
+    found = check(model, program, inputs)
+    return text + ("" if found else ", checked"), found
+
+
+def listed(outputs):
+    """Returns the outputs of a model as a list of tensors."""
+    return [y for y in load("torch.utils._pytree").tree_leaves(outputs)
+            if isinstance(y, load("torch").Tensor)]
+
+
+def run_step(module, inputs, count=1):
+    """Runs one step in `count` micro-batches. Returns outputs, factors of the loss,
+    gradients and buffers by the names of the file. Leaves the module as it was."""
+    torch = load("torch")
+    buffers = {k: b.clone() for k, b in module.named_buffers()}
+    torch.manual_seed(7)
+    parts = [listed(module(*rows)) for rows in zip(*(x.tensor_split(count) for x in inputs))]
+    outputs = [torch.cat(rows) if count > 1 else rows[0] for rows in zip(*parts)]
+    torch.manual_seed(8)
+    weights = [torch.randn(y.shape) for y in outputs]
+    for part, *rows in zip(parts, *(w.tensor_split(count) for w in weights)):
+        sum((y * w).sum() for y, w in zip(part, rows)).backward()
+    found = {f"output.{i}": y.detach() for i, y in enumerate(outputs)}
+    found |= {f"weight.{i}": w for i, w in enumerate(weights)}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.grad is not None:
+            found[f"grad.{name}"] = parameter.grad.to_dense().clone()
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        found[f"buffer.{name}"] = buffer.clone()
+    module.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    return found
 
 
 def save_step(program, inputs, path):
-    """Runs one step, and writes inputs and results."""
+    """Runs one step, in one piece and in micro-batches, and writes inputs and results."""
     torch = load("torch")
-    used_inputs = {node.name for node in program.graph.find_nodes(op="placeholder")
-                   if node.users}
     module = program.module()
-    torch.manual_seed(7)
-    outputs = module(*inputs)
-    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-    weights = [torch.randn(y.shape) for y in outputs]
-    sum((y * w).sum() for y, w in zip(outputs, weights)).backward()
-    found = {f"input.{i}": x for i, x in enumerate(inputs)}
-    found |= {f"output.{i}": y.detach() for i, y in enumerate(outputs)}
-    found |= {f"weight.{i}": w for i, w in enumerate(weights)}
-    found |= {f"grad.{k}": p.grad for k, p in module.named_parameters() if p.grad is not None}
-    used = {name for node, name in program.graph_signature.inputs_to_buffers.items()
-            if node in used_inputs}
-    found |= {f"buffer.{k}": b for k, b in module.named_buffers() if k in used}
+    # Of tied parameters the first name counts. A buffer that no node reads and no state
+    # dict has is not in the file.
+    known = {f"grad.{k}" for k, _ in module.named_parameters()}
+    read = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
+    known |= {f"buffer.{k}" for node, k in program.graph_signature.inputs_to_buffers.items()
+              if node in read or k in program.state_dict}
+
+    def step(count):
+        return {k: v for k, v in run_step(module, inputs, count).items()
+                if k in known or k.startswith(("output.", "weight."))}
+
+    count = max(n for n in (1, 2, 4) if n <= len(inputs[0]))
+    found = {f"input.{i}": x for i, x in enumerate(inputs)} | step(1)
+    found |= {f"micro.{k}": v for k, v in step(count).items() if not k.startswith("weight.")}
+    found["micro.count"] = torch.tensor(count)
     torch.save({k: v.contiguous().clone() for k, v in found.items()}, path)
+
+
+# The comparison of a program with its model.
+
+def distance(found, expected):
+    """Returns 0 if two tensors have the same bits, else the largest difference of two
+    elements, divided by the largest expected element; infinity for other shapes."""
+    torch = load("torch")
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    kind = torch.cdouble if found.is_complex() else torch.double
+    a, b = found.to(kind), expected.to(kind)
+    if torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()):
+        return 0
+    return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()
+
+
+REASONS = {
+    "output": "torch.export has changed the model",
+    "grad": "torch.export keeps the forward only: an autograd.Function loses its backward, "
+            "and hooks are left out",
+    "buffer": "torch.export has changed the model",
+    "eval": "gpipe's eval() switches all dropout and norms, and nothing else; export the "
+            "model in eval mode as a second program",
+    "eval buffer": "the model changes it in eval mode, and gpipe's eval() does not",
+}
+
+
+def differences(found, expected, reason=None):
+    """Returns a line for each tensor that is not in both steps with the same bits. The
+    names are those of run_step(). `reason`: a key of REASONS, None for one by the name."""
+    lines = []
+    for name in expected | found:
+        kind, _, what = name.partition(".")
+        if kind == "weight" or (kind == "buffer" and name not in expected):
+            continue  # such as a constant, which the model does not name
+        label = {"grad": "gradient of", "output": "output", "buffer": "buffer"}[kind]
+        if name not in expected or name not in found:
+            text = "is missing in the " + ("program" if name in expected else "model")
+        else:
+            far = distance(found[name], expected[name])
+            if far == 0:
+                continue
+            text = f"differs by {far:.1e} of the largest element"
+        lines.append(f"{label} {what} {text}; {REASONS[reason or kind]}")
+    return lines
+
+
+def set_argument(node, names, name, value):
+    """Sets an argument of a node. `names`: those of all arguments."""
+    if name in node.kwargs:
+        node.update_kwarg(name, value)
+    else:
+        node.update_arg(names.index(name), value)
+
+
+def switch_to_eval(module):
+    """Switches dropout and norms of an exported module to eval mode, as gpipe's eval()
+    does (exported/operator_schema.cc)."""
+    torch = load("torch")
+    for graph_module in module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            if not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            names = [each.name for each in node.target._schema.arguments]
+            given = dict(zip(names, node.args)) | node.kwargs
+            if "running_mean" in names and given["running_mean"] is None:
+                continue  # a norm without running statistics keeps those of the batch
+            for name, value in given.items():
+                if name in ("train", "training", "use_input_stats") and value is True:
+                    set_argument(node, names, name, False)
+                elif name == "dropout_p":
+                    set_argument(node, names, name, 0.0)
+        if hasattr(graph_module, "recompile"):
+            graph_module.recompile()
+    return module
+
+
+def check(model, program, inputs):
+    """Returns what differs between a model in train mode and its program."""
+    torch = load("torch")
+    lines = differences(run_step(program.module(), inputs), run_step(model, inputs))
+    before = {f"buffer.{k}": b.clone() for k, b in model.named_buffers()}
+    switched = switch_to_eval(program.module())
+    with torch.no_grad():
+        torch.manual_seed(7)
+        expected = {f"output.{i}": y for i, y in enumerate(listed(model.eval()(*inputs)))}
+        after = {f"buffer.{k}": b.clone() for k, b in model.named_buffers()}
+        for name, buffer in model.named_buffers():
+            buffer.copy_(before[f"buffer.{name}"])
+        torch.manual_seed(7)
+        found = {f"output.{i}": y for i, y in enumerate(listed(switched(*inputs)))}
+    model.train()
+    lines += [f"eval(): {each}" for each in differences(found, expected, "eval")]
+    return lines + [f"eval(): {each}" for each in differences(before, after, "eval buffer")]
 
 
 def read_flags():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="the models; default: all")
+    add("names", nargs="*", metavar="NAME",
+        help="the models, or FILE.py:FUNCTION; default: all of --list")
     add("--list", action="store_true", help="print the names, and what they need")
     add("--out", help="the folder for the files")
     add("--batch", type=int, default=8, help="rows of the input, at least 2")
@@ -381,10 +545,14 @@ def read_flags():
     add("--feed_forward", type=int, default=0,
         help="width between the two products of llama, mixtral, bert and t5; 0: 2 x --width")
     add("--meta", action="store_true", help="export on the meta device, without weights")
+    add("--check", action="store_true",
+        help="compare each program with its model, and end with status 1 if they differ")
     add("--seed", type=int, default=1, help="the seed of weights and inputs")
     flags = parser.parse_args()
     if not flags.list and not flags.out:
         parser.error("give a folder with --out, or --list")
+    if flags.check and flags.meta:
+        parser.error("--check needs weights, which --meta leaves out; use one of them")
     if flags.batch < 2:
         parser.error(f"--batch={flags.batch}: export treats a size below 2 as a constant; "
                      "use at least 2")
@@ -405,20 +573,26 @@ def main():
             for make in group:
                 print(f"{make.__name__:20} {package}")
         return 0
-    unknown = [name for name in flags.names if name not in makers]
+    own = [name for name in flags.names if ".py:" in name]
+    unknown = [name for name in flags.names if name not in makers and name not in own]
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(makers)}")
+    makers |= {name: own_model(name) for name in own}
     load("torch").set_num_threads(1)  # more threads add up in another order
     os.makedirs(flags.out, exist_ok=True)
     failed = 0
     for name in flags.names or makers:
         begin = time.monotonic()
+        different = []
         try:
-            text = export(makers[name], flags)
+            text, different = export(makers[name], flags, name in own)
         except Exception as error:  # one model must not stop the others
             failed += 1
             text = f"failed: {type(error).__name__}: {error}"
+        failed += bool(different)
         print(f"{name}: {text}, {time.monotonic() - begin:.1f} s", flush=True)
+        for line in different:
+            print(f"  {line}", flush=True)
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -51,6 +52,7 @@ class ExportExamplesTest(unittest.TestCase):
                             (["--out=/nowhere", "--heads=3"], "--heads=3 must be even"),
                             (["--out=/nowhere", "--width=6"], "divide --width=6"),
                             (["--out=/nowhere", "--kv_heads=3"], "--kv_heads=3 must divide"),
+                            (["--out=/nowhere", "--check", "--meta"], "--check needs weights"),
                             ([], "give a folder with --out")):
             code, _, err = run(*flags)
             self.assertEqual(code, 2)
@@ -66,6 +68,38 @@ class ExportExamplesTest(unittest.TestCase):
             package = name.split(".", maxsplit=1)[0]
             self.assertIn(f"cannot import {name}", str(caught.exception))
             self.assertTrue(str(caught.exception).endswith(f"-m pip install {package}"))
+
+    def test_each_tensor_that_differs_is_named_with_a_reason(self):
+        module = program()
+        model = {"output.0": 1, "weight.0": 5, "grad.a": 2, "grad.b": 3, "buffer.calls": 4}
+        exported = {"output.0": 1, "weight.0": 6, "grad.a": 2.5, "grad.c": 3, "buffer.calls": 4,
+                    "buffer.lifted_tensor_0": 7}
+        with mock.patch.object(module, "distance", lambda a, b: abs(a - b)):
+            self.assertEqual(module.differences(model, model), [])
+            self.assertEqual(
+                [line.split(";")[0] for line in module.differences(exported, model)],
+                ["gradient of a differs by 5.0e-01 of the largest element",
+                 "gradient of b is missing in the program",
+                 "gradient of c is missing in the model"])
+            line, = module.differences({"buffer.calls": 3}, {"buffer.calls": 4}, "eval buffer")
+        self.assertEqual(line, "buffer calls differs by 1.0e+00 of the largest element; "
+                         "the model changes it in eval mode, and gpipe's eval() does not")
+
+    def test_an_argument_of_a_node_is_set_where_it_was_given(self):
+        node = mock.Mock(kwargs={"train": True})
+        names = ["input", "p", "train"]
+        program().set_argument(node, names, "train", False)
+        node.update_kwarg.assert_called_once_with("train", False)
+        program().set_argument(node, names, "p", 0.0)
+        node.update_arg.assert_called_once_with(1, 0.0)
+
+    def test_a_model_of_a_file_is_made_by_its_function(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "mine.py"
+            path.write_text("def build():\n    return 'model', ('input',)\n")
+            make = program().own_model(f"{path}:build")
+        self.assertEqual(make.__name__, "build")
+        self.assertEqual(make(None), ("model", ("input",)))
 
 
 if __name__ == "__main__":
