@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -190,20 +191,40 @@ void check_inputs(Program& program) {
   }
 }
 
+// Returns the symbols of the rows. Inputs that meet in no operator may have a
+// symbol each: a pipeline splits all of them, and checks that their rows are
+// equally many. Empty if all inputs have fixed sizes.
+std::set<int> row_symbols(const Program& program) {
+  std::set<int> rows;
+  for (const ValueId each : program.inputs) {
+    const std::vector<Extent>& sizes = program.values[each].sizes;
+    if (!sizes.empty()) rows.insert(sizes[0].symbol);
+  }
+  rows.erase(Extent::kNone);
+  return rows;
+}
+
 // Returns why the outputs of micro-batches cannot be concatenated along
-// dimension 0 to `output`; "" if they can. `rows`: the symbol of the rows.
-std::string output_problem(const Value& output, int rows) {
-  if (output.sizes.empty()) {
+// dimension 0 to `output`; "" if they can.
+std::string output_problem(const Value& output, const std::set<int>& rows) {
+  const std::vector<Extent>& sizes = output.sizes;
+  if (sizes.empty()) {
     return "has no dimension 0, as a loss that is computed in the model";
   }
-  if (rows == Extent::kNone) return "";
-  if (output.sizes[0].symbol != rows) {
+  if (rows.empty()) return "";
+  if (!rows.contains(sizes[0].symbol)) {
     return "does not have the rows of the inputs in dimension 0";
   }
-  for (std::size_t k = 1; k < output.sizes.size(); ++k) {
-    if (output.sizes[k].symbol == rows) {
-      return "has the rows of the inputs in dimension " + std::to_string(k) +
-             ", too";
+  for (std::size_t k = 1; k < sizes.size(); ++k) {
+    const std::string place = "in dimension " + std::to_string(k);
+    if (sizes[k].symbol == sizes[0].symbol) {
+      return "has the rows of the inputs " + place + ", too";
+    }
+    if (rows.contains(sizes[k].symbol)) {
+      return "has the rows of one input in dimension 0 and those of another "
+             "one " +
+             place +
+             " (export an input that all rows share with a fixed dimension 0)";
     }
   }
   return "";
@@ -213,13 +234,9 @@ void check_outputs(Program& program) {
   if (program.outputs.empty()) {
     program.problems.emplace_back("the program returns no tensor");
   }
-  int rows = Extent::kNone;
-  for (const ValueId each : program.inputs) {
-    const Value& input = program.values[each];
-    if (!input.sizes.empty()) rows = input.sizes[0].symbol;
-  }
-  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
-    const Value& output = program.values[program.outputs[k]];
+  const std::set<int> rows = row_symbols(program);
+  for (const ValueId each : program.outputs) {
+    const Value& output = program.values[each];
     const std::string problem = output_problem(output, rows);
     if (problem.empty()) continue;
     program.problems.push_back(

@@ -108,6 +108,35 @@ TEST(AnalysisTest, OutputsNeedTheRowsInTheFirstDimensionOnly) {
             std::string::npos);
 }
 
+// Dim.AUTO gives inputs that meet in no operator a symbol each.
+TEST(AnalysisTest, InputsMayHaveASymbolEachForTheirRows) {
+  Draft draft;
+  const ValueId image = draft.input(), text = draft.input();
+  const ValueId fixed = draft.input();
+  const Extent texts = draft.program.symbols.parse("s1");
+  draft.program.values[text].sizes = {texts};
+  draft.program.values[fixed].sizes = {{Extent::kNone, 10}};
+  const ValueId of_image = draft.node({image});
+  const ValueId of_text = draft.node({text});
+  const ValueId of_both = draft.node({image, text});
+  const ValueId table = draft.node({fixed});
+  draft.program.values[of_text].sizes = {texts};
+  draft.program.values[of_both].sizes = {draft.rows, texts};
+  draft.program.values[table].sizes = {{Extent::kNone, 10}};
+  draft.program.outputs = {of_image, of_text, of_both, table};
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_EQ(draft.program.problems,
+            (std::vector<std::string>{
+                "output 'v5' has the rows of one input in dimension 0 and "
+                "those of another one in dimension 1 (export an input that all "
+                "rows share with a fixed dimension 0), so the outputs of "
+                "micro-batches cannot be concatenated; choose other outputs "
+                "with ExportedOptions::outputs",
+                "output 'v6' does not have the rows of the inputs in dimension "
+                "0, so the outputs of micro-batches cannot be concatenated; "
+                "choose other outputs with ExportedOptions::outputs"}));
+}
+
 TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
   Draft draft;
   const ValueId buffer = draft.add(Origin::kBuffer);
