@@ -31,6 +31,24 @@ StateDict named(const StateDict& tensors, const std::string& prefix) {
   return found;
 }
 
+// Returns the elements as type double, which holds those of each floating-point
+// type. Complex elements become two.
+at::Tensor as_double(const at::Tensor& tensor) {
+  const at::Tensor real =
+      tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  return real.to(at::kDouble);
+}
+
+// Returns whether all elements are equal. NaN equals NaN.
+bool equal_elements(const at::Tensor& found, const at::Tensor& expected) {
+  if (c10::isIntegralType(found.scalar_type(), /*includeBool=*/true)) {
+    return at::equal(found, expected);
+  }
+  const at::Tensor x = as_double(found), y = as_double(expected);
+  return at::equal(x.nan_to_num(), y.nan_to_num()) &&
+         at::equal(x.isnan(), y.isnan());
+}
+
 // Adds the comparison of one tensor to `difference`.
 void compare(Difference& difference, const std::string& name,
              const at::Tensor& found, const at::Tensor& expected) {
@@ -40,13 +58,9 @@ void compare(Difference& difference, const std::string& name,
                     ", but ", expected.scalar_type(), " ", expected.sizes(),
                     " is expected");
   ++difference.tensors;
-  if (found.numel() == 0) return;
-  if (at::equal(found.nan_to_num(), expected.nan_to_num()) &&
-      at::equal(found.isnan(), expected.isnan())) {
-    return;
-  }
+  if (found.numel() == 0 || equal_elements(found, expected)) return;
   difference.equal_bits = false;
-  const at::Tensor x = found.to(at::kDouble), y = expected.to(at::kDouble);
+  const at::Tensor x = as_double(found), y = as_double(expected);
   const double scale = std::max(y.abs().max().item<double>(), 1e-30);
   const double largest = (x - y).abs().max().item<double>() / scale;
   // The comparison is this way round so that NaN counts as largest.
@@ -56,15 +70,37 @@ void compare(Difference& difference, const std::string& name,
   }
 }
 
+// `optional`: names that `expected` may lack.
 Difference compare(const StateDict& found, const StateDict& expected,
-                   const std::string& what) {
+                   const std::string& what,
+                   const std::set<std::string>& optional = {}) {
+  for (const auto& item : found) {
+    TORCH_CHECK_VALUE(
+        expected.contains(item.key()) || optional.contains(item.key()),
+        "the reference has no ", what, " of ", item.key(),
+        "; make it again with tools/export_examples.py");
+  }
   Difference difference;
   for (const auto& item : expected) {
     const at::Tensor* each = found.find(item.key());
     TORCH_CHECK_VALUE(each, "there is no ", what, " of ", item.key());
-    compare(difference, item.key(), *each, item.value());
+    compare(difference, item.key(), each->to_dense(), item.value().to_dense());
   }
   return difference;
+}
+
+// Returns the results of a step, whose names begin with `prefix`. Each of
+// `outputs` needs a weight in the loss.
+ExportedStep step_in(const StateDict& tensors, const std::string& prefix,
+                     std::size_t outputs) {
+  ExportedStep step{numbered(tensors, prefix + "output."),
+                    named(tensors, prefix + "grad."),
+                    named(tensors, prefix + "buffer.")};
+  TORCH_CHECK_VALUE(step.outputs.size() == outputs, "has ", step.outputs.size(),
+                    " tensors ", prefix, "output.i, but ", outputs,
+                    " tensors weight.i; each output needs a weight in the "
+                    "loss");
+  return step;
 }
 
 }  // namespace
@@ -73,16 +109,18 @@ Reference reference_of(const StateDict& tensors) {
   Reference reference;
   reference.inputs = numbered(tensors, "input.");
   reference.weights = numbered(tensors, "weight.");
-  reference.step = {numbered(tensors, "output."), named(tensors, "grad."),
-                    named(tensors, "buffer.")};
   TORCH_CHECK_VALUE(!reference.inputs.empty(),
                     "has no tensor input.0; make it with "
                     "tools/export_examples.py");
-  TORCH_CHECK_VALUE(
-      reference.step.outputs.size() == reference.weights.size(), "has ",
-      reference.step.outputs.size(), " tensors output.i, but ",
-      reference.weights.size(),
-      " tensors weight.i; each output needs a weight in the loss");
+  reference.step = step_in(tensors, "", reference.weights.size());
+  if (const at::Tensor* count = tensors.find("micro.count")) {
+    const int64_t rows = reference.inputs[0].size(0);
+    reference.chunks = count->item<int64_t>();
+    TORCH_CHECK_VALUE(reference.chunks > 0 && reference.chunks <= rows,
+                      "has micro.count ", reference.chunks, " for ", rows,
+                      " rows");
+    reference.in_chunks = step_in(tensors, "micro.", reference.weights.size());
+  }
   return reference;
 }
 
@@ -112,6 +150,7 @@ ExportedStep step_of(const ExportedModel& model,
     if (!step.buffers.contains(item.key()) &&
         !parameters.contains(item.key())) {
       step.buffers.insert(item.key(), item.value().clone());
+      step.unread.insert(item.key());
     }
   }
   return step;
@@ -149,7 +188,8 @@ StepDifference differences(const ExportedStep& step,
             expected.outputs[k]);
   }
   difference.grads = compare(step.grads, expected.grads, "gradient");
-  difference.buffers = compare(step.buffers, expected.buffers, "buffer");
+  difference.buffers =
+      compare(step.buffers, expected.buffers, "buffer", step.unread);
   return difference;
 }
 

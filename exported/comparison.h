@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace gpipe::exported {
 struct ExportedStep {
   std::vector<at::Tensor> outputs;
   StateDict grads, buffers;  // by Python's names
+  // The names in `buffers` that no layer has: weights that no node reads, and
+  // further names of tied weights. Python's step may lack them.
+  std::set<std::string> unread = {};
 };
 
 // A step that Python made with exported.module() on one thread, in train mode
@@ -25,11 +29,17 @@ struct ExportedStep {
 struct Reference {
   std::vector<at::Tensor> inputs, weights;
   ExportedStep step;
+  // The same step in `chunks` micro-batches: all forwards, then all backwards,
+  // in order. 0 if the file has no such step.
+  int64_t chunks = 0;
+  ExportedStep in_chunks;
 };
 
 // Reads a reference from the tensors input.i, output.i, weight.i, grad.NAME and
-// buffer.NAME. Ignores other names. Throws c10::ValueError if there is no
-// input, or if the numbers of outputs and weights differ.
+// buffer.NAME, and micro.count, micro.output.i, micro.grad.NAME and
+// micro.buffer.NAME for the step in micro-batches. Ignores other names. Throws
+// c10::ValueError if there is no input, if the numbers of outputs and weights
+// differ, or if micro.count is not from 1 to the number of rows.
 Reference reference_of(const StateDict& tensors);
 
 // Returns the results of a step with `model` that gave `outputs`. The gradients
@@ -75,8 +85,9 @@ struct StepDifference {
   Difference outputs, grads, buffers;
 };
 
-// Compares the results of two steps. Throws c10::ValueError, which names the
-// tensor, if an expected tensor is missing or has another shape or dtype.
+// Compares the results of two steps. Sparse tensors count as dense ones. Throws
+// c10::ValueError, which names the tensor, if one of them lacks a tensor,
+// except those of ExportedStep::unread, or if shapes or dtypes differ.
 StepDifference differences(const ExportedStep& step,
                            const ExportedStep& expected);
 

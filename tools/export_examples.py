@@ -419,9 +419,12 @@ def save_step(program, inputs, path):
     known |= {f"buffer.{k}" for node, k in program.graph_signature.inputs_to_buffers.items()
               if node in read or k in program.state_dict}
 
+    lifted = program.graph_signature.inputs_to_lifted_tensor_constants.items()
+    constants = {f"buffer.{k}": program.constants[k] for node, k in lifted if node in read}
+
     def step(count):
-        return {k: v for k, v in run_step(module, inputs, count).items()
-                if k in known or k.startswith(("output.", "weight."))}
+        return constants | {k: v for k, v in run_step(module, inputs, count).items()
+                            if k in known or k.startswith(("output.", "weight."))}
 
     count = max(n for n in (1, 2, 4) if n <= len(inputs[0]))
     found = {f"input.{i}": x for i, x in enumerate(inputs)} | step(1)

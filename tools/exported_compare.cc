@@ -171,16 +171,21 @@ bool compare_exported(const std::string& model, const std::string& reference,
   bool is_close =
       report(out, "one piece, compared with Python",
              step_in_one_piece(model, python), python.step, tolerance);
-  const int64_t rows = python.inputs[0].size(0);
-  int64_t count = 1;
-  while (count < 4 && 2 * count <= rows) count *= 2;
-  const ExportedStep expected = step_in_microbatches(model, python, count);
+  int64_t count = python.chunks;
+  ExportedStep expected = python.in_chunks;
+  std::string compared = "Python's micro-batches";
+  if (count == 0) {
+    const int64_t rows = python.inputs[0].size(0);
+    for (count = 1; count < 4 && 2 * count <= rows;) count *= 2;
+    expected = step_in_microbatches(model, python, count);
+    compared = "one piece";
+  }
   for (const Setting& setting : settings_of(all_settings)) {
     ExportedModel layers =
         load_exported(model, ExportedOptions().max_crossing(max_crossing));
     if (static_cast<int>(layers.layers->size()) < setting.partitions) break;
     const std::string run = setting.text() + ", " + std::to_string(count) +
-                            " micro-batches, compared with one piece";
+                            " micro-batches, compared with " + compared;
     is_close &=
         report(out, run, step_in_pipeline(layers, python, setting, count),
                expected, tolerance);

@@ -12,9 +12,10 @@ namespace gpipe::tools {
 // - the whole mini-batch in one layer, compared with Python's step in
 //   `reference`, a .pt or .safetensors file of tools/export_examples.py,
 // - 2 and 4 partitions with 1F1B and up to 4 micro-batches, cut with
-//   `max_crossing` (ExportedOptions), compared with the same micro-batches one
-//   after the other in one layer. `all_settings`: 2, 3 and 4 partitions, each
-//   with fill-drain, 1F1B and ZB-H1, and each without and with recomputing.
+//   `max_crossing` (ExportedOptions), compared with the same micro-batches in
+//   Python, or one after the other in one layer if `reference` lacks those of
+//   Python. `all_settings`: 2, 3 and 4 partitions, each with fill-drain, 1F1B
+//   and ZB-H1, and each without and with recomputing.
 //
 // Everything runs on the CPU, on one thread per partition. Partitions for which
 // there are too few layers are left out. Models with random numbers, such as

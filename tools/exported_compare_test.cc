@@ -8,6 +8,7 @@
 
 #include "weights/safetensors.h"
 #include "weights/testing/files.h"
+#include "weights/torch_file.h"
 
 namespace gpipe::tools {
 namespace {
@@ -71,6 +72,41 @@ TEST(ExportedCompareTest, AnOtherGradientIsReported) {
   EXPECT_NE(out.str().find("of the largest element (head.bias)"),
             std::string::npos)
       << out.str();
+}
+
+TEST(ExportedCompareTest, PipelinesAreComparedWithPythonsMicrobatches) {
+  std::ostringstream out;
+  EXPECT_TRUE(compare_exported(path_of("averages.pt2"), path_of("averages.pt"),
+                               4, kTolerance, false, out))
+      << out.str();
+  EXPECT_NE(out.str().find("2 partitions, 1f1b, except_last, 4 micro-batches, "
+                           "compared with Python's micro-batches: "),
+            std::string::npos)
+      << out.str();
+
+  StateDict tensors = read_torch_file(path_of("averages.pt"));
+  tensors["micro.buffer.norm.running_var"].add_(1);
+  const std::string changed = new_folder() + "changed.pt";
+  write_torch_file(changed, tensors);
+  EXPECT_FALSE(compare_exported(path_of("averages.pt2"), changed, 4, kTolerance,
+                                false, out));
+}
+
+TEST(ExportedCompareTest, AReferenceWithoutGradientsIsRefused) {
+  StateDict tensors;
+  for (const auto& item :
+       read_safetensors(path_of("letters.safetensors")).tensors) {
+    if (item.key().starts_with("grad.")) continue;
+    tensors.insert(item.key(), item.value());
+  }
+  const std::string changed = new_folder() + "changed.safetensors";
+  write_safetensors(changed, tensors);
+  std::ostringstream out;
+  EXPECT_NE(value_error_of([&] {
+              compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
+                               false, out);
+            }).find("the reference has no gradient of "),
+            std::string::npos);
 }
 
 TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {

@@ -17,6 +17,7 @@ with torch.manual_seed(7) and the loss sum over i of (output.i * weight.i).sum()
 The metadata name the machine, because the bits depend on the CPU.
 """
 import copy
+import importlib.util
 import os
 import re
 import sys
@@ -270,6 +271,32 @@ class Tables(nn.Module):
         return self.head(self.embed(ids) + self.table.cos()[:ids.shape[1]])
 
 
+class Vmapped(nn.Module):
+    """A call of torch.vmap, which is refused."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+
+    def forward(self, x):
+        return torch.vmap(torch.sin)(self.fc(x))
+
+
+class Averages(nn.Module):
+    """Sparse gradients, a buffer of float8, and one that nobody reads, for a comparison
+    in micro-batches."""
+
+    def __init__(self, words=11, width=4):
+        super().__init__()
+        self.embed = nn.Embedding(words, width, sparse=True)
+        self.norm, self.head = nn.BatchNorm1d(width), nn.Linear(width, words)
+        self.register_buffer("scale", torch.randn(width).to(torch.float8_e4m3fn))
+        self.register_buffer("unread", torch.randn(width))
+
+    def forward(self, ids):
+        return self.head(self.norm(self.embed(ids)) * self.scale.float())
+
+
 class Counted(nn.Module):
     """A number that is computed from a tensor, with a check of its range."""
 
@@ -405,6 +432,21 @@ def write_weightless(folder):
     write_program(model, inputs, {}, os.path.join(folder, "weightless.pt2"))
 
 
+def write_vmapped(folder):
+    write_program(Vmapped(), (torch.randn(4, 4),), {}, os.path.join(folder, "vmapped.pt2"))
+
+
+def write_averages(folder):
+    """Writes a model, and beside it the .pt file of tools/export_examples.py."""
+    path = os.path.join(os.path.dirname(__file__), "../../tools/export_examples.py")
+    spec = importlib.util.spec_from_file_location("export_examples", path)
+    examples = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(examples)
+    model, inputs = Averages().train(), (torch.randint(0, 11, (8,)),)
+    path = os.path.join(folder, "averages")
+    examples.save_step(write_program(model, inputs, {}, path + ".pt2"), inputs, path + ".pt")
+
+
 def write_program(model, inputs, dims, path):
     """Exports a model to a file, and returns the program. `dims`: see MODELS."""
     varying = {0: torch.export.Dim("batch", min=1, max=4096)}
@@ -440,14 +482,17 @@ def cpu_name():
 
 
 def main(folder, names):
-    if not names or "weightless" in names:
-        write_weightless(folder)
-    names = [name for name in names if name != "weightless"] if names else list(MODELS)
-    for name in names:
-        make_model, make_inputs, *others = MODELS[name]
+    others = {"weightless": write_weightless, "averages": write_averages,
+              "vmapped": write_vmapped}
+    for name, write in others.items():
+        if not names or name in names:
+            torch.manual_seed(1)
+            write(folder)
+    for name in [name for name in names if name not in others] if names else list(MODELS):
+        make_model, make_inputs, *dims = MODELS[name]
         torch.manual_seed(1)
         model, inputs = make_model().train(name not in EXPORTED_IN_EVAL_MODE), make_inputs()
-        exported = write_program(model, inputs, others[0] if others else {},
+        exported = write_program(model, inputs, dims[0] if dims else {},
                                  os.path.join(folder, name + ".pt2"))
 
         found = {f"input.{i}": each for i, each in enumerate(inputs)}
