@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "exported/advice.h"
 #include "exported/arguments.h"
 #include "exported/arithmetic.h"
 #include "exported/operator_schema.h"
@@ -74,17 +75,21 @@ class GraphReader {
     }
     // The dtypes and devices of the export; a pipeline may have others.
     if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
+    if (is_transform(node.target)) {
+      read_transform(json, node);
+      return;
+    }
     if (is_operator(node.target)) {
       node.op = find_operator(node.target);
       if (!node.op) {
-        refuse(json, node, unknown_operator(node));
+        refuse(json, node, advice_on(node.target));
         return;
       }
       if (!read_operator(json, node)) return;
     } else {
       node.operation = find_operation(node.target);
       if (!node.operation) {
-        refuse(json, node, "is no operation that gpipe knows");
+        refuse(json, node, advice_on(node.target));
         return;
       }
       for (const Json& input : list(field(json, "inputs"))) {
@@ -103,15 +108,6 @@ class GraphReader {
     }
     add_results(json, node);
     program_.nodes.push_back(std::move(node));
-  }
-
-  static std::string unknown_operator(const Node& node) {
-    if (node.target.find("grouped_mm") != std::string::npos) {
-      return "is an operator that LibTorch does not have; export the model "
-             "with experts_implementation=\"batched_mm\"";
-    }
-    return "is an operator that LibTorch does not have; link the library that "
-           "registers it, or export the model without it";
   }
 
   Argument read(const Json& json, const c10::TypePtr& type) {
@@ -222,9 +218,25 @@ class GraphReader {
     }
   }
 
+  // Refuses a call of a transform, which has five nodes or more, once.
+  void read_transform(const Json& json, const Node& node) {
+    const bool is_known =
+        transform_ && (node.source.empty() || node.source == *transform_);
+    if (is_known) {
+      define_results(json);
+      return;
+    }
+    transform_ = node.source;
+    refuse(json, node, advice_on(node.target));
+  }
+
   // Notes that `node` cannot run, and defines its results for later nodes.
   void refuse(const Json& json, const Node& node, const std::string& reason) {
     program_.problems.push_back(place_of(node) + " " + reason);
+    define_results(json);
+  }
+
+  void define_results(const Json& json) {
     for (const Json& output : list(field(json, "outputs"))) {
       const std::string& kind = alternative(output).name;
       if (kind == "as_tensor" || kind == "as_tensors" ||
@@ -240,9 +252,7 @@ class GraphReader {
     const std::optional<RegionCall> call =
         read_region(json, node.target, program_.regions[region_]);
     if (!call) {
-      refuse(json, node,
-             "is control flow, which is not supported; rewrite the model with "
-             "torch.where, or fix the condition before the export");
+      refuse(json, node, advice_on(node.target));
       return;
     }
     program_.regions.push_back(call->region);
@@ -300,6 +310,8 @@ class GraphReader {
   Names& names_;
   Program& program_;
   const int region_, depth_;
+  // The source line of the last transform that was refused.
+  std::optional<std::string> transform_;
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "exported/exported.h"
 #include "exported/testing/archives.h"
 #include "exported/testing/examples.h"
@@ -105,19 +107,54 @@ TEST(ExportedRefusalsTest, OperatorsThatLibTorchLacks) {
             "(torch.ops.my.op.default) of module '2', File \"site-packages/"
             "torch/nn/modules/dropout.py\", line 73, in forward: return "
             "F.dropout(input, self.p, self.training, self.inplace) is an "
-            "operator that LibTorch does not have; link the library that "
-            "registers it, or export the model without it");
+            "operator that LibTorch does not have; load the library that "
+            "registers it (programs: --operators=LIBRARY.so), or export the "
+            "model without it");
   EXPECT_NE(error_with("torch.ops.aten.dropout.default",
                        "torch.ops.transformers.grouped_mm_fallback.default")
                 .find("experts_implementation=\"batched_mm\""),
             std::string::npos);
-  EXPECT_NE(error_with("torch.ops.aten.dropout.default",
-                       "torch.ops.higher_order.cond")
-                .find("is control flow, which is not supported"),
-            std::string::npos);
   EXPECT_NE(error_with("\"name\": \"p\"", "\"name\": \"q\"")
                 .find("lacks the argument 'p' of the operator"),
             std::string::npos);
+}
+
+TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
+  const auto advice = [](const std::string& name) {
+    const std::string error =
+        error_with("torch.ops.aten.dropout.default", name);
+    return error.substr(error.rfind("self.inplace) ") + 14);
+  };
+  const std::string unroll =
+      "is control flow, which is not supported; write a Python loop with a "
+      "fixed number of passes, which the export unrolls";
+  EXPECT_EQ(advice("torch.ops.higher_order.scan"), unroll);
+  EXPECT_EQ(advice("torch.ops.higher_order.map_impl"),
+            "is control flow, which is not supported; call the function once "
+            "with all rows");
+  EXPECT_EQ(advice("torch.ops.higher_order.associative_scan"),
+            "is control flow, which is not supported; use cumsum, cumprod or "
+            "logcumsumexp, or write a Python loop, which the export unrolls "
+            "(transformers: use_associative_scan=False)");
+  EXPECT_EQ(advice("torch.ops.higher_order.flex_attention"),
+            "is a higher-order operator, which is not supported; use "
+            "scaled_dot_product_attention (transformers: "
+            "attn_implementation=\"sdpa\")");
+  EXPECT_EQ(advice("torch.ops.higher_order.out_dtype"),
+            "is a higher-order operator, which is not supported; export the "
+            "model without it");
+  EXPECT_EQ(advice("torch._functorch.predispatch._add_batch_dim"),
+            "is a step of torch.vmap or torch.func.jvp, which only Python can "
+            "run; write the function for all rows at once");
+}
+
+TEST(ExportedRefusalsTest, ACallOfVmapIsNamedOnce) {
+  const std::string error = error_for(example_file("vmapped.pt2"));
+  EXPECT_NE(error.find("in forward: return torch.vmap(torch.sin)(self.fc(x)) "
+                       "is a step of torch.vmap or torch.func.jvp"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
 }
 
 TEST(ExportedRefusalsTest, OutputsThatCannotBeConcatenated) {

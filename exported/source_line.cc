@@ -23,10 +23,12 @@ std::string one_line(const std::string& frame) {
   return line;
 }
 
+// Returns whether PyTorch, or code that it generates, has the frame.
 bool is_in_torch(const std::string& frame) {
   const std::string file = frame.substr(0, frame.find('"', sizeof kFrame - 1));
   return file.find("torch/nn/") != std::string::npos ||
-         file.find("site-packages/torch/") != std::string::npos;
+         file.find("site-packages/torch/") != std::string::npos ||
+         file.find("<eval_with_key>") != std::string::npos;
 }
 
 }  // namespace

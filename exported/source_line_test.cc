@@ -16,6 +16,11 @@ TEST(SourceLineTest, FramesInsidePyTorchAreLeftOut) {
       "File \"model.py\", line 12, in forward: return self.fc(x)";
   EXPECT_EQ(source_line(kOwn), expected);
   EXPECT_EQ(source_line(std::string(kOwn) + "\n  " + kInside), expected);
+  // torch.cond and other control flow run in generated code.
+  EXPECT_EQ(source_line(std::string(kOwn) +
+                        "\n  File \"<eval_with_key>.5\", line 9, in forward\n "
+                        "   cond = torch.ops.higher_order.cond(l_args_0_)"),
+            expected);
   EXPECT_EQ(source_line(kInside),
             "File \"site-packages/torch/nn/modules/linear.py\", line 134, in "
             "forward: return F.linear(input, self.weight, self.bias)");

@@ -1,0 +1,86 @@
+#include "exported/advice.h"
+
+#include <cstddef>
+#include <string_view>
+
+#include "exported/operator_schema.h"
+#include "exported/region_reader.h"
+
+namespace gpipe::exported {
+namespace {
+
+constexpr std::string_view kTransforms = "torch._functorch.predispatch.";
+
+// The first names of higher-order operators, and what to do about them.
+struct Advice {
+  std::string_view name, text;
+};
+
+constexpr std::string_view kUnroll =
+    "write a Python loop with a fixed number of passes, which the export "
+    "unrolls";
+
+constexpr Advice kControlFlow[] = {
+    {"cond",
+     "rewrite the model with torch.where, or fix the condition before the "
+     "export"},
+    {"while_loop", kUnroll},
+    {"scan", kUnroll},
+    {"associative_scan",
+     "use cumsum, cumprod or logcumsumexp, or write a Python loop, which the "
+     "export unrolls (transformers: use_associative_scan=False)"},
+    {"map", "call the function once with all rows"},
+};
+
+constexpr Advice kOthers[] = {
+    {"flex_attention",
+     "use scaled_dot_product_attention (transformers: "
+     "attn_implementation=\"sdpa\")"},
+    {"triton_kernel_wrapper", "use an implementation without Triton"},
+    {"", "export the model without it"},
+};
+
+// Returns the text of the first entry whose name begins `name`; "" for none.
+template <std::size_t kSize>
+std::string find(const Advice (&table)[kSize], std::string_view name) {
+  for (const Advice& each : table) {
+    if (name.starts_with(each.name)) return std::string(each.text);
+  }
+  return "";
+}
+
+std::string advice_on_higher_order(std::string_view name) {
+  const std::string advice = find(kControlFlow, name);
+  if (!advice.empty()) {
+    return "is control flow, which is not supported; " + advice;
+  }
+  return "is a higher-order operator, which is not supported; " +
+         find(kOthers, name);
+}
+
+}  // namespace
+
+bool is_transform(const std::string& target) {
+  return target.starts_with(kTransforms);
+}
+
+std::string advice_on(const std::string& target) {
+  if (is_transform(target)) {
+    return "is a step of torch.vmap or torch.func.jvp, which only Python can "
+           "run; write the function for all rows at once";
+  }
+  if (is_higher_order(target)) {
+    return advice_on_higher_order(target.substr(target.rfind('.') + 1));
+  }
+  if (!is_operator(target)) return "is no operation that gpipe knows";
+  const std::string lacking = "is an operator that LibTorch does not have; ";
+  if (target.find("grouped_mm") != std::string::npos) {
+    return lacking +
+           "export the model with experts_implementation=\"batched_mm\"";
+  }
+  return lacking +
+         "load the library that registers it (programs: "
+         "--operators=LIBRARY.so), or export the model without it";
+}
+
+}  // namespace gpipe::exported
