@@ -16,23 +16,10 @@ struct Advice {
   std::string_view name, text;
 };
 
-constexpr std::string_view kUnroll =
-    "write a Python loop with a fixed number of passes, which the export "
-    "unrolls";
-
-constexpr Advice kControlFlow[] = {
-    {"cond",
-     "rewrite the model with torch.where, or fix the condition before the "
-     "export"},
-    {"while_loop", kUnroll},
-    {"scan", kUnroll},
+constexpr Advice kHigherOrder[] = {
     {"associative_scan",
      "use cumsum, cumprod or logcumsumexp, or write a Python loop, which the "
      "export unrolls (transformers: use_associative_scan=False)"},
-    {"map", "call the function once with all rows"},
-};
-
-constexpr Advice kOthers[] = {
     {"flex_attention",
      "use scaled_dot_product_attention (transformers: "
      "attn_implementation=\"sdpa\")"},
@@ -40,22 +27,12 @@ constexpr Advice kOthers[] = {
     {"", "export the model without it"},
 };
 
-// Returns the text of the first entry whose name begins `name`; "" for none.
-template <std::size_t kSize>
-std::string find(const Advice (&table)[kSize], std::string_view name) {
-  for (const Advice& each : table) {
-    if (name.starts_with(each.name)) return std::string(each.text);
-  }
-  return "";
-}
-
 std::string advice_on_higher_order(std::string_view name) {
-  const std::string advice = find(kControlFlow, name);
-  if (!advice.empty()) {
-    return "is control flow, which is not supported; " + advice;
+  std::string text = "is a higher-order operator, which is not supported; ";
+  for (const Advice& each : kHigherOrder) {
+    if (name.starts_with(each.name)) return text.append(each.text);
   }
-  return "is a higher-order operator, which is not supported; " +
-         find(kOthers, name);
+  return text;
 }
 
 }  // namespace

@@ -154,11 +154,12 @@ void number_producers(Program& program) {
 void find_pure(Program& program) {
   // Whether a memory is changed in place.
   std::vector<bool> written(program.values.size());
-  for (const Node& node : program.nodes) {
+  for_each_node(program.nodes, [&](const Node& node) {
     for (const ValueId each : node.writes) {
       written[program.values[each].memory] = true;
     }
-  }
+  });
+  for (Value& value : program.values) value.written = written[value.memory];
   std::vector<bool> pure(program.values.size());
   for (std::size_t k = 0; k < pure.size(); ++k) {
     pure[k] = program.values[k].origin == Origin::kBuffer &&
@@ -166,7 +167,8 @@ void find_pure(Program& program) {
               !written[program.values[k].memory];
   }
   for (Node& node : program.nodes) {
-    node.pure = !node.random && !node.results.empty() && node.writes.empty();
+    node.pure = !node.random && !node.results.empty() && node.writes.empty() &&
+                node.bodies.empty();
     for (const ValueId each : node.reads) {
       node.pure = node.pure && pure[each];
     }

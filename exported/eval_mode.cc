@@ -213,8 +213,9 @@ InEval in_eval(const Program& program, const Node& node) {
     changes = changes || (each != node.running_mean &&
                           each != node.running_var && origin != Origin::kNode);
   }
-  const bool switched =
-      !node.training_flags.empty() || !node.dropout_rates.empty();
+  // The nodes in a body decide for themselves whether they are random.
+  const bool switched = !node.training_flags.empty() ||
+                        !node.dropout_rates.empty() || !node.bodies.empty();
   return changes || (node.random && !switched) ? InEval::kRefuse : InEval::kRun;
 }
 
@@ -225,10 +226,10 @@ std::string refusal_of(const Node& node) {
 
 std::vector<std::string> eval_problems(const Program& program) {
   std::vector<std::string> problems;
-  for (const Node& node : program.nodes) {
-    if (in_eval(program, node) != InEval::kRefuse) continue;
+  for_each_node(program.nodes, [&](const Node& node) {
+    if (in_eval(program, node) != InEval::kRefuse) return;
     problems.push_back(place_of(node) + " " + refusal_of(node));
-  }
+  });
   return problems;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -24,17 +25,19 @@ namespace {
 
 using internal::in_quotes;
 
-// Regions inside regions. Python's own limit on nesting is of this size.
+// Graphs inside graphs. Python's own limit on nesting is of this size.
 constexpr int kDeepest = 20;
 
-// Adds the nodes of one graph to a program, and those of its regions.
+// Adds the nodes of one graph and those of its regions to `nodes`, and their
+// values to `program`.
 class GraphReader {
  public:
-  GraphReader(const Json& graph, Names& names, Program& program, int region,
-              int depth)
+  GraphReader(const Json& graph, Names& names, Program& program,
+              std::vector<Node>& nodes, int region, int depth)
       : graph_(graph),
         names_(names),
         program_(program),
+        nodes_(nodes),
         region_(region),
         depth_(depth) {}
 
@@ -101,13 +104,17 @@ class GraphReader {
           "has ", node.arguments.size(), " operands, but the operation has ",
           node.operation->operands);
     }
+    note_reads(node);
+    add_results(json, node);
+    nodes_.push_back(std::move(node));
+  }
+
+  static void note_reads(Node& node) {
     for (const Argument& argument : node.arguments) {
       for (const Element& each : argument.elements) {
         if (each.value != kNoValue) node.reads.push_back(each.value);
       }
     }
-    add_results(json, node);
-    program_.nodes.push_back(std::move(node));
   }
 
   Argument read(const Json& json, const c10::TypePtr& type) {
@@ -197,7 +204,6 @@ class GraphReader {
   ValueId define(const std::string& name, bool is_tensor) {
     const ValueId id =
         add_value(program_, graph_, name, is_tensor, Origin::kNode);
-    program_.values[id].producer = static_cast<int>(program_.nodes.size());
     TORCH_CHECK_VALUE(names_.emplace(name, id).second, "the value ",
                       in_quotes(name), " is computed twice");
     return id;
@@ -246,9 +252,14 @@ class GraphReader {
     }
   }
 
-  // ---- Regions
+  // ---- Regions and control flow
 
-  void read_higher_order(const Json& json, const Node& node) {
+  void read_higher_order(const Json& json, Node& node) {
+    if (const std::optional<Control> control = find_control(node.target)) {
+      node.control = *control;
+      read_control(json, node);
+      return;
+    }
     const std::optional<RegionCall> call =
         read_region(json, node.target, program_.regions[region_]);
     if (!call) {
@@ -260,11 +271,151 @@ class GraphReader {
                  static_cast<int>(program_.regions.size()) - 1);
   }
 
+  // Reads control flow: graphs and lists of operands.
+  void read_control(const Json& json, Node& node) {
+    check_depth();
+    std::vector<const Json*> graphs;
+    for (const Json& input : list(field(json, "inputs"))) {
+      const Json& argument = field(input, "arg");
+      const auto [kind, value] = alternative(argument);
+      if (kind == "as_graph") {
+        graphs.push_back(&field(value, "graph"));
+      } else if (kind != "as_string") {  // the places of changed operands
+        node.arguments.push_back(read(argument, c10::ListType::ofTensors()));
+      }
+    }
+    const bool chooses = node.control == Control::kCond;
+    const std::size_t bodies =
+        chooses || node.control == Control::kWhile ? 2 : 1;
+    const std::size_t lists = node.control == Control::kScan ? 3 : 2;
+    TORCH_CHECK_VALUE(graphs.size() == bodies && node.arguments.size() == lists,
+                      "has ", graphs.size(), " graphs and ",
+                      node.arguments.size(),
+                      " other arguments, but is known with ", bodies, " and ",
+                      lists, "; export with PyTorch 2.11 to 2.15");
+    std::vector<ValueId> operands;
+    for (std::size_t k = chooses ? 1 : 0; k < lists; ++k) {
+      TORCH_CHECK_VALUE(node.arguments[k].kind == Argument::Kind::kTensors,
+                        "does not pass a list to its graphs; the file is "
+                        "damaged");
+      for (const Element& each : node.arguments[k].elements) {
+        TORCH_CHECK_VALUE(each.value != kNoValue,
+                          "passes None to a graph, which is not supported");
+        operands.push_back(each.value);
+      }
+    }
+    for (const Json* each : graphs) {
+      node.bodies.push_back(read_body(*each, operands));
+    }
+    note_reads(node);
+    for (const Json& output : list(field(json, "outputs"))) {
+      const auto [kind, value] = alternative(output);
+      if (kind != "as_tensors") {
+        node.results.push_back(add_result(output));
+        continue;
+      }
+      for (const Json& each : list(value)) {
+        node.results.push_back(
+            {false, {define(text(field(each, "name")), true)}});
+      }
+    }
+    check_outputs(node);
+    note_bodies(node, operands);
+    nodes_.push_back(std::move(node));
+  }
+
+  // Reads a graph whose inputs share the memory of `operands`.
+  Body read_body(const Json& graph, const std::vector<ValueId>& operands) {
+    Body body;
+    const Json& inputs = list(field(graph, "inputs"));
+    TORCH_CHECK_VALUE(inputs.size() == operands.size(), "passes ",
+                      operands.size(), " values to a graph of ", inputs.size(),
+                      " inputs");
+    Names inner;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      const std::string& name = value_name(inputs[k]);
+      const ValueId id = add_value(program_, graph, name,
+                                   !is_named_number(inputs[k]), Origin::kNode);
+      program_.values[id].memory = program_.values[operands[k]].memory;
+      inner.emplace(name, id);
+      body.inputs.push_back(id);
+    }
+    GraphReader(graph, inner, program_, body.nodes, region_, depth_ + 1).read();
+    for (const Json& output : list(field(graph, "outputs"))) {
+      body.outputs.push_back(read_argument(
+          output, c10::NumberType::get(),
+          [&](const std::string& name) { return find_value(inner, name); }));
+      check_single(body.outputs.back());
+    }
+    return body;
+  }
+
+  static void check_single(const Argument& argument) {
+    TORCH_CHECK_VALUE(argument.kind == Argument::Kind::kValue ||
+                          argument.kind == Argument::Kind::kConstant,
+                      "has a list where a graph needs one value; the file is "
+                      "damaged");
+  }
+
+  // Checks that the bodies of `node` return what the node needs.
+  static void check_outputs(const Node& node) {
+    if (node.control == Control::kCond) check_single(node.arguments[0]);
+    const std::size_t replaced =
+        node.control == Control::kWhile || node.control == Control::kScan
+            ? node.arguments[0].elements.size()
+            : 0;
+    for (const Body& body : node.bodies) {
+      const bool is_condition =
+          node.control == Control::kWhile && &body == &node.bodies[0];
+      const std::size_t wanted = is_condition ? 1 : node.results.size();
+      TORCH_CHECK_VALUE(
+          body.outputs.size() == wanted && node.results.size() >= replaced,
+          "has ", node.results.size(), " results, and a graph with ",
+          body.outputs.size(), " outputs; the file is damaged");
+    }
+  }
+
+  // Notes in `node` what its bodies do: random numbers, changed operands,
+  // results with the memory of operands.
+  void note_bodies(Node& node, const std::vector<ValueId>& operands) {
+    const auto note_operand = [&](ValueId value, const auto& note) {
+      const ValueId memory = program_.values[value].memory;
+      const auto found = std::find_if(
+          operands.begin(), operands.end(),
+          [&](ValueId each) { return program_.values[each].memory == memory; });
+      if (found != operands.end()) note(*found);
+    };
+    for (const Body& body : node.bodies) {
+      for (const Node& each : body.nodes) {
+        node.random = node.random || each.random;
+        for (const ValueId written : each.writes) {
+          note_operand(written, [&](ValueId operand) {
+            node.writes.push_back(operand);
+          });
+        }
+      }
+      if (node.control == Control::kWhile && &body == &node.bodies[0]) continue;
+      for (std::size_t k = 0; k < node.results.size(); ++k) {
+        const ValueId result = node.results[k].values[0];
+        if (result == kNoValue) continue;
+        for (const Element& each : body.outputs[k].elements) {
+          note_operand(each.value, [&](ValueId operand) {
+            program_.values[result].memory = program_.values[operand].memory;
+          });
+        }
+      }
+    }
+  }
+
+  void check_depth() const {
+    TORCH_CHECK_VALUE(depth_ < kDeepest, "graphs are nested more than ",
+                      kDeepest, " levels deep");
+  }
+
   // Adds the nodes of a region, whose number in Program::regions is `region`.
   // `outputs`: those of the call.
   void inline_graph(const RegionCall& call, const Json& outputs, int region) {
-    TORCH_CHECK_VALUE(depth_ < kDeepest, "regions are nested more than ",
-                      kDeepest, " levels deep");
+    check_depth();
     const Json& inner_inputs = list(field(call.graph, "inputs"));
     const std::size_t passed = call.inputs.size() - call.first;
     TORCH_CHECK_VALUE(passed == inner_inputs.size(), "passes ", passed,
@@ -276,7 +427,7 @@ class GraphReader {
       inner.emplace(value_name(inner_inputs[k]),
                     find_value(names_, value_name(outer)));
     }
-    GraphReader(call.graph, inner, program_, region, depth_ + 1).read();
+    GraphReader(call.graph, inner, program_, nodes_, region, depth_ + 1).read();
 
     const std::vector<const std::string*> outside = output_names(outputs);
     const Json& inner_outputs = list(field(call.graph, "outputs"));
@@ -309,6 +460,7 @@ class GraphReader {
   const Json& graph_;
   Names& names_;
   Program& program_;
+  std::vector<Node>& nodes_;
   const int region_, depth_;
   // The source line of the last transform that was refused.
   std::optional<std::string> transform_;
@@ -317,7 +469,8 @@ class GraphReader {
 }  // namespace
 
 void read_nodes(const Json& graph, Names& names, Program& program) {
-  GraphReader(graph, names, program, /*region=*/0, /*depth=*/0).read();
+  GraphReader(graph, names, program, program.nodes, /*region=*/0, /*depth=*/0)
+      .read();
 }
 
 }  // namespace gpipe::exported

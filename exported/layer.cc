@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "exported/arguments.h"
+#include "exported/control_flow.h"
 #include "exported/region_scope.h"
 #include "gpipe/gpipe.h"
 
@@ -239,9 +240,10 @@ void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
   }
 }
 
-void ProgramLayer::push_arguments(const Step& step, const Slots& slots,
-                                  c10::Device device, Stack& stack) const {
-  for (const Input& input : step.inputs) {
+void ProgramLayer::push_arguments(const std::vector<Input>& inputs,
+                                  const Slots& slots, c10::Device device,
+                                  Stack& stack) {
+  for (const Input& input : inputs) {
     const Argument& argument = *input.argument;
     switch (argument.kind) {
       case Kind::kConstant:
@@ -286,12 +288,44 @@ void ProgramLayer::adapt_to_mode(const Step& step, Stack& stack) const {
   }
 }
 
+void ProgramLayer::run_control_flow(const Step& step, Slots& slots,
+                                    c10::Device device, Stack& stack) {
+  std::vector<Stack> arguments;
+  for (const Input& input : step.inputs) {
+    Stack& values = arguments.emplace_back();
+    for (const int each : input.slots) values.push_back(slots[each]);
+    if (input.slots.empty()) values.push_back(input.argument->constant);
+  }
+  const auto run = [&](std::size_t number, Stack inputs) {
+    const Graph& graph = step.graphs[number];
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      slots[graph.inputs[k]] = std::move(inputs[k]);
+    }
+    inputs.clear();
+    run_steps(graph.steps, slots, device, step.node->region);
+    Stack outputs;
+    push_arguments(graph.outputs, slots, device, outputs);
+    for (const int each : graph.inputs) slots[each] = IValue();
+    for (const Input& output : graph.outputs) {
+      for (const int each : output.slots) slots[each] = IValue();
+    }
+    return outputs;
+  };
+  stack = run_control(step.node->control, arguments, run);
+  // In Python, a later change of a result does not reach what the node saved.
+  for (std::size_t k = 0; k < stack.size(); ++k) {
+    const ValueId value = step.node->results[k].values[0];
+    if (value != kNoValue && model_->program.values[value].written) {
+      stack[k] = stack[k].toTensor().clone();
+    }
+  }
+}
+
 void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
-                             c10::Device device) {
+                             c10::Device device, int region) {
   const Program& program = model_->program;
   const bool training = is_training();
   RegionScope scope(device.type());
-  int region = 0;
   Stack stack;
   const Step* running = nullptr;
   try {
@@ -315,8 +349,12 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
         scope.enter(program.regions[region]);
       }
       stack.clear();
-      push_arguments(step, slots, device, stack);
-      if (node.op) {
+      if (node.control == Control::kNone) {
+        push_arguments(step.inputs, slots, device, stack);
+      }
+      if (node.control != Control::kNone) {
+        run_control_flow(step, slots, device, stack);
+      } else if (node.op) {
         if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
           adapt_to_mode(step, stack);
         }

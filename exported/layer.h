@@ -9,6 +9,7 @@
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -69,10 +70,17 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     bool is_list;
     std::vector<int> slots;  // -1 for an unused value
   };
+  struct Step;
+  struct Graph {  // a body of a node
+    std::vector<int> inputs;
+    std::vector<Step> steps;
+    std::vector<Input> outputs;
+  };
   struct Step {
     const Node* node;
     std::vector<Input> inputs;
     std::vector<Output> outputs;
+    std::vector<Graph> graphs;  // of control flow
     std::vector<int> released;  // slots that no later step reads
     InEval in_eval = InEval::kRun;
     int passed = -1;  // the slot of Node::passed
@@ -104,18 +112,23 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   void register_norms(const LayerPlan& plan, const ReadWeight& read);
   void add_weight(ValueId value, at::Tensor tensor);
   void compile(const LayerPlan& plan);
-  Step step_of(int node);
+  Step step_of(const Node& node, int norm = -1);
+  Input input_of(const Argument& argument);
   void find_constants(const LayerPlan& plan);
-  void find_releases();
+  static void find_releases(std::vector<Step>& steps, std::set<int> live);
 
   void check_inputs(const std::vector<at::Tensor>& inputs) const;
   void run_constants(Slots& slots, c10::Device device);
   ConstantKey key_of(const Constant& constant, const Slots& slots,
                      c10::Device device) const;
+  // `region`: that of the caller, in Program::regions.
   void run_steps(const std::vector<Step>& steps, Slots& slots,
-                 c10::Device device);
-  void push_arguments(const Step& step, const Slots& slots, c10::Device device,
-                      std::vector<c10::IValue>& stack) const;
+                 c10::Device device, int region = 0);
+  void run_control_flow(const Step& step, Slots& slots, c10::Device device,
+                        std::vector<c10::IValue>& stack);
+  static void push_arguments(const std::vector<Input>& inputs,
+                             const Slots& slots, c10::Device device,
+                             std::vector<c10::IValue>& stack);
   void adapt_to_mode(const Step& step, std::vector<c10::IValue>& stack) const;
 
   const std::shared_ptr<Model> model_;

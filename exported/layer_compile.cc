@@ -154,7 +154,11 @@ void ProgramLayer::compile(const LayerPlan& plan) {
                       each.dimension, each.divisor, each.factor});
   }
   find_constants(plan);
-  for (const int k : plan.nodes) steps_.push_back(step_of(k));
+  for (const int k : plan.nodes) {
+    const auto norm = norm_of_node_.find(k);
+    steps_.push_back(step_of(model_->program.nodes[k],
+                             norm == norm_of_node_.end() ? -1 : norm->second));
+  }
   for (const Hop& each : plan.stashes) stashes_.push_back(skip_of(each));
   for (const ValueId each : plan.outputs) {
     const int slot = slot_of(each);
@@ -165,20 +169,26 @@ void ProgramLayer::compile(const LayerPlan& plan) {
       }
     }
   }
-  find_releases();
+  std::set<int> live(outputs_.begin(), outputs_.end());
+  for (const Skip& each : stashes_) live.insert(each.slot);
+  find_releases(steps_, std::move(live));
 }
 
-ProgramLayer::Step ProgramLayer::step_of(int number) {
+ProgramLayer::Input ProgramLayer::input_of(const Argument& argument) {
+  Input input{&argument, {}};
+  for (const Element& each : argument.elements) {
+    input.slots.push_back(each.value == kNoValue ? -1 : slot_of(each.value));
+  }
+  return input;
+}
+
+ProgramLayer::Step ProgramLayer::step_of(const Node& node, int norm) {
   const Program& program = model_->program;
-  const Node& node = program.nodes[number];
   Step step;
   step.node = &node;
-  for (const Argument& argument : node.arguments) {
-    Input input{&argument, {}};
-    for (const Element& each : argument.elements) {
-      input.slots.push_back(each.value == kNoValue ? -1 : slot_of(each.value));
-    }
-    step.inputs.push_back(std::move(input));
+  step.norm = norm;
+  for (const Argument& each : node.arguments) {
+    step.inputs.push_back(input_of(each));
   }
   for (const Result& result : node.results) {
     Output output{result.is_list, {}};
@@ -187,12 +197,23 @@ ProgramLayer::Step ProgramLayer::step_of(int number) {
     }
     step.outputs.push_back(std::move(output));
   }
+  for (const Body& body : node.bodies) {
+    Graph& graph = step.graphs.emplace_back();
+    for (const ValueId each : body.inputs) {
+      graph.inputs.push_back(slot_of(each));
+    }
+    for (const Node& each : body.nodes) graph.steps.push_back(step_of(each));
+    std::set<int> live;
+    for (const Argument& each : body.outputs) {
+      graph.outputs.push_back(input_of(each));
+      const std::vector<int>& slots = graph.outputs.back().slots;
+      live.insert(slots.begin(), slots.end());
+    }
+    find_releases(graph.steps, std::move(live));
+  }
   step.in_eval = in_eval(program, node);
   if (node.passed != kNoValue) step.passed = slot_of(node.passed);
-  if (const auto norm = norm_of_node_.find(number);
-      norm != norm_of_node_.end()) {
-    step.norm = norm->second;
-  } else if (node.running_mean != kNoValue) {
+  if (norm < 0 && node.running_mean != kNoValue) {
     for (const char* each : {"running_mean", "running_var"}) {
       if (const auto place = node.op->schema().argumentIndexWithName(each)) {
         step.loose_statistics.push_back(*place);
@@ -217,10 +238,10 @@ void ProgramLayer::find_constants(const LayerPlan& plan) {
         node.reads.begin(), node.reads.end(),
         [&](ValueId each) { return kept.count(slot_of(each)) > 0; });
     if (node.operation && !reads_kept) {
-      numbers_.push_back(step_of(k));
+      numbers_.push_back(step_of(node));
       continue;
     }
-    constant_steps_.push_back(step_of(k));
+    constant_steps_.push_back(step_of(node));
     Origins origins;
     for (const ValueId each : node.reads) {
       const int slot = slot_of(each);
@@ -259,10 +280,9 @@ void ProgramLayer::find_constants(const LayerPlan& plan) {
 }
 
 // Finds the last use of each slot, so that memory is freed as in eager Python.
-void ProgramLayer::find_releases() {
-  std::set<int> live(outputs_.begin(), outputs_.end());
-  for (const Skip& each : stashes_) live.insert(each.slot);
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+// `live`: slots that are read after the steps.
+void ProgramLayer::find_releases(std::vector<Step>& steps, std::set<int> live) {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const auto release = [&](const std::vector<int>& slots) {
       for (const int each : slots) {
         if (each >= 0 && live.insert(each).second) {

@@ -149,6 +149,64 @@ TEST_F(ExportedModesTest, NoiseWithoutAFlagRefusesEvalAndTrainsAsBefore) {
   expect_pythons_step(model, "noisy");
 }
 
+TEST_F(ExportedModesTest, DropoutInABranchFollowsTheMode) {
+  const testing::Example example = testing::read_example("dropped");
+  ExportedModel model = load_exported(example.path);
+  const double tolerance = example.made_here ? 0 : 1e-4;
+  const auto output_is = [&](const std::vector<at::Tensor>& expected) {
+    return testing::difference(
+        {testing::call(model.layers, example.inputs), StateDict(), StateDict()},
+        {expected, StateDict(), StateDict()}, tolerance);
+  };
+  model.layers->eval();
+  EXPECT_EQ(output_is(example.evaluated), "");
+  model.layers->train();
+  torch::manual_seed(7);
+  EXPECT_EQ(output_is(example.outputs), "");
+  // Python draws another mask for the backward, so that its gradients are not
+  // those of its output. Here they are.
+  const testing::ExportedStep found = step(model, example);
+  const StateDict dict = model.state_dict();
+  torch::manual_seed(7);
+  const at::Tensor hidden =
+      at::linear(example.inputs[0], dict["first.weight"], dict["first.bias"]);
+  const at::Tensor dropped = at::dropout(hidden, 0.5, true);
+  const at::Tensor grad = at::mm(example.weights[0], dict["second.weight"]) *
+                          dropped.exp() * dropped / hidden;
+  EXPECT_TRUE(at::allclose(found.grads["first.bias"], grad.sum(0), 1e-4, 1e-5));
+}
+
+TEST_F(ExportedModesTest, ABranchThatABufferChoosesCannotBeSwitchedToEval) {
+  const testing::Example example = testing::read_example("alternating");
+  ExportedModel model = load_exported(example.path);
+  expect_pythons_step(model, "alternating");
+  model.layers->eval();
+  const std::string error = testing::value_error_of(
+      [&] { (void)testing::call(model.layers, example.inputs); });
+  EXPECT_TRUE(contains(error, "changes a buffer on which the output depends"))
+      << error;
+}
+
+TEST_F(ExportedModesTest, AnErrorInABranchNamesBothNodes) {
+  const testing::Example example = testing::read_example("alternating");
+  ExportedModel model = load_exported(example.path);
+  for (const auto& each : model.layers->named_parameters()) {
+    if (!each.key().ends_with("a.weight")) continue;
+    at::Tensor weight = each.value();
+    weight.set_data(at::zeros({2, 8}));
+  }
+  const std::string error = testing::error_of(
+      [&] { (void)testing::call(model.layers, example.inputs); });
+  const std::size_t inner = error.find(
+      "in node 'linear_1' "
+      "(torch.ops.aten.linear.default)");
+  const std::size_t outer =
+      error.find("in node 'cond' (torch.ops.higher_order.cond)");
+  EXPECT_NE(inner, std::string::npos) << error;
+  EXPECT_NE(outer, std::string::npos) << error;
+  EXPECT_LT(inner, outer) << error;
+}
+
 TEST_F(ExportedModesTest, AProgramExportedInEvalModeStaysInIt) {
   const testing::Example example = testing::read_example("quiet");
   ExportedModel model = load_exported(example.path);

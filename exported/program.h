@@ -36,6 +36,8 @@ struct Value {
   int producer = -1;             // the node that computes it
   // The first value with the same memory; the value itself if it has its own.
   ValueId memory = kNoValue;
+  // A node changes the memory in place. Set by analyze().
+  bool written = false;
 };
 
 // An element of a list argument: a value, or else a number.
@@ -81,15 +83,37 @@ struct Region {
   std::optional<Autocast> autocast;
 };
 
+// Operators of Python that run graphs, their bodies:
+// - kCond: the first body if the predicate holds, else the second one.
+//   Arguments: the predicate, the operands.
+// - kWhile: the second body as long as the first one returns true. Arguments:
+//   the values that the second body replaces, those that stay.
+// - kScan: the body once for each row of some tensors. Arguments: the values
+//   that the body replaces, the tensors, those that stay.
+// - kMap: the same without values that the body replaces.
+enum class Control { kNone, kCond, kWhile, kScan, kMap };
+
+struct Node;
+
+// A graph that a node runs, perhaps several times. Its nodes read only values
+// of the body.
+struct Body {
+  std::vector<ValueId> inputs;
+  std::vector<Node> nodes;
+  std::vector<Argument> outputs;  // values or constants
+};
+
 // One operation.
 struct Node {
   std::string name;    // in the file
   std::string target;  // "torch.ops.aten.linear.default"
   std::string module;  // the Python module that called it: "layers.3.mlp"
   std::string source;  // a frame of Python's stack, or ""
-  // An operator of LibTorch, or else an operation on numbers.
+  // An operator of LibTorch, an operation on numbers, or control flow.
   std::optional<c10::OperatorHandle> op;
   std::optional<Operation> operation;
+  Control control = Control::kNone;
+  std::vector<Body> bodies;  // of control flow
   std::vector<Argument> arguments;
   std::vector<Result> results;
   std::vector<ValueId> reads, writes;  // writes: arguments changed in place
@@ -139,6 +163,15 @@ void for_each_result(const Node& node, const Use& use) {
     for (const ValueId each : result.values) {
       if (each != kNoValue) use(each);
     }
+  }
+}
+
+// Calls `use` with each of `nodes` and with the nodes of their bodies.
+template <typename Nodes, typename Use>
+void for_each_node(Nodes& nodes, const Use& use) {
+  for (auto& node : nodes) {
+    use(node);
+    for (auto& body : node.bodies) for_each_node(body.nodes, use);
   }
 }
 

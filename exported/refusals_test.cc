@@ -125,17 +125,10 @@ TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
         error_with("torch.ops.aten.dropout.default", name);
     return error.substr(error.rfind("self.inplace) ") + 14);
   };
-  const std::string unroll =
-      "is control flow, which is not supported; write a Python loop with a "
-      "fixed number of passes, which the export unrolls";
-  EXPECT_EQ(advice("torch.ops.higher_order.scan"), unroll);
-  EXPECT_EQ(advice("torch.ops.higher_order.map_impl"),
-            "is control flow, which is not supported; call the function once "
-            "with all rows");
   EXPECT_EQ(advice("torch.ops.higher_order.associative_scan"),
-            "is control flow, which is not supported; use cumsum, cumprod or "
-            "logcumsumexp, or write a Python loop, which the export unrolls "
-            "(transformers: use_associative_scan=False)");
+            "is a higher-order operator, which is not supported; use cumsum, "
+            "cumprod or logcumsumexp, or write a Python loop, which the export "
+            "unrolls (transformers: use_associative_scan=False)");
   EXPECT_EQ(advice("torch.ops.higher_order.flex_attention"),
             "is a higher-order operator, which is not supported; use "
             "scaled_dot_product_attention (transformers: "
@@ -155,6 +148,36 @@ TEST(ExportedRefusalsTest, ACallOfVmapIsNamedOnce) {
             std::string::npos)
       << error;
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
+}
+
+TEST(ExportedRefusalsTest, DamagedControlFlow) {
+  const auto error_of = [](const std::string& example,
+                           const std::string& old_text,
+                           const std::string& new_text) {
+    const std::string path = new_folder() + "edited.pt2";
+    edit_program(example_file(example), path, old_text, new_text);
+    return error_for(path);
+  };
+  const std::string output =
+      R"("outputs": [{"as_tensor": {"name": "sin"}}], "nodes")";
+  EXPECT_NE(error_of("alternating.pt2", output, R"("outputs": [], "nodes")")
+                .find("has 1 results, and a graph with 0 outputs; the file is "
+                      "damaged"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of("alternating.pt2", "higher_order.cond", "higher_order.scan")
+          .find("has 2 graphs and 2 other arguments, but is known with 1 "
+                "and 3"),
+      std::string::npos);
+  EXPECT_NE(error_of("looped.pt2", "{\"as_tensors\": [{\"name\": \"zeros\"}",
+                     "{\"as_tensor\": {\"name\": \"zeros\"}, \"x\": [{}")
+                .find("the file is damaged"),
+            std::string::npos);
+  // An operator in a branch that LibTorch lacks has a name and a place.
+  EXPECT_NE(error_of("alternating.pt2", "torch.ops.aten.sin.default",
+                     "torch.ops.my.op.default")
+                .find("node 'sin' (torch.ops.my.op.default)"),
+            std::string::npos);
 }
 
 TEST(ExportedRefusalsTest, OutputsThatCannotBeConcatenated) {

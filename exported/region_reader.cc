@@ -33,6 +33,16 @@ bool is_higher_order(const std::string& target) {
   return target.starts_with(kHigherOrder);
 }
 
+std::optional<Control> find_control(const std::string& target) {
+  const std::string_view name =
+      std::string_view(target).substr(kHigherOrder.size());
+  if (name == "cond") return Control::kCond;
+  if (name == "while_loop") return Control::kWhile;
+  if (name == "scan") return Control::kScan;
+  if (name == "map_impl") return Control::kMap;
+  return std::nullopt;
+}
+
 std::optional<RegionCall> read_region(const Json& json,
                                       const std::string& target,
                                       const Region& outer) {

@@ -1,4 +1,5 @@
-// Reads the calls of regions: torch.no_grad, torch.autocast, checkpointing.
+// Reads the calls of graphs: regions (torch.no_grad, torch.autocast,
+// checkpointing) and control flow.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,9 @@ struct RegionCall {
 
 // Returns whether a target is a higher-order operator, which calls graphs.
 bool is_higher_order(const std::string& target);
+
+// Returns the control flow of such a target; nullopt if it is another operator.
+std::optional<Control> find_control(const std::string& target);
 
 // Returns the call in `json`, a Node of the schema with the higher-order
 // operator `target`; nullopt if the operator is not a region. `outer`: the

@@ -14,6 +14,9 @@ with torch.manual_seed(7) and the loss sum over i of (output.i * weight.i).sum()
     buffer.NAME   a buffer after the step
     eval.i        an output of the model in eval mode, before the step
 
+"scanned" is computed with a loop. Python's scan multiplies by copies of transposed
+weights in training, so that the last bits differ.
+
 The metadata name the machine, because the bits depend on the CPU.
 """
 import copy
@@ -25,6 +28,9 @@ import sys
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -379,6 +385,135 @@ class Scattered(nn.Module):
         return self.head(functional.gelu(self.third(x)) * self.scale)
 
 
+class Branches(nn.Module):
+    """Branches with parameters of their own: chosen by values, by values in a branch, and
+    by a size. The result of one changes in place afterwards."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.a, self.b, self.c, self.last = (
+            nn.Linear(width, width) for _ in range(5))
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(3))
+        self.register_buffer("limit", torch.zeros(()))
+
+    def inner(self, h):
+        return torch.cond(h.mean() > 0.2, lambda h: self.c(h) * self.limit.cos(),
+                          lambda h: h.exp(), (h,))
+
+    def forward(self, x):
+        h = self.first(x)
+        rows = x.shape[0]
+        y, sums = torch.cond(
+            x[:, 0].sum() > self.limit,
+            lambda h: ((self.a(h).tanh() * self.scale + self.inner(h) * h).relu(),
+                       h.sum(1) / rows),
+            lambda h: (self.b(h).sigmoid() * self.scale * h, (h * self.shift.sum()).mean(1)),
+            (h,))
+        y += h
+        y = y * sums[:, None]
+        y = torch.cond(rows > 3, lambda y: y.sin() * self.scale, lambda y: y.cos(), (y,))
+        return self.last(y)
+
+
+class Dropped(nn.Module):
+    """Dropout in a branch."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        h = torch.cond(x[:, 0].sum() > -100,
+                       lambda h: functional.dropout(h, 0.5, self.training).exp(),
+                       lambda h: h.sin(), (self.first(x),))
+        return self.second(h)
+
+
+class Alternating(nn.Module):
+    """A branch that is chosen by the number of calls."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.a, self.last = (nn.Linear(width, width) for _ in range(3))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        h = torch.cond(self.calls % 2 == 1, lambda h: self.a(h), lambda h: h.sin(),
+                       (self.first(x),))
+        return self.last(h.relu())
+
+
+def loop(step, state, rows):
+    """Computes what scan computes."""
+    results = []
+    for row in rows.unbind():
+        state, result = step(state, row)
+        results.append(result)
+    return state, torch.stack(results)
+
+
+class Scanned(nn.Module):
+    """A state-space model, whose states are a scan over the tokens."""
+
+    def __init__(self, width=6, states=3):
+        super().__init__()
+        self.scan = scan
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 2)
+        self.step, self.project = nn.Linear(width, width), nn.Linear(width, 2 * states)
+        self.decay = nn.Parameter(torch.rand(width, states))
+        self.skip = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        x = self.first(x)
+
+        def step(state, row):
+            time = functional.softplus(self.step(row))[..., None]
+            into, out = self.project(row).chunk(2, dim=-1)
+            state = (state * torch.exp(-time * self.decay.exp())
+                     + time * into[:, None] * row[..., None])
+            return state, (state * out[:, None]).sum(-1) + self.skip * row
+
+        state, y = self.scan(step, x.new_zeros(x.shape[0], *self.decay.shape),
+                             x.transpose(0, 1))
+        return self.last(functional.silu(y.transpose(0, 1))) + state.sum((1, 2))[:, None, None]
+
+
+class Mapped(nn.Module):
+    """A map over the rows."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.each, self.last = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(map_rows(lambda row: self.each(row).tanh() * row, x))
+
+
+class Looped(nn.Module):
+    """A loop until all values are small, at most five times."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.each, self.last = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        count, h = while_loop(
+            lambda count, h: (count < 5) & (h.abs().max() > 0.5),
+            lambda count, h: (count + 1, self.each(h).tanh() * h * 0.9),
+            (torch.zeros((), dtype=torch.long), self.first(x)))
+        return self.last(h) * (count + 1)
+
+
+def signed_rows(sign):
+    """Rows whose first column adds up to a number with `sign`, and for every two rows to
+    one with `sign`, `-sign`, `sign`, `-sign`."""
+    x = torch.randn(8, 4)
+    x[:, 0] = sign * torch.tensor([2.0, 1.0, 0.5, -1.5, -0.5, 1.0, -0.75, 0.25])
+    return (x,)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25),
                          nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
@@ -419,6 +554,13 @@ MODELS = {
     "deep": (Deep, lambda: (torch.randn(8, 4),)),
     "scattered": (Scattered, lambda: (torch.randn(8, 4),)),
     "steady": (Scattered, lambda: (torch.randn(8, 4),)),
+    "branches": (Branches, lambda: signed_rows(1)),
+    "other_branches": (Branches, lambda: signed_rows(-1)),
+    "dropped": (Dropped, lambda: (torch.randn(8, 4),)),
+    "alternating": (Alternating, lambda: (torch.randn(8, 4),)),
+    "scanned": (Scanned, lambda: (torch.randn(8, 5, 4),)),
+    "mapped": (Mapped, lambda: (torch.randn(8, 4),)),
+    "looped": (Looped, lambda: (torch.randn(8, 4) * 3,)),
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
 
@@ -500,6 +642,8 @@ def main(folder, names):
         with torch.no_grad():
             found |= {f"eval.{i}": y for i, y in enumerate(tensors(evaluated(*inputs)))}
         module = exported.module()
+        if name == "scanned":
+            module, module.scan = model, loop
         torch.manual_seed(7)
         outputs = tensors(module(*inputs))
         weights = [torch.randn(y.shape) for y in outputs]

@@ -92,10 +92,14 @@ Example read_example(const std::string& name) {
 }
 
 const std::vector<std::string>& example_names() {
-  static const auto* const names = new std::vector<std::string>{
-      "tiny",      "mlp",    "gpt",      "masked",  "lstm",   "unet",
-      "regions",   "photos", "outlines", "letters", "styles", "tables",
-      "stateless", "seen",   "resized",  "deep"};
+  static const auto* const names =
+      new std::vector<std::string>{"tiny",      "mlp",      "gpt",
+                                   "masked",    "lstm",     "unet",
+                                   "regions",   "photos",   "outlines",
+                                   "letters",   "styles",   "tables",
+                                   "stateless", "seen",     "resized",
+                                   "deep",      "branches", "other_branches",
+                                   "scanned",   "mapped",   "looped"};
   return *names;
 }
 

@@ -29,9 +29,9 @@ struct Example {
 Example read_example(const std::string& name);
 
 // The names of the examples that run in training, in eval() and on the meta
-// device. Others cannot: "counted" reads values of tensors as numbers, and
-// "noisy" has no eval(). "quiet" is the model of "noisy", exported in eval
-// mode.
+// device. Others cannot: "counted" reads values of tensors as numbers, "noisy"
+// and "alternating" have no eval(), and "dropped" has other gradients in
+// Python. "quiet" is the model of "noisy", exported in eval mode.
 const std::vector<std::string>& example_names();
 
 using exported::ExportedStep;
