@@ -50,14 +50,9 @@ std::string advice_on(const std::string& target) {
     return advice_on_higher_order(target.substr(target.rfind('.') + 1));
   }
   if (!is_operator(target)) return "is no operation that gpipe knows";
-  const std::string lacking = "is an operator that LibTorch does not have; ";
-  if (target.find("grouped_mm") != std::string::npos) {
-    return lacking +
-           "export the model with experts_implementation=\"batched_mm\"";
-  }
-  return lacking +
-         "load the library that registers it (programs: "
-         "--operators=LIBRARY.so), or export the model without it";
+  return "is an operator that LibTorch does not have; load the library that "
+         "registers it (programs: --operators=LIBRARY.so), or export the model "
+         "without it";
 }
 
 }  // namespace gpipe::exported

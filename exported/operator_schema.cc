@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "exported/python_operators.h"
+
 namespace gpipe::exported {
 namespace {
 
@@ -61,6 +63,7 @@ bool is_operator(const std::string& target) {
 }
 
 std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
+  register_python_operators();
   const std::string name = target.substr(kOperators.size());
   const std::size_t first = name.find('.'), last = name.rfind('.');
   if (first == std::string::npos || first == last) return std::nullopt;

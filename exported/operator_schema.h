@@ -17,8 +17,9 @@ namespace gpipe::exported {
 // is an operator. Other targets are Python's operations on numbers.
 bool is_operator(const std::string& target);
 
-// Returns the operator of LibTorch for such a target; nullopt if LibTorch does
-// not have it, or if the target lacks the name of an overload. Thread-safe.
+// Returns the operator of LibTorch, or one of python_operators.h, for such a
+// target; nullopt if neither has it, or if the target lacks the name of an
+// overload. Thread-safe.
 std::optional<c10::OperatorHandle> find_operator(const std::string& target);
 
 // Notes in `node` what the schema says about `argument`, the next argument of

@@ -1,6 +1,8 @@
 #include "exported/operator_schema.h"
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cstddef>
 #include <string>
@@ -55,6 +57,43 @@ TEST(OperatorSchemaTest, OperatorsAreFoundByTheirTargets) {
         "torch.ops.aten.add", "torch.ops.aten", "torch.ops."}) {
     EXPECT_FALSE(find_operator(each)) << each;
   }
+}
+
+TEST(OperatorSchemaTest, RowsOfGroupsAreMultipliedByAMatrixEach) {
+  const auto op =
+      find_operator("torch.ops.transformers.grouped_mm_fallback.default");
+  ASSERT_TRUE(op);
+  EXPECT_EQ(op->schema().arguments()[2].name(), "offs");
+  const auto product = [&](const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& ends) {
+    std::vector<c10::IValue> stack = {input, weight, ends};
+    op->callBoxed(stack);
+    return stack[0].toTensor();
+  };
+  const at::Tensor input =
+      at::arange(8, at::kDouble).view({4, 2}).requires_grad_();
+  const at::Tensor weight =
+      at::arange(18, at::kDouble).view({3, 3, 2}).requires_grad_();
+  // Rows 0 and 1, none, and row 2. Row 3 is in no group.
+  const at::Tensor ends = at::tensor({2, 2, 3}, at::kInt);
+  const at::Tensor result = product(input, weight.transpose(1, 2), ends);
+  const at::Tensor expected =
+      at::cat({at::mm(input.slice(0, 0, 2), weight[0].t()),
+               at::mm(input.slice(0, 2, 3), weight[2].t()),
+               at::zeros({1, 3}, at::kDouble)});
+  EXPECT_TRUE(at::equal(result, expected));
+  const at::Tensor factor = at::arange(12, at::kDouble).view({4, 3});
+  const auto grads = [&](const at::Tensor& output) {
+    return torch::autograd::grad({(output * factor).sum()}, {input, weight});
+  };
+  const auto found = grads(result), wanted = grads(expected);
+  EXPECT_TRUE(at::equal(found[0], wanted[0]));
+  EXPECT_TRUE(at::equal(found[1], wanted[1]));
+
+  const at::Tensor meta =
+      product(input.to(at::kMeta), weight.to(at::kMeta).transpose(1, 2),
+              ends.to(at::kMeta));
+  EXPECT_EQ(meta.sizes(), at::IntArrayRef({4, 3}));
 }
 
 TEST(OperatorSchemaTest, ResultsShareTheMemoryThatTheSchemaSays) {

@@ -186,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "photos", "outlines", "letters", "styles", "tables",
                       "counted", "stateless", "seen", "resized", "deep",
                       "branches", "other_branches", "alternating", "dropped",
-                      "scanned", "mapped", "looped"),
+                      "scanned", "mapped", "looped", "experts"),
     [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedBranchesTest, EachMicrobatchTakesItsOwn) {

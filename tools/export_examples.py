@@ -255,8 +255,13 @@ def llama(flags):
 
 
 def mixtral(flags):
-    # The default implementation calls an operator that only Python has.
-    return decoder(flags, "Mixtral", num_local_experts=4, experts_implementation="batched_mm")
+    return decoder(flags, "Mixtral", num_local_experts=4)
+
+
+def qwen3_moe(flags):
+    return decoder(flags, "Qwen3Moe", num_experts=4, num_experts_per_tok=2,
+                   head_dim=flags.width // flags.heads,
+                   moe_intermediate_size=flags.feed_forward // 2)
 
 
 def gpt2(flags):
@@ -317,7 +322,7 @@ MODELS = {
     "torch": (lstm, unet, diffusion_unet),
     "torchvision": (resnet18, resnet101, mobilenet_v3_small, vit_b_16, swin_t, densenet121,
                     fcn_resnet50),
-    "transformers": (llama, gpt2, bert, t5, mixtral, whisper),
+    "transformers": (llama, gpt2, bert, t5, mixtral, qwen3_moe, whisper),
 }
 
 

@@ -4,7 +4,7 @@ Python computes with exported.module() on one thread:
 
     python3 exported/testdata/make.py exported/testdata [NAME...]
 
-Needs torch and safetensors. The tensors of NAME.safetensors, after one training step
+Needs torch and safetensors, and transformers for "experts". The tensors of NAME.safetensors, after one training step
 with torch.manual_seed(7) and the loss sum over i of (output.i * weight.i).sum():
 
     input.i       an input
@@ -506,6 +506,37 @@ class Looped(nn.Module):
         return self.last(h) * (count + 1)
 
 
+class Experts(nn.Module):
+    """A mixture of experts as transformers exports it: rows in the order of experts."""
+
+    def __init__(self, width=8, hidden=4, experts=4, chosen=2):
+        super().__init__()
+        import transformers.integrations.moe  # noqa: F401, registers the operator
+        self.chosen, self.experts = chosen, experts
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 3)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, 2 * hidden, width))
+        self.down = nn.Parameter(torch.randn(experts, width, hidden))
+
+    def mix(self, x):
+        product = torch.ops.transformers.grouped_mm_fallback
+        share, expert = self.router(x).softmax(-1).topk(self.chosen)
+        expert, order = expert.reshape(-1).sort()
+        counts = torch.histc(expert.float(), bins=self.experts, min=0, max=self.experts - 1)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        gate, value = product(x[order // self.chosen], self.up.transpose(-2, -1), ends).chunk(
+            2, dim=-1)
+        y = product(functional.silu(gate) * value, self.down.transpose(-2, -1), ends)
+        y = y * share.reshape(-1)[order][:, None]
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0])
+        return y[back].view(x.shape[0], self.chosen, -1).sum(1)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x + self.mix(x))
+
+
 def signed_rows(sign):
     """Rows whose first column adds up to a number with `sign`, and for every two rows to
     one with `sign`, `-sign`, `sign`, `-sign`."""
@@ -561,6 +592,7 @@ MODELS = {
     "scanned": (Scanned, lambda: (torch.randn(8, 5, 4),)),
     "mapped": (Mapped, lambda: (torch.randn(8, 4),)),
     "looped": (Looped, lambda: (torch.randn(8, 4) * 3,)),
+    "experts": (Experts, lambda: (torch.randn(8, 4),)),
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
 

@@ -99,7 +99,8 @@ const std::vector<std::string>& example_names() {
                                    "letters",   "styles",   "tables",
                                    "stateless", "seen",     "resized",
                                    "deep",      "branches", "other_branches",
-                                   "scanned",   "mapped",   "looped"};
+                                   "scanned",   "mapped",   "looped",
+                                   "experts"};
   return *names;
 }
 
