@@ -95,6 +95,16 @@ TEST(RegionReaderTest, ControlFlowIsNoRegion) {
   }
 }
 
+TEST(RegionReaderTest, ControlFlowIsFoundByItsTarget) {
+  EXPECT_EQ(find_control(kOperator + "cond"), Control::kCond);
+  EXPECT_EQ(find_control(kOperator + "while_loop"), Control::kWhile);
+  EXPECT_EQ(find_control(kOperator + "scan"), Control::kScan);
+  EXPECT_EQ(find_control(kOperator + "map_impl"), Control::kMap);
+  for (const char* each : {"associative_scan", "wrap_with_autocast", ""}) {
+    EXPECT_FALSE(find_control(kOperator + each)) << each;
+  }
+}
+
 TEST(RegionReaderTest, ACallWithoutAGraphIsDamaged) {
   const Json json =
       parse_json(R"({"inputs": [{"arg": {"as_bool": false}}]})", "test");
