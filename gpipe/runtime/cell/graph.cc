@@ -24,17 +24,16 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The node at which the graph of a cell begins. It is never run: the engine
+// The node at which the graph of a cell begins. It is not run there: the engine
 // returns the gradients that arrive here as results.
 struct Begin : public Node {
+  using Node::Node;
   variable_list apply(variable_list&& grads) override {
     return std::move(grads);
   }
   std::string name() const override { return "gpipe::Begin"; }
-  void take_inputs_of(const Node& other) {
-    for (uint32_t k = 0; k < other.num_inputs(); ++k) {
-      input_metadata_.push_back(other.input_metadata(k));
-    }
+  void add_input_of(const Edge& edge) {
+    input_metadata_.push_back(edge.function->input_metadata(edge.input_nr));
   }
 };
 
@@ -231,9 +230,9 @@ Edge gradient_edge(const at::Tensor& output) {
              : Edge();
 }
 
-NodePtr stand_in_for(const Node& node) {
-  auto begin = make_node<Begin>();
-  begin->take_inputs_of(node);
+NodePtr stand_in_for(const Edge& edge, uint64_t order) {
+  auto begin = make_node<Begin>(order);
+  begin->add_input_of(edge);
   return begin;
 }
 

@@ -57,8 +57,10 @@ Activation without_graph(const at::Tensor& output);
 // has no graph.
 torch::autograd::Edge gradient_edge(const at::Tensor& output);
 
-// Returns a placeholder for `node`, at which a graph ends. It is never run.
-NodePtr stand_in_for(const torch::autograd::Node& node);
+// Returns a node with one input that takes what the input of `edge` takes. A
+// graph may end there. If a next edge is added, the node passes its gradient
+// on. `order`: its sequence number.
+NodePtr stand_in_for(const torch::autograd::Edge& edge, uint64_t order);
 
 // The leaves of a graph (parameters, and other tensors that layers have
 // captured), in the order of the search, and the edges that lead to them.

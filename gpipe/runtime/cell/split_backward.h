@@ -25,8 +25,12 @@ namespace gpipe::internal {
 // because their gradients are computed together.
 //
 // So the two parts together do the work of the whole backward. They give the
-// same bits for each weight that is used once. For a weight with several uses,
-// the order of the sum may differ.
+// same bits: gradients that the whole backward adds up are added in the same
+// order. For that, a gradient that the input part computes for a weight waits
+// for the weight part if a product uses the same weight. (An exception: if
+// layers have captured tensors with a graph that another thread has made, the
+// gradients of three or more uses of one of its tensors may be added in another
+// order.)
 //
 // A custom torch::autograd::Function runs once, in the input part.
 //
@@ -51,12 +55,13 @@ class SplitBackward {
   // that the weight part does not need.
   std::vector<at::Tensor> input_part(std::vector<at::Tensor> grads);
 
-  // Passes the gradients of the leaves to `sink` one by one. A leaf with
-  // several uses may come several times. Frees the graph.
+  // Passes the gradients of the leaves to `sink` one by one, each once. Frees
+  // the graph.
   void weight_part(const LeafSink& sink);
 
  private:
   struct Graph;
+  class Division;
   std::unique_ptr<Graph> graph_;
 };
 

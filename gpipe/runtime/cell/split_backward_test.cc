@@ -26,7 +26,7 @@
 namespace gpipe::internal {
 namespace {
 
-using ::testing::Each;
+using ::testing::ElementsAre;
 using torch::Tensor;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
@@ -56,14 +56,15 @@ Tensor some_gradient(const Tensor& output) {
 }
 
 // Returns a sink that stores the gradients of the leaves in `asked` in
-// `result`, in the order of `asked`.
+// `result`, in the order of `asked`. Each leaf may come once.
 LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
               const std::vector<Tensor>& asked) {
   result.resize(asked.size());
   return [&](std::size_t leaf, const Tensor& grad) {
     for (std::size_t k = 0; k < asked.size(); ++k) {
       if (!asked[k].is_same(leaves.tensors[leaf])) continue;
-      result[k] = result[k].defined() ? result[k] + grad : grad;
+      EXPECT_FALSE(result[k].defined()) << "leaf " << k << " comes twice";
+      result[k] = grad;
     }
   };
 }
@@ -176,15 +177,110 @@ TEST_F(SplitBackwardTest, BroadcastWeightsKeepTheirShape) {
   EXPECT_EQ(distance(split, whole(piece)), 0);
 }
 
-TEST_F(SplitBackwardTest, AWeightOfSeveralUsesIsSummed) {
+// A weight is used four times, each time in one of these ways. The first two
+// are products. The last two run in the input part.
+Tensor use(int way, const Tensor& x, const Tensor& weight) {
+  switch (way) {
+    case 0:
+      return torch::mm(x, weight);
+    case 1:
+      return torch::linear(x, weight);
+    case 2:
+      return x * weight;
+    default:
+      return x + weight.sin();
+  }
+}
+
+TEST_F(SplitBackwardTest, UsesOfAWeightAreSummedInTheOrderOfTheWhole) {
   const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
-  const Piece piece{[&](const Tensor& x) {
-                      const Tensor y = torch::relu(torch::mm(x, weight));
-                      return torch::mm(y, weight) * weight.sum();
+  for (int ways = 0; ways < 256; ++ways) {
+    const Piece piece{[&](Tensor x) {
+                        for (int k = 0, rest = ways; k < 4; ++k, rest /= 4) {
+                          x = use(rest % 4, x, weight).tanh();
+                        }
+                        return x;
+                      },
+                      {weight},
+                      torch::randn({4, 4})};
+    EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0) << ways;
+  }
+}
+
+// The weight is used by way of one tensor, whose gradient must be complete
+// before its operator runs.
+TEST_F(SplitBackwardTest, ATensorOfAWeightIsSummedBeforeItsOperatorRuns) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const std::vector<std::function<Tensor()>> tensors = {
+      [&] { return weight.t(); },
+      [&] { return weight.tanh(); },
+      [&] {
+        return weight.view({16}).view({4, 4});
+      },
+      [&] { return weight.to(torch::kBFloat16).to(torch::kFloat); },
+      [&] {
+        return weight[0].expand({4, 4});
+      },
+      [&] { return (weight.tanh() * weight).t(); },
+  };
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    for (int ways = 0; ways < 64; ++ways) {
+      const Piece piece{[&](Tensor x) {
+                          const Tensor tensor = tensors[k]();
+                          for (int k = 0, rest = ways; k < 3; ++k, rest /= 4) {
+                            x = use(rest % 4, x, tensor).tanh();
+                          }
+                          return x;
+                        },
+                        {weight},
+                        torch::randn({4, 4})};
+      EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0)
+          << "tensor " << k << ", ways " << ways;
+    }
+  }
+}
+
+TEST_F(SplitBackwardTest, ACastOfAWeightIsSummedInItsOwnPrecision) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Piece piece{[&](Tensor x) {
+                      const Tensor cast = weight.to(torch::kBFloat16);
+                      for (int k = 0; k < 3; ++k) {
+                        x = torch::linear(x.to(torch::kBFloat16), cast).tanh();
+                      }
+                      return x.to(torch::kFloat);
                     },
                     {weight},
                     torch::randn({3, 4})};
-  EXPECT_LT(distance(in_two_parts(piece), whole(piece)), 1e-6);
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ALoopAddsUpItsStepsInTheOrderOfTheWhole) {
+  nn::Linear input(4, 6), hidden(6, 6);
+  std::vector<Tensor> leaves = input->parameters();
+  for (const Tensor& each : hidden->parameters()) leaves.push_back(each);
+  const Piece piece{[&](const Tensor& x) {
+                      Tensor state = torch::zeros({3, 6});
+                      for (const Tensor& step : x.unbind(1)) {
+                        state = torch::tanh(input(step) + hidden(state));
+                      }
+                      return state;
+                    },
+                    leaves, torch::randn({3, 5, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ABroadcastWeightIsSummedInTheOrderOfTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Piece piece{[&](Tensor x) {
+                      for (int k = 0; k < 3; ++k) {
+                        x = torch::bmm(x, weight.expand({2, 4, 4})).tanh();
+                        x = torch::matmul(x, weight) * weight;
+                      }
+                      return x;
+                    },
+                    {weight},
+                    torch::randn({2, 4, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
 }
 
 TEST_F(SplitBackwardTest, ProductsOfTwoActivationsAreNoWeights) {
@@ -259,6 +355,83 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
   for (std::size_t k = 0; k < leaves.size(); ++k) {
     EXPECT_TRUE(found[k].equal(expected[k])) << k;
   }
+}
+
+// As in the first partition of a model with tied embeddings: the weight goes
+// to another partition, and the layers use it on both sides of the inner edge.
+TEST_F(SplitBackwardTest, UsesOnBothSidesOfAnInnerPlaceAreSummedAsInTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4}), other = torch::randn({4, 4});
+  for (int ways = 0; ways < 256; ++ways) {
+    edge_list edges, inner;
+    const auto forward = [&] {
+      Tensor y = x;
+      int rest = ways;
+      for (int k = 0; k < 4; ++k, rest /= 4) {
+        y = use(rest % 4, y, weight).tanh();
+        if (k == 1) inner = {gradient_edge(y)};
+      }
+      edges = {gradient_edge(weight), gradient_edge(y)};
+      return find_leaves(edges, {});
+    };
+    const Leaves leaves = forward();
+    std::vector<Tensor> expected, found;
+    run_backward(edges, {other, other}, {Edge()}, /*keep_graph=*/false, leaves,
+                 {true}, into(expected, leaves, {weight}));
+
+    const Leaves again = forward();
+    SplitBackward parts(edges, {Edge()}, inner, again);
+    parts.input_part({other, other});
+    parts.weight_part(into(found, again, {weight}));
+    EXPECT_TRUE(found[0].equal(expected[0])) << ways;
+  }
+}
+
+// One inner edge leads to another by way of a tensor that other layers use, as
+// if the first layer had stashed it.
+TEST_F(SplitBackwardTest, ANodeBetweenInnerPlacesRunsOnce) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4});
+  edge_list inner;
+  const auto forward = [&] {
+    const Tensor a = torch::mm(x, weight).sigmoid();
+    const Tensor between = torch::mm(a, weight).sigmoid();
+    const Tensor b = torch::mm(between, weight).sigmoid();
+    inner = {gradient_edge(a), gradient_edge(b)};
+    return (a * between * b).tanh();
+  };
+  Tensor output = forward();
+  const auto expected = whole(output, {Edge()}, {weight}).leaves;
+
+  output = forward();
+  const Leaves leaves = find_leaves({gradient_edge(output)}, {});
+  SplitBackward parts({gradient_edge(output)}, {Edge()}, inner, leaves);
+  parts.input_part({some_gradient(output)});
+  EXPECT_TRUE(weights(parts, leaves, {weight})[0].equal(expected[0]));
+}
+
+TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4});
+  std::vector<Tensor> grads;
+  for (int k = 0; k < 4; ++k) grads.push_back(torch::randn({4, 4}));
+  edge_list edges;
+  const auto forward = [&] {
+    const Edge y = gradient_edge(torch::mm(x, weight).tanh());
+    const Edge leaf = gradient_edge(weight);
+    edges = {leaf, y, leaf, y};
+    return find_leaves(edges, {});
+  };
+  const Leaves leaves = forward();
+  std::vector<Tensor> expected, found;
+  run_backward(edges, grads, {Edge()}, /*keep_graph=*/false, leaves, {true},
+               into(expected, leaves, {weight}));
+
+  const Leaves again = forward();
+  SplitBackward parts(edges, {Edge()}, {}, again);
+  EXPECT_FALSE(parts.input_part(grads)[0].defined());
+  parts.weight_part(into(found, again, {weight}));
+  EXPECT_TRUE(found[0].equal(expected[0]));
 }
 
 TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
@@ -347,6 +520,33 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
             2 * kActivation);
   split.weight_part([](std::size_t, const Tensor&) {});
   EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before, 0);
+}
+
+TEST_F(SplitBackwardTest, TheWeightPartFreesTheMemoryOfEachProductInTurn) {
+  instruments::CountingAllocator::install();
+  constexpr int64_t kRows = 64, kWidth = 32;
+  constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
+  constexpr int64_t kWeight = kWidth * kWidth * sizeof(float);
+  const auto linear = [] {
+    return nn::Linear(nn::LinearOptions(kWidth, kWidth).bias(false));
+  };
+  nn::Linear a = linear(), b = linear(), c = linear();
+  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  Tensor output =
+      c(b(a(input_edges.tensors()[0].sigmoid()).sigmoid()).sigmoid());
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  Tensor grad = torch::ones_like(output);
+  output.reset();
+  split.input_part({std::move(grad)});
+  std::vector<int64_t> live;
+  split.weight_part([&](std::size_t, const Tensor&) {
+    live.push_back(instruments::CountingAllocator::live_bytes() - before);
+  });
+  EXPECT_THAT(live, ElementsAre(4 * kActivation + kWeight,
+                                2 * kActivation + kWeight, kWeight));
 }
 
 }  // namespace
