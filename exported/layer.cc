@@ -75,6 +75,24 @@ IValue size_in(const IValue& value, int64_t dimension) {
   return tensor.defined() ? IValue(tensor.size(dimension)) : IValue();
 }
 
+// Throws if an operator without a gradient has returned `results` from tensors
+// that require one.
+void check_no_gradient(const Stack& results) {
+  const auto check = [](const at::Tensor& result) {
+    TORCH_CHECK_VALUE(
+        !result.requires_grad(),
+        "this operator has no gradient in C++: the library that registers it "
+        "has none (one of Python's torch.library.register_autograd is not in "
+        "the library). Register one in C++, or call the operator under "
+        "torch.no_grad()");
+  };
+  for (const IValue& each : results) {
+    if (each.isTensor()) check(each.toTensor());
+    if (!each.isTensorList()) continue;
+    for (const at::Tensor& tensor : each.toTensorVector()) check(tensor);
+  }
+}
+
 }  // namespace
 
 void ProgramLayer::pretty_print(std::ostream& stream) const {
@@ -359,6 +377,7 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
           adapt_to_mode(step, stack);
         }
         node.op->callBoxed(stack);
+        if (node.lacks_gradient) check_no_gradient(stack);
       } else {
         const IValue result =
             node.operation->compute(stack.front(), stack.back());

@@ -56,6 +56,19 @@ bool is_switched_off(const Node& node) {
   return false;
 }
 
+// Returns whether neither the operator nor its parts have a gradient.
+// LibTorch's own operators have one, or say that they are not differentiable.
+bool lacks_gradient(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  for (const DispatchKey each :
+       {DispatchKey::Autograd, DispatchKey::CompositeImplicitAutograd,
+        DispatchKey::AutogradOther, DispatchKey::AutogradCPU,
+        DispatchKey::AutogradCUDA}) {
+    if (op.hasKernelForDispatchKey(each)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_operator(const std::string& target) {
@@ -104,6 +117,7 @@ void note_argument(Node& node, const c10::Argument& formal,
 void note_operator(Node& node) {
   node.random = node.op->hasTag(at::Tag::nondeterministic_seeded) &&
                 !is_switched_off(node);
+  node.lacks_gradient = lacks_gradient(*node.op);
   node.is_size = node.op->operator_name().name == "aten::sym_size" &&
                  node.op->operator_name().overload_name == "int";
   if (updates_statistics(*node.op) && node.running_mean == kNoValue) {

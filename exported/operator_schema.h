@@ -30,7 +30,8 @@ std::optional<c10::OperatorHandle> find_operator(const std::string& target);
 void note_argument(Node& node, const c10::Argument& formal, Argument& argument);
 
 // Notes in `node` what its operator and all its arguments say: whether it is
-// random, whether it reads a size, and whether it changes running statistics.
+// random, whether it reads a size, whether it has no gradient, and whether it
+// changes running statistics.
 // An operator whose training flag is false is not random and changes none. Must
 // be called once, after the last note_argument().
 void note_operator(Node& node);

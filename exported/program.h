@@ -119,6 +119,8 @@ struct Node {
   std::vector<ValueId> reads, writes;  // writes: arguments changed in place
   int region = 0;                      // in Program::regions
   bool random = false;
+  // The operator has no gradient, and LibTorch would leave it out.
+  bool lacks_gradient = false;
   // Reads a tensor's size, which is known from any tensor with that size.
   bool is_size = false;
   // batch_norm or instance_norm that updates running statistics in training:

@@ -34,6 +34,7 @@
 #include "exported/program.h"
 #include "exported/program_reader.h"
 #include "gpipe/program/flags.h"
+#include "gpipe/program/operators.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/columns.h"
@@ -42,13 +43,16 @@
 #include "tools/exported_memory.h"
 
 DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
+DEFINE_string(operators, "",
+              "Libraries that register operators with LibTorch, separated by "
+              "commas, for files with operators of their own.");
 DEFINE_int64(max_crossing, 4,
              "The largest number of tensors that may cross between layers, as "
              "in ExportedOptions.");
 DEFINE_string(compare, "",
               "A file of tools/export_examples.py with Python's outputs and "
               "gradients. They are compared with those of the program in one "
-              "piece, and these with 2 and 4 partitions.");
+              "piece, and in micro-batches with 2 and 4 partitions.");
 DEFINE_double(tolerance, 1e-4,
               "With --compare: the largest difference that is no failure, "
               "relative to the largest element of a tensor.");
@@ -200,6 +204,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
+    gpipe::load_operators(FLAGS_operators);
     if (!FLAGS_compare.empty()) {
       return gpipe::tools::compare_exported(FLAGS_in, FLAGS_compare,
                                             FLAGS_max_crossing, FLAGS_tolerance,

@@ -3,9 +3,12 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "exported/testing/archives.h"
 #include "train_program/exit_code.h"
 #include "train_program/make_task.h"
 #include "train_program/optimizer.h"
@@ -123,6 +126,19 @@ TEST(ExportedRunTest, NamedTensorsTrainAModelOfSeveralInputs) {
   words.slice(1, 6).fill_(-100);
   expect_equals_plain_loop(rows_of(0, words));
   expect_equals_plain_loop(rows_of(1, at::randn({40, 3})));
+}
+
+TEST(ExportedRunTest, OperatorsOfALibraryTrain) {
+  Options options = options_of("photos");
+  const std::string own = new_folder() + "own.pt2";
+  gpipe::testing::edit_program(options.model, own,
+                               "torch.ops.aten.relu.default",
+                               "torch.ops.gpipe_test.square.default");
+  options.model = own;
+  options.operators = "no_such_library.so";
+  EXPECT_THROW(make_task(options), std::invalid_argument);
+  options.operators = std::getenv("OPERATORS");
+  expect_equals_plain_loop(options);
 }
 
 TEST(ExportedRunTest, ARunOnNamedTensorsIsTestedAndResumes) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/program/operators.h"
 #include "models/named.h"
 #include "train_program/classification.h"
 #include "train_program/language.h"
@@ -58,6 +59,7 @@ DataKind data_kind_at(const std::string& path) {
 }
 
 std::unique_ptr<Task> make_task(const Options& options) {
+  load_operators(options.operators);
   const auto here = options.data_dir.empty()
                         ? std::nullopt
                         : std::optional(data_kind_at(options.data_dir));

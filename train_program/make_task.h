@@ -16,9 +16,10 @@ namespace gpipe::train_program {
 // images. Throws c10::ValueError if the path does not exist.
 models::DataKind data_kind_at(const std::string& path);
 
-// Returns the task for a model and its data. Throws c10::ValueError if there is
-// no such model, if it cannot be trained on this data (the text says which
-// models can), or if the options do not fit.
+// Loads the libraries of Options::operators, and returns the task for a model
+// and its data. Throws c10::ValueError if there is no such model, if it cannot
+// be trained on this data (the text says which models can), or if the options
+// do not fit, and std::invalid_argument if a library cannot be loaded.
 std::unique_ptr<Task> make_task(const Options& options);
 
 }  // namespace gpipe::train_program
