@@ -30,7 +30,8 @@ gpipe's eval() cannot follow some models (docs/exported.md). It prints each tens
 differs. The program then ends with status 1.
 
 A name FILE.py:FUNCTION is a model of your own. FUNCTION() returns a module and the tuple
-of its inputs, with at least 2 rows. The module keeps its dropout.
+of its inputs, with at least 2 rows. The module keeps its dropout, which draws other
+numbers in the micro-batches of a pipeline than in those of Python.
 
 With --meta models are made and exported on the meta device: without weights, memory for
 them, and NAME.pt. gpipe::load_exported() reads such a file under a gpipe::MetaGuard, and
@@ -397,7 +398,8 @@ def run_step(module, inputs, count=1):
     outputs = [torch.cat(rows) if count > 1 else rows[0] for rows in zip(*parts)]
     torch.manual_seed(8)
     weights = [torch.randn(y.shape) for y in outputs]
-    for part, *rows in zip(parts, *(w.tensor_split(count) for w in weights)):
+    split = [w.tensor_split(count) if w.dim() else (w,) for w in weights]
+    for part, *rows in zip(parts, *split):
         sum((y * w).sum() for y, w in zip(part, rows)).backward()
     found = {f"output.{i}": y.detach() for i, y in enumerate(outputs)}
     found |= {f"weight.{i}": w for i, w in enumerate(weights)}
@@ -431,10 +433,12 @@ def save_step(program, inputs, path):
         return constants | {k: v for k, v in run_step(module, inputs, count).items()
                             if k in known or k.startswith(("output.", "weight."))}
 
-    count = max(n for n in (1, 2, 4) if n <= len(inputs[0]))
     found = {f"input.{i}": x for i, x in enumerate(inputs)} | step(1)
-    found |= {f"micro.{k}": v for k, v in step(count).items() if not k.startswith("weight.")}
-    found["micro.count"] = torch.tensor(count)
+    if all(y.dim() for k, y in found.items() if k.startswith("output.")):  # has rows
+        count = max(n for n in (1, 2, 4) if n <= len(inputs[0]))
+        found |= {f"micro.{k}": v for k, v in step(count).items()
+                  if not k.startswith("weight.")}
+        found["micro.count"] = torch.tensor(count)
     torch.save({k: v.contiguous().clone() for k, v in found.items()}, path)
 
 
