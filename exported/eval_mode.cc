@@ -170,17 +170,20 @@ class Finder {
            number_in(scale, 1) == rate;
   }
 
-  // Returns p if `noise` is floor(rand(...) + p), for the product `number`
-  // only.
+  // Returns p if `noise` is floor(rand(...) + p), or the same in place, for the
+  // product `number` only.
   std::optional<double> floor_rate(int number, ValueId noise) const {
     std::vector<int> users = users_of(noise);
-    if (users.size() != 2 || users[1] != number) return std::nullopt;
-    const Node& floor = program_.nodes[users[0]];
-    const ValueId sum = tensor_in(floor, 0);
-    if (!calls(floor, "aten::floor") || sum == kNoValue) {
+    if (users.size() < 2 || users.back() != number) return std::nullopt;
+    users.pop_back();
+    const Node& floor = program_.nodes[users.back()];
+    if (calls(floor, "aten::floor")) {
+      const ValueId sum = tensor_in(floor, 0);
+      if (users.size() != 1 || sum == kNoValue) return std::nullopt;
+      users = users_of(sum);
+    } else if (!calls(floor, "aten::floor_")) {
       return std::nullopt;
     }
-    users = users_of(sum);
     if (users.size() != 2) return std::nullopt;
     const Node& add = program_.nodes[users[0]];
     const ValueId random = tensor_in(add, 0);

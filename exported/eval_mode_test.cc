@@ -129,7 +129,8 @@ TEST(EvalModeTest, ThreeLibrariesOfPythonAreRecognized) {
   }
   EXPECT_EQ(passing,
             (std::vector<std::string>{"mul <- gelu", "mul_1 <- batch_norm",
-                                      "div <- linear_2", "mul_2 <- div"}));
+                                      "div <- linear_2", "mul_2 <- div",
+                                      "div_1 <- add_2", "mul_3 <- div_1"}));
   EXPECT_EQ(eval_problems(program), std::vector<std::string>());
 }
 

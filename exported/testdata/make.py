@@ -361,11 +361,18 @@ class Deep(nn.Module):
         kept = torch.floor(kept + (1 - self.rate))
         return x.div(1 - self.rate) * kept
 
+    def drop_in_place(self, x):
+        if not self.training:
+            return x
+        kept = 1 - self.rate + torch.rand([x.shape[0], 1], dtype=x.dtype, device=x.device)
+        return x.div(1 - self.rate) * kept.floor_()
+
     def forward(self, x):
         y = self.drop(functional.gelu(self.first(x)))
         y += x
         y = y + self.drop_batch(self.norm(self.second(y)))
-        return self.head(y + self.drop_divided(self.third(y)))
+        y = self.drop_in_place(y + self.drop_divided(self.third(y)))
+        return self.head(y)
 
 
 class Scattered(nn.Module):
