@@ -303,6 +303,7 @@ struct Difference {
 };
 
 TEST(Fault, RanksThatDifferAreTold) {
+  const bool is_gloo = WorldOptions::from_environment().backend == "gloo";
   const std::vector<Difference> differences{
       {"world size",
        1,
@@ -314,6 +315,11 @@ TEST(Fault, RanksThatDifferAreTold) {
        {{"RANK", "1"}},
        "disagrees",
        "there are two processes with rank 1 at 127.0.0.1:"},
+      {"backend",
+       1,
+       {{"backend", is_gloo ? "gpipe" : "gloo"}},
+       "disagrees",
+       "give all the same WorldOptions::backend (GPIPE_BACKEND)"},
       {"model", 2, {{"inner", "12"}}, "disagrees", "layer '0' is "},
       {"type", 1, {{"dtype", "float"}}, "disagrees", "layer '0' is "},
       {"balance",

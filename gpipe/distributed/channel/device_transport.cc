@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/device_groups.h"
-#include "gpipe/distributed/channel/interruptible_store.h"
 #include "gpipe/distributed/channel/self_test.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/interruptible_store.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/runtime/device/stream.h"
 

@@ -116,6 +116,8 @@ WorldOptions world_options() {
   WorldOptions options = WorldOptions::from_environment();
   options.timeout = milliseconds("timeout_ms", 30000);
   options.heartbeat_timeout = milliseconds("heartbeat_ms", 10000);
+  const std::string backend = argument("backend");
+  if (!backend.empty()) options.backend = backend;
   return options;
 }
 

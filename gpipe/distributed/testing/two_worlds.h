@@ -19,7 +19,7 @@ struct TwoWorlds {
     served.isServer = true;
     served.waitWorkers = false;
     store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", served);
-    WorldOptions options;
+    WorldOptions options = WorldOptions::from_environment();
     options.size = 2;
     options.port = store->getPort();
     options.store_is_served = true;

@@ -41,7 +41,7 @@ class MeshWork final : public c10d::Work {
 }  // namespace
 
 MeshGroup::MeshGroup(MeshOptions options)
-    : c10d::Backend(options.rank, options.size), mesh_(with_c10_errors([&] {
+    : RankGroup(options.rank, options.size), mesh_(with_c10_errors([&] {
         return std::make_unique<Mesh>(std::move(options));
       })) {}
 

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -13,15 +12,14 @@
 #include "gpipe/distributed/links/mesh.h"
 #include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/world/admission.h"
+#include "gpipe/distributed/world/rank_group.h"
 #include "gpipe/distributed/world/world_options.h"
 
 namespace gpipe::internal {
 
-// A c10d backend with sends and receives over connections that are made when
-// they are first used (mesh.h), and without collective operations. Errors of
-// Mesh and of transfers are c10::DistNetworkErrors. A wait() without a timeout
-// has no limit once there is a connection. Thread-safe.
-class MeshGroup final : public c10d::Backend {
+// The connections of mesh.h. Errors of Mesh and of transfers are
+// c10::DistNetworkErrors.
+class MeshGroup final : public RankGroup {
  public:
   explicit MeshGroup(MeshOptions options);
   ~MeshGroup() override;
@@ -33,12 +31,8 @@ class MeshGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
                                       int from, int tag) override;
 
-  // Returns the link with another rank, for PeerLink::hold(), or null if it
-  // cannot be connected. The group must outlive its use.
-  PeerLink* link_with(int rank);
-
-  // See Mesh::stop_connecting().
-  void stop_connecting() { mesh_->stop_connecting(); }
+  void stop_connecting() override { mesh_->stop_connecting(); }
+  PeerLink* link_with(int rank) override;
 
  private:
   // Returns the work of the transfer that `begin` starts with the bytes of

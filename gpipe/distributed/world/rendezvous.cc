@@ -17,6 +17,7 @@
 #include "gpipe/distributed/links/link_error.h"
 #include "gpipe/distributed/world/admission.h"
 #include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
 #include "gpipe/distributed/world/mesh_group.h"
 #include "gpipe/distributed/world/reach.h"
@@ -30,6 +31,9 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The names of backends.
+constexpr char kGloo[] = "gloo", kOwnLinks[] = "gpipe";
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 // The pause, for each rank of the world, between two looks whether all are
@@ -49,6 +53,8 @@ std::string place(const std::string& address, int port) {
 std::string rank_key(int rank) { return "rank/" + std::to_string(rank); }
 // The size of the world and the rank that was the first to say it.
 constexpr char kSize[] = "size";
+// The same for its backend.
+constexpr char kBackend[] = "backend";
 // The number of ranks that have come, and a key that exists if all have.
 constexpr char kCount[] = "count", kAll[] = "all";
 
@@ -163,15 +169,28 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   void connect_groups(Rendezvous& meeting, const std::string& own) {
     const int rank = options_.rank, size = options_.size;
-    const auto group = [&](const char* name) {
-      return mesh_group(
-          options_, admission_,
-          c10::make_intrusive<c10d::PrefixStore>(name, meeting.store), own);
+    const GlooDevice device =
+        options_.backend == kGloo && size > 1 ? gloo_device(own) : nullptr;
+    const auto group =
+        [&](const char* name,
+            const std::vector<int>& peers) -> c10::intrusive_ptr<RankGroup> {
+      auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting.store);
+      c10::intrusive_ptr<RankGroup> group;
+      if (options_.backend == kGloo) {
+        group =
+            gloo_group(std::move(store), device, rank, size, options_.timeout);
+      } else {
+        group = mesh_group(options_, admission_, std::move(store), own);
+      }
+      group->connect(peers);
+      return group;
     };
-    meeting.data = group("data");
-    meeting.control = group("control");
-    reach(*meeting.data, tree_neighbours(rank, size), kReachTag);
-    reach(*meeting.control, heartbeat_peers(rank, size), kReachTag);
+    const auto neighbours = tree_neighbours(rank, size);
+    const auto beaten = heartbeat_peers(rank, size);
+    meeting.data = group("data", neighbours);
+    meeting.control = group("control", beaten);
+    reach(*meeting.data, neighbours, kReachTag);
+    reach(*meeting.control, beaten, kReachTag);
     // The failure detector uses no other links.
     meeting.control->stop_connecting();
   }
@@ -261,18 +280,36 @@ class Joining : public std::enable_shared_from_this<Joining> {
            "; give each a RANK of its own";
   }
 
-  // Throws if a rank has another size of the world.
-  void compare_sizes(c10d::Store& store) {
-    const std::string mine = std::to_string(options_.size);
+  // Throws if a rank has another size of the world, or another backend.
+  void compare_worlds(c10d::Store& store) {
+    const std::string rank = "rank " + std::to_string(options_.rank);
+    compare(store, kSize, std::to_string(options_.size),
+            [&](const std::string& theirs, const std::string& mine) {
+              return "it says that there are " + theirs + " ranks, but " +
+                     rank + " says that there are " + mine +
+                     "; give all the same WORLD_SIZE";
+            });
+    compare(store, kBackend, options_.backend,
+            [&](const std::string& theirs, const std::string& mine) {
+              return "its backend is '" + theirs + "', but that of " + rank +
+                     " is '" + mine +
+                     "'; give all the same WorldOptions::backend "
+                     "(GPIPE_BACKEND)";
+            });
+  }
+
+  // Throws if another rank has written another value than `mine` to `key`
+  // before. `text(theirs, mine)`: of the error.
+  template <typename Text>
+  void compare(c10d::Store& store, const std::string& key,
+               const std::string& mine, Text text) {
     const std::string first = text_of(store.compareSet(
-        kSize, {}, bytes_of(mine + " " + std::to_string(options_.rank))));
+        key, {}, bytes_of(mine + " " + std::to_string(options_.rank))));
     const std::size_t space = first.find(' ');
     const std::string theirs = first.substr(0, space);
     if (theirs == mine) return;
     fail_all(store, Fault::kDisagree, std::stoi(first.substr(space + 1)),
-             "it says that there are " + theirs + " ranks, but rank " +
-                 std::to_string(options_.rank) + " says that there are " +
-                 mine + "; give all the same WORLD_SIZE");
+             text(theirs, mine));
   }
 
   // A rank asks the store for two keys at a time, whatever the size.
@@ -281,7 +318,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     if (store.check({kFailure})) {
       raise(decode_failure(text_of(store.get(kFailure))));
     }
-    compare_sizes(store);
+    compare_worlds(store);
     if (store.add(rank_key(options_.rank), 1) > 1) {
       fail_all(store, Fault::kDisagree, options_.rank, twice_text());
     }
@@ -336,6 +373,9 @@ Rendezvous meet(const WorldOptions& options) {
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
       "rank ", options.rank, " is not one of ", options.size,
       " ranks: ranks count from 0");
+  TORCH_CHECK_VALUE(options.backend == kGloo || options.backend == kOwnLinks,
+                    "the backend must be gpipe or gloo (backend: '",
+                    options.backend, "')");
   TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
                     "the port must be in 1..65535 (port: ", options.port, ")");
   TORCH_CHECK_VALUE(
@@ -343,6 +383,10 @@ Rendezvous meet(const WorldOptions& options) {
       "timeouts must be positive (timeout: ", options.timeout.count(),
       " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
   const Admission admission(options);
+  TORCH_CHECK_VALUE(
+      options.backend != kGloo || admission.credentials->are_open(),
+      "Gloo knows no secrets and certificates; use the backend gpipe with "
+      "WorldOptions::secret or tls");
   const bool serves =
       options.rank == 0 && options.size > 1 &&
       (!options.store_is_served || !admission.credentials->are_open());

@@ -128,6 +128,7 @@ class World::Impl {
       failed_ = true;
     }
     changed_.notify_all();
+    meeting_.data->give_up();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
     if (internal::FailureDetector* const detector = announcer_)
@@ -310,6 +311,7 @@ int World::rank() const { return impl_->options().rank; }
 int World::size() const { return impl_->options().size; }
 int World::local_rank() const { return impl_->options().local_rank; }
 milliseconds World::timeout() const { return impl_->options().timeout; }
+std::string World::backend() const { return impl_->options().backend; }
 bool World::is_secured() const {
   const WorldOptions& options = impl_->options();
   return !options.secret.empty() || !options.tls.certificate.empty();
@@ -320,6 +322,7 @@ c10d::Backend& World::group() { return *impl_->meeting().data; }
 c10d::Store& World::store() { return *impl_->meeting().store; }
 void World::reach(const std::vector<int>& peers, int tag) {
   const Action action = [] { return "connecting"; };
+  impl_->meeting().data->connect(peers);
   const at::Tensor out = at::zeros({1}, at::kByte);
   std::vector<at::Tensor> in;
   std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;

@@ -70,6 +70,8 @@ class World {
   int size() const;
   int local_rank() const;
   std::chrono::milliseconds timeout() const;
+  // Returns the name of the backend that carries tensors on the CPU.
+  std::string backend() const;
   // Returns whether there is a secret or a certificate.
   bool is_secured() const;
 

@@ -53,6 +53,8 @@ WorldOptions WorldOptions::from_environment() {
   options.address = found.master_address;
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
+  const std::string backend = variable("GPIPE_BACKEND");
+  if (!backend.empty()) options.backend = backend;
   options.shares_memory = read_shares_memory();
   options.secret = read_secret();
   options.tls = {variable("GPIPE_TLS_CERTIFICATE"), variable("GPIPE_TLS_KEY"),

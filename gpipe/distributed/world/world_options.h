@@ -37,10 +37,15 @@ struct WorldOptions {
   // loopback if `address` is.
   std::string own_address;
 
-  // Whether messages between ranks of the same machine and user go through
-  // memory that both have mapped (2 MiB for each pair), which takes less time
-  // than a socket. Ranks that cannot map each other's memory, for example in
-  // different containers, use sockets.
+  // What carries tensors on the CPU between ranks: "gpipe" for gpipe's own
+  // connections, or "gloo" for c10d's ProcessGroupGloo. All ranks must have the
+  // same. "gloo" does not share memory, and cannot use `secret` and `tls`.
+  std::string backend = "gpipe";
+
+  // With the backend "gpipe": whether messages between ranks of the same
+  // machine and user go through memory that both have mapped (2 MiB for each
+  // pair), which takes less time than a socket. Ranks that cannot map each
+  // other's memory, for example in different containers, use sockets.
   bool shares_memory = true;
 
   // How long to wait for anything: for other ranks to connect, for a message.
@@ -70,7 +75,8 @@ struct WorldOptions {
   // and //tools:launch set; see environment.h. Without any of these: one
   // process. `secret` is the text of the file GPIPE_SECRET_FILE, without
   // newlines at its end; `tls` is GPIPE_TLS_CERTIFICATE, GPIPE_TLS_KEY and
-  // GPIPE_TLS_AUTHORITY; GPIPE_SHARED_MEMORY=0 unsets `shares_memory`. Throws
+  // GPIPE_TLS_AUTHORITY; GPIPE_BACKEND is `backend`, and
+  // GPIPE_SHARED_MEMORY=0 unsets `shares_memory`. Throws
   // std::invalid_argument if the variables are incomplete or out of range, or
   // if the file cannot be read.
   static WorldOptions from_environment();

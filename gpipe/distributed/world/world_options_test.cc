@@ -58,6 +58,15 @@ TEST(WorldOptionsTest, SharesMemoryUnlessTheEnvironmentForbidsIt) {
   unsetenv("GPIPE_SHARED_MEMORY");
 }
 
+TEST(WorldOptionsTest, TakesTheBackendFromTheEnvironment) {
+  unsetenv("GPIPE_SECRET_FILE");
+  unsetenv("GPIPE_BACKEND");
+  EXPECT_EQ(WorldOptions::from_environment().backend, "gpipe");
+  setenv("GPIPE_BACKEND", "gloo", 1);
+  EXPECT_EQ(WorldOptions::from_environment().backend, "gloo");
+  unsetenv("GPIPE_BACKEND");
+}
+
 TEST(WorldOptionsTest, ASecretThatCannotBeReadIsAnErrorAndNotNone) {
   setenv("GPIPE_SECRET_FILE", "/missing/secret", 1);
   EXPECT_THAT(error_of_environment(),

@@ -1,6 +1,8 @@
 #include "gpipe/distributed/world/world.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,6 +22,8 @@ namespace gpipe {
 namespace {
 
 using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using testing::TwoWorlds;
 
 // Two ends of a transfer. The abort of one end returns only when the other end
@@ -90,6 +94,23 @@ TEST(WorldTest, AnnouncesAFailureBeforeItAbortsTransfers) {
   }
   EXPECT_EQ(ends.aborted, 2);
   EXPECT_EQ(ends.alone, 0);
+}
+
+TEST(WorldTest, RefusesABackendThatThereIsNot) {
+  WorldOptions options;
+  options.backend = "mpi";
+  EXPECT_THAT([&] { World::connect(options); },
+              ThrowsMessage<c10::ValueError>(HasSubstr(
+                  "the backend must be gpipe or gloo (backend: 'mpi')")));
+}
+
+TEST(WorldTest, RefusesASecretThatTheBackendDoesNotKnow) {
+  WorldOptions options;
+  options.backend = "gloo";
+  options.secret = "sixteen bytes or more";
+  EXPECT_THAT([&] { World::connect(options); },
+              ThrowsMessage<c10::ValueError>(HasSubstr(
+                  "use the backend gpipe with WorldOptions::secret")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/channel/interruptible_store.h"
+#include "gpipe/distributed/world/interruptible_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

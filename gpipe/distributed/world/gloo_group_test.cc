@@ -1,0 +1,121 @@
+#include "gpipe/distributed/world/gloo_group.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "gpipe/distributed/testing/listeners.h"
+
+namespace gpipe::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr int kTag = 7;
+constexpr milliseconds kTimeout{60000};
+
+class GlooGroupTest : public ::testing::Test {
+ protected:
+  c10::intrusive_ptr<RankGroup> rank(int number, int size = 2) {
+    return gloo_group(store_, device_, number, size, kTimeout);
+  }
+  static c10::intrusive_ptr<c10d::Work> send(RankGroup& group, int to,
+                                             at::Tensor tensor) {
+    std::vector<at::Tensor> list{std::move(tensor)};
+    return group.send(list, to, kTag);
+  }
+  static at::Tensor receive(RankGroup& group, int from, int64_t bytes) {
+    std::vector<at::Tensor> list{at::zeros({bytes}, at::kByte)};
+    EXPECT_TRUE(group.recv(list, from, kTag)->wait(kTimeout));
+    return list[0];
+  }
+  static at::Tensor bytes_of(int64_t size, int value) {
+    return at::full({size}, value, at::kByte);
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_ =
+      c10::make_intrusive<c10d::HashStore>();
+  const GlooDevice device_ = gloo_device("127.0.0.1");
+};
+
+TEST_F(GlooGroupTest, ExchangesMessagesWithEachRankApart) {
+  // One group per rank, all on one device.
+  std::vector<c10::intrusive_ptr<RankGroup>> ranks;
+  for (int k = 0; k < 3; ++k) ranks.push_back(rank(k, 3));
+  ranks[0]->connect({1, 2});
+  ranks[1]->connect({0});
+  ranks[2]->connect({0});
+  const auto first = send(*ranks[0], 1, bytes_of(8, 1));
+  const auto second = send(*ranks[0], 2, bytes_of(8, 2));
+  EXPECT_TRUE(receive(*ranks[2], 0, 8).equal(bytes_of(8, 2)));
+  EXPECT_TRUE(receive(*ranks[1], 0, 8).equal(bytes_of(8, 1)));
+  EXPECT_TRUE(first->wait(kTimeout) && second->wait(kTimeout));
+}
+
+TEST_F(GlooGroupTest, SendsWhatIsDropped) {
+  const auto from = rank(0), to = rank(1);
+  from->connect({1});
+  to->connect({0});
+  constexpr int kMessages = 20;
+  for (int k = 0; k < kMessages; ++k) send(*from, 1, bytes_of(4096, k));
+  for (int k = 0; k < kMessages; ++k) {
+    EXPECT_TRUE(receive(*to, 0, 4096).equal(bytes_of(4096, k))) << k;
+  }
+}
+
+TEST_F(GlooGroupTest, EndsAWaitForAConnectionWhenItGivesUp) {
+  const auto lonely = rank(0);
+  auto waits =
+      std::async(std::launch::async, [&] { send(*lonely, 1, bytes_of(1, 1)); });
+  lonely->give_up();
+  EXPECT_THAT([&] { waits.get(); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("rank 1")));
+}
+
+TEST_F(GlooGroupTest, MakesNoConnectionAfterTheLastOneButKeepsThose) {
+  const auto first = rank(0, 3), second = rank(1, 3);
+  first->connect({1});
+  second->connect({0});
+  const auto one = send(*first, 1, bytes_of(1, 1));
+  receive(*second, 0, 1);
+  EXPECT_TRUE(one->wait(kTimeout));
+  first->stop_connecting();
+  const auto two = send(*first, 1, bytes_of(1, 2));
+  EXPECT_TRUE(receive(*second, 0, 1).equal(bytes_of(1, 2)));
+  EXPECT_TRUE(two->wait(kTimeout));
+  EXPECT_THAT([&] { send(*first, 2, bytes_of(1, 1)); },
+              ThrowsMessage<std::runtime_error>(
+                  HasSubstr("rank 0 has no connection to rank 2")));
+}
+
+TEST_F(GlooGroupTest, ListensOnTheGivenInterfaceOnly) {
+  const auto listeners = testing::listeners_of(std::to_string(::getpid()));
+  ASSERT_EQ(listeners.size(), 1u);
+  EXPECT_EQ(listeners[0].address, "0100007F");  // 127.0.0.1
+}
+
+TEST_F(GlooGroupTest, RefusesARankThatIsNoOther) {
+  const auto group = rank(1);
+  for (const int peer : {-1, 1, 2}) {
+    EXPECT_THAT(
+        [&] { send(*group, peer, bytes_of(1, 1)); },
+        ThrowsMessage<c10::ValueError>(HasSubstr(
+            "cannot exchange messages with rank " + std::to_string(peer))));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::internal
