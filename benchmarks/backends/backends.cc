@@ -47,7 +47,7 @@ namespace {
 
 // The messages that are under way in a measurement of the bandwidth.
 constexpr std::size_t kWindow = 8;
-constexpr int64_t kBytesPerRound = 64 << 20;
+constexpr int64_t kBytesPerRound = 32 << 20;
 constexpr int kTag = 1 << 20;
 
 struct Column {
@@ -205,7 +205,7 @@ void measure_bytes(std::vector<Column>& columns) {
   print(columns,
         format("%d there-and-backs of 64 bytes", static_cast<int>(kPings)), 0);
   for (const int64_t bytes : parse_positive_list("bytes", FLAGS_bytes)) {
-    const int64_t count = std::clamp<int64_t>(kBytesPerRound / bytes, 4, 2000);
+    const int64_t count = std::clamp<int64_t>(kBytesPerRound / bytes, 4, 1000);
     measure(columns,
             [&](std::size_t k) { send_many(*columns[k].world, bytes, count); });
     print(columns, std::to_string(bytes) + " bytes",

@@ -84,7 +84,8 @@ class SendWork final : public c10d::Work {
 // - Gloo holds the memory of a send weakly, and its connection never gets past
 //   a send whose memory is gone. So the group keeps a dropped send.
 // - The constructor of a group blocks until the other rank has made it, too,
-//   and cannot be interrupted. So it runs on a thread of its own.
+//   and cannot be interrupted. So it runs on a thread of its own, which is left
+//   behind if the world fails, and ends at the timeout of connections.
 // - A wait in LibTorch's TCPStore blocks all other callers of the client. So
 //   the store is asked again and again (interruptible_store.h).
 class GlooGroup final : public RankGroup {
