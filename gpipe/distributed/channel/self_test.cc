@@ -88,9 +88,8 @@ class SelfTest::Run : public std::enable_shared_from_this<Run> {
       groups_ = {};
     }
     close_all(std::move(last), &c10d::Backend::abort).wait_for(kPatience);
-    for (std::future<std::string>& each : unfinished_) {
-      each.wait_for(kPatience);
-    }
+    // Their tasks keep this object.
+    for (auto& each : std::exchange(unfinished_, {})) each.wait_for(kPatience);
     // The memory of an abandoned transfer is free when the device is. If it
     // never is, the thread keeps the memory.
     start([this] {
