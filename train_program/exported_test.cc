@@ -184,6 +184,19 @@ TEST(ExportedRunTest, LinesOfSeveralLengthsTrain) {
   EXPECT_EQ(run_here(options).code, kDone);
 }
 
+TEST(ExportedRunTest, AProgramOfOneLayerIsAnnouncedWithTheReason) {
+  Options options = options_of("letters");
+  options.partitions = 1;
+  options.devices = "cpu";
+  options.steps = 1;
+  EXPECT_EQ(run_here(options).line_with("single layer"), "");
+  options.run_dir += " 0";
+  options.max_crossing = 0;
+  EXPECT_EQ(run_here(options).line_with("single layer"),
+            "--model=exported/testdata/letters.pt2 is a single layer: 1 or "
+            "more tensors cross at each place to cut, but max_crossing is 0");
+}
+
 TEST(ExportedRunTest, SavedWeightsHaveTheLayersNameBeforePythons) {
   Options options = options_of("letters");
   options.steps = 1;
