@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "gpipe/text/format.h"
 
@@ -70,6 +71,21 @@ void compare(Difference& difference, const std::string& name,
   }
 }
 
+// Compares outputs. `mode`: what errors and names say after "output".
+Difference compare(const std::vector<at::Tensor>& found,
+                   const std::vector<at::Tensor>& expected,
+                   const std::string& mode) {
+  TORCH_CHECK_VALUE(found.size() == expected.size(), "there are ", found.size(),
+                    " outputs", mode, ", but ", expected.size(),
+                    " are expected");
+  Difference difference;
+  for (std::size_t k = 0; k < found.size(); ++k) {
+    compare(difference, "output " + std::to_string(k) + mode, found[k],
+            expected[k]);
+  }
+  return difference;
+}
+
 // `optional`: names that `expected` may lack.
 Difference compare(const StateDict& found, const StateDict& expected,
                    const std::string& what,
@@ -95,7 +111,9 @@ ExportedStep step_in(const StateDict& tensors, const std::string& prefix,
                      std::size_t outputs) {
   ExportedStep step{numbered(tensors, prefix + "output."),
                     named(tensors, prefix + "grad."),
-                    named(tensors, prefix + "buffer.")};
+                    named(tensors, prefix + "buffer."),
+                    {},
+                    numbered(tensors, prefix + "eval.")};
   TORCH_CHECK_VALUE(step.outputs.size() == outputs, "has ", step.outputs.size(),
                     " tensors ", prefix, "output.i, but ", outputs,
                     " tensors weight.i; each output needs a weight in the "
@@ -125,8 +143,10 @@ Reference reference_of(const StateDict& tensors) {
 }
 
 ExportedStep step_of(const ExportedModel& model,
-                     const std::vector<at::Tensor>& outputs) {
+                     const std::vector<at::Tensor>& outputs,
+                     std::vector<at::Tensor> evaluated) {
   ExportedStep step;
+  step.evaluated = std::move(evaluated);
   for (const at::Tensor& each : outputs) step.outputs.push_back(each.detach());
   const auto python_name = [](const std::string& name) {
     return name.substr(name.find('.') + 1);
@@ -179,18 +199,10 @@ at::Tensor loss_of(const std::vector<at::Tensor>& outputs,
 
 StepDifference differences(const ExportedStep& step,
                            const ExportedStep& expected) {
-  TORCH_CHECK_VALUE(step.outputs.size() == expected.outputs.size(),
-                    "there are ", step.outputs.size(), " outputs, but ",
-                    expected.outputs.size(), " are expected");
-  StepDifference difference;
-  for (std::size_t k = 0; k < step.outputs.size(); ++k) {
-    compare(difference.outputs, "output " + std::to_string(k), step.outputs[k],
-            expected.outputs[k]);
-  }
-  difference.grads = compare(step.grads, expected.grads, "gradient");
-  difference.buffers =
-      compare(step.buffers, expected.buffers, "buffer", step.unread);
-  return difference;
+  return {compare(step.outputs, expected.outputs, ""),
+          compare(step.grads, expected.grads, "gradient"),
+          compare(step.buffers, expected.buffers, "buffer", step.unread),
+          compare(step.evaluated, expected.evaluated, " in eval()")};
 }
 
 std::string text_of(const Difference& difference, const std::string& what) {

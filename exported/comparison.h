@@ -21,6 +21,8 @@ struct ExportedStep {
   // The names in `buffers` that no layer has: weights that no node reads, and
   // further names of tied weights. Python's step may lack them.
   std::set<std::string> unread = {};
+  // The outputs in eval mode, before the step. Empty if they are not known.
+  std::vector<at::Tensor> evaluated = {};
 };
 
 // A step that Python made with exported.module() on one thread, in train mode
@@ -35,18 +37,20 @@ struct Reference {
   ExportedStep in_chunks;
 };
 
-// Reads a reference from the tensors input.i, output.i, weight.i, grad.NAME and
-// buffer.NAME, and micro.count, micro.output.i, micro.grad.NAME and
-// micro.buffer.NAME for the step in micro-batches. Ignores other names. Throws
-// c10::ValueError if there is no input, if the numbers of outputs and weights
-// differ, or if micro.count is not from 1 to the number of rows.
+// Reads a reference from the tensors input.i, output.i, weight.i, grad.NAME,
+// buffer.NAME and eval.i, and micro.count, micro.output.i, micro.grad.NAME,
+// micro.buffer.NAME and micro.eval.i for the step in micro-batches. Ignores
+// other names. Throws c10::ValueError if there is no input, if the numbers of
+// outputs and weights differ, or if micro.count is not from 1 to the number of
+// rows.
 Reference reference_of(const StateDict& tensors);
 
-// Returns the results of a step with `model` that gave `outputs`. The gradients
-// and buffers are copies. The buffers include those weights of the state dict
-// that are in no layer.
+// Returns the results of a step with `model` that gave `outputs`, and
+// `evaluated` in eval mode before it. The gradients and buffers are copies. The
+// buffers include those weights of the state dict that are in no layer.
 ExportedStep step_of(const ExportedModel& model,
-                     const std::vector<at::Tensor>& outputs);
+                     const std::vector<at::Tensor>& outputs,
+                     std::vector<at::Tensor> evaluated = {});
 
 // Calls `module`, a Sequential or a GPipe of an exported program. `outputs`:
 // how many there are.
@@ -82,7 +86,7 @@ struct Difference {
 };
 
 struct StepDifference {
-  Difference outputs, grads, buffers;
+  Difference outputs, grads, buffers, evaluated;
 };
 
 // Compares the results of two steps. Sparse tensors count as dense ones. Throws

@@ -42,6 +42,23 @@ TEST(ComparisonTest, ADifferenceIsRelativeToTheLargestElement) {
             "1 gradients differ by up to 1.2e-01 of the largest element (w)");
 }
 
+TEST(ComparisonTest, OutputsInEvalModeAreComparedOnTheirOwn) {
+  StateDict tensors;
+  for (const char* each : {"input.0", "output.0", "weight.0"}) {
+    tensors.insert(each, at::ones({2}));
+  }
+  tensors.insert("eval.0", at::tensor({4.0, 2.0}));
+  const ExportedStep expected = reference_of(tensors).step;
+  ExportedStep step = expected;
+  step.evaluated = {at::tensor({4.0, 3.0})};
+  const StepDifference found = differences(step, expected);
+  EXPECT_TRUE(found.outputs.equal_bits);
+  EXPECT_EQ(found.evaluated.largest, 0.25);
+  step.evaluated.clear();
+  EXPECT_EQ(value_error_of([&] { (void)differences(step, expected); }),
+            "there are 0 outputs in eval(), but 1 are expected");
+}
+
 TEST(ComparisonTest, MissingTensorsAndOtherShapesAreNamed) {
   const ExportedStep step = step_with(at::zeros({2}), at::zeros({2}));
   ExportedStep other = step;

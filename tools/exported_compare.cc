@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "balancing/partition.h"
@@ -44,14 +45,28 @@ ExportedModel load_whole(const std::string& path) {
   return load_exported(path, ExportedOptions().max_crossing(0));
 }
 
+// Returns the outputs of `module`, a Sequential or a GPipe, in eval mode, and
+// sets train mode again. Returns nothing if `python` has no such outputs.
+template <typename Module>
+Tensors evaluate(Module& module, const Tensors& inputs,
+                 const Reference& python) {
+  if (python.step.evaluated.empty()) return {};
+  const at::NoGradGuard no_grad;
+  module->eval();
+  Tensors outputs = exported::call(module, inputs, python.weights.size());
+  module->train();
+  return outputs;
+}
+
 ExportedStep step_in_one_piece(const std::string& path,
                                const Reference& reference) {
   ExportedModel model = load_whole(path);
+  Tensors evaluated = evaluate(model.layers, reference.inputs, reference);
   torch::manual_seed(kSeed);
   const Tensors outputs =
       exported::call(model.layers, reference.inputs, model.outputs.size());
   exported::loss_of(outputs, reference.weights).backward();
-  return exported::step_of(model, outputs);
+  return exported::step_of(model, outputs, std::move(evaluated));
 }
 
 // Returns the rows of micro-batch `k`.
@@ -67,8 +82,12 @@ Tensors part_of(const Tensors& tensors, int64_t count, int64_t k) {
 ExportedStep step_in_microbatches(const std::string& path,
                                   const Reference& reference, int64_t count) {
   ExportedModel model = load_whole(path);
+  std::vector<Tensors> evaluated, outputs;
+  for (int64_t k = 0; k < count; ++k) {
+    evaluated.push_back(
+        evaluate(model.layers, part_of(reference.inputs, count, k), reference));
+  }
   torch::manual_seed(kSeed);
-  std::vector<Tensors> outputs;
   for (int64_t k = 0; k < count; ++k) {
     outputs.push_back(exported::call(model.layers,
                                      part_of(reference.inputs, count, k),
@@ -78,7 +97,8 @@ ExportedStep step_in_microbatches(const std::string& path,
     exported::loss_of(outputs[k], part_of(reference.weights, count, k))
         .backward();
   }
-  return exported::step_of(model, exported::join_rows(outputs));
+  return exported::step_of(model, exported::join_rows(outputs),
+                           exported::join_rows(evaluated));
 }
 
 // A pipeline to compare.
@@ -135,6 +155,7 @@ ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
       named_schedule(setting.schedule, partitions, static_cast<int>(count),
                      /*stages_per_rank=*/1);
   const auto options = TrainOptions().fixed_sum_order(true).outputs(true);
+  Tensors evaluated = evaluate(pipeline, reference.inputs, reference);
   torch::manual_seed(kSeed);
   const auto train = [&](const auto& input) {
     if (model.outputs.size() == 1) {
@@ -147,7 +168,8 @@ ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
   const StepResult result = reference.inputs.size() == 1
                                 ? train(reference.inputs[0])
                                 : train(reference.inputs);
-  return exported::step_of(model, result.outputs->whole().tensors());
+  return exported::step_of(model, result.outputs->whole().tensors(),
+                           std::move(evaluated));
 }
 
 // Writes a line and returns whether all differences are small enough.
@@ -156,9 +178,15 @@ bool report(std::ostream& out, const std::string& run, const ExportedStep& step,
   const StepDifference found = exported::differences(step, expected);
   out << run << ": " << exported::text_of(found.outputs, "outputs") << ", "
       << exported::text_of(found.grads, "gradients") << ", "
-      << exported::text_of(found.buffers, "buffers") << "\n";
+      << exported::text_of(found.buffers, "buffers");
+  if (!expected.evaluated.empty()) {
+    out << ", " << exported::text_of(found.evaluated, "outputs in eval()");
+  }
+  out << "\n";
   return found.outputs.largest <= tolerance &&
-         found.grads.largest <= tolerance && found.buffers.largest <= tolerance;
+         found.grads.largest <= tolerance &&
+         found.buffers.largest <= tolerance &&
+         found.evaluated.largest <= tolerance;
 }
 
 }  // namespace
@@ -167,7 +195,15 @@ bool compare_exported(const std::string& model, const std::string& reference,
                       int64_t max_crossing, double tolerance, bool all_settings,
                       std::ostream& out) {
   at::set_num_threads(1);
-  const Reference python = read_reference(reference);
+  Reference python = read_reference(reference);
+  try {
+    ExportedModel whole = load_whole(model);
+    (void)evaluate(whole.layers, python.inputs, python);
+  } catch (const c10::ValueError& error) {
+    out << "in eval(): " << error.what_without_backtrace() << "\n";
+    python.step.evaluated.clear();
+    python.in_chunks.evaluated.clear();
+  }
   bool is_close =
       report(out, "one piece, compared with Python",
              step_in_one_piece(model, python), python.step, tolerance);

@@ -10,7 +10,8 @@ namespace gpipe::tools {
 // Runs a training step of the exported program in `model` and writes to `out`
 // how its outputs, gradients and buffers differ, a line per run:
 // - the whole mini-batch in one layer, compared with Python's step in
-//   `reference`, a .pt or .safetensors file of tools/export_examples.py,
+//   `reference`, a .pt or .safetensors file of tools/export_examples.py, and
+//   with Python's outputs in eval mode if it has them,
 // - 2 and 4 partitions with 1F1B and up to 4 micro-batches, cut with
 //   `max_crossing` (ExportedOptions), compared with the same micro-batches in
 //   Python, or one after the other in one layer if `reference` lacks those of
@@ -20,6 +21,9 @@ namespace gpipe::tools {
 // Everything runs on the CPU, on one thread per partition. Partitions for which
 // there are too few layers are left out. Models with random numbers, such as
 // dropout, draw others in micro-batches, so that their lines differ.
+//
+// If the program cannot be switched to eval mode, `out` gets the reason, and
+// only the steps are compared.
 //
 // Returns whether no difference is above `tolerance`, relative to the largest
 // element of a tensor. Throws c10::ValueError if a file cannot be read, or if

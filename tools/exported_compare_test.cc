@@ -59,6 +59,45 @@ TEST(ExportedCompareTest, AllSettingsHaveTheBitsOfOnePiece) {
   EXPECT_EQ(equal.count("3 partitions, zb-h1, always"), 1u);
 }
 
+// A BatchNorm, and a buffer that counts in train mode.
+TEST(ExportedCompareTest, OutputsInEvalModeAreCompared) {
+  for (const std::string name : {"photos", "seen"}) {
+    StateDict tensors =
+        read_safetensors(path_of(name + ".safetensors")).tensors;
+    const std::string changed = new_folder() + "changed.safetensors";
+    for (const bool same : {true, false}) {
+      if (!same) tensors["eval.0"].add_(1);
+      write_safetensors(changed, tensors);
+      std::ostringstream out;
+      EXPECT_EQ(compare_exported(path_of(name + ".pt2"), changed, 4, kTolerance,
+                                 /*all_settings=*/false, out),
+                same);
+      std::istringstream lines(out.str());
+      std::string line;
+      std::getline(lines, line);  // one piece
+      if (!same) {
+        EXPECT_NE(line.find("1 outputs in eval() differ by up to "),
+                  std::string::npos)
+            << line;
+      }
+      while (std::getline(lines, line)) {
+        EXPECT_TRUE(line.ends_with(", 1 outputs in eval() bit-equal")) << line;
+      }
+    }
+  }
+}
+
+TEST(ExportedCompareTest, AProgramWithoutEvalModeSaysWhy) {
+  std::ostringstream out;
+  (void)compare_exported(path_of("noisy.pt2"), path_of("noisy.safetensors"), 4,
+                         kTolerance, /*all_settings=*/false, out);
+  EXPECT_TRUE(out.str().starts_with(
+      "in eval(): the exported program cannot be switched to eval(): "))
+      << out.str();
+  EXPECT_EQ(out.str().find("outputs in eval()"), std::string::npos)
+      << out.str();
+}
+
 TEST(ExportedCompareTest, AnOtherGradientIsReported) {
   StateDict tensors = read_safetensors(path_of("letters.safetensors")).tensors;
   tensors["grad.head.bias"].add_(1);
