@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exports models of torch, torchvision and transformers, with random weights.
+"""Exports models of torch, torchvision, timm and transformers, with random weights.
 
     tools/export_examples.py --list
     tools/export_examples.py --out=/tmp/models resnet18 llama
@@ -9,7 +9,8 @@
 
 Writes NAME.pt2 for gpipe::load_exported(), and NAME.pt with an input and what Python
 computes with it, which //tools:exported --compare=NAME.pt reads. Needs torch, and
-torchvision or transformers, but no network: models are made from their configurations.
+torchvision, timm or transformers, but no network: models are made from their
+configurations.
 
 Dimension 0 of each input varies. Models are in train mode, without dropout and stochastic
 depth, so that micro-batches compute the same values in any order. NAME.pt has the result
@@ -19,10 +20,11 @@ of one step on one thread with the loss sum over i of (output.i * weight.i).sum(
     weight.i             the factor of an output in the loss
     grad.NAME            the gradient of a parameter
     buffer.NAME          a buffer, after the step
+    eval.i               an output of the model in eval mode, before the step
 
 It also has the results of the same rows in micro-batches: all forwards, then all
 backwards, in order. micro.count is their number, a scalar, and micro.output.i,
-micro.grad.NAME and micro.buffer.NAME are as above.
+micro.grad.NAME, micro.buffer.NAME and micro.eval.i are as above.
 
 --check compares the program with the model itself: outputs, gradients and buffers of a
 step in train mode, and the outputs in eval mode. torch.export loses some gradients, and
@@ -38,6 +40,7 @@ them, and NAME.pt. gpipe::load_exported() reads such a file under a gpipe::MetaG
 //tools:exported --partitions=N prints the memory that training takes.
 """
 import argparse
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -45,22 +48,19 @@ import os
 import sys
 import time
 
-PIP_NAMES = {"torch": "torch", "torchvision": "torchvision", "transformers": "transformers"}
-
 
 def load(module):
     """Imports a module, or ends the program with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.split(".")[0]
         sys.exit(f"export_examples: cannot import {module} ({error}); run: "
-                 f"{sys.executable} -m pip install {PIP_NAMES[package]}")
+                 f"{sys.executable} -m pip install {module.split('.')[0]}")
 
 
-def one_output(model, call):
-    """Returns a module with the model as its child, whose forward() is `call`. Its inputs
-    have the names of call's parameters after the model."""
+def one_output(model, names, output):
+    """Returns a module with the model as its child, whose forward() takes the arguments
+    `names` of the model, and returns the `output` of its result."""
     torch = load("torch")
 
     class OneOutput(torch.nn.Module):
@@ -69,11 +69,11 @@ def one_output(model, call):
             self.model = model
 
         def forward(self, *inputs):
-            return call(self.model, *inputs)
+            return self.model(**dict(zip(names, inputs)))[output]
 
-    names = list(inspect.signature(call).parameters.values())[1:]
-    OneOutput.forward.__signature__ = inspect.Signature(
-        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *names])
+    OneOutput.forward.__signature__ = inspect.Signature([
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("self", *names)])
     return OneOutput()
 
 
@@ -191,140 +191,180 @@ def diffusion_unet(flags):
     return DiffusionUNet(), (image, torch.rand(flags.batch) * 1000)
 
 
-# torchvision: a function of the flags that returns a model and its inputs.
+# Inputs, by the names of the models' arguments.
 
-def images(name, flags, call=None, **options):
-    torch, models = load("torch"), load("torchvision.models")
-    model = getattr(models, name)(weights=None, **options)
-    inputs = (torch.randn(flags.batch, 3, flags.image, flags.image),)
-    return (one_output(model, call) if call else model), inputs
+def tokens(flags):
+    return load("torch").randint(3, flags.vocabulary, (flags.batch, flags.tokens))
 
 
-def resnet18(flags):
-    return images("resnet18", flags)
+def padding(flags):
+    """Returns a mask of texts of different lengths."""
+    torch = load("torch")
+    lengths = torch.arange(flags.batch) % flags.tokens + 1
+    return (torch.arange(flags.tokens)[None, :] < lengths[:, None]).long()
 
 
-def resnet101(flags):
-    return images("resnet101", flags)
+def images(flags):
+    return load("torch").randn(flags.batch, 3, flags.image, flags.image)
 
 
-def mobilenet_v3_small(flags):
-    return images("mobilenet_v3_small", flags, dropout=0.0)
+INPUTS = {
+    "x": images,
+    "pixel_values": images,
+    "noise": lambda flags: load("torch").rand(flags.batch, (flags.image // 16) ** 2),
+    "input_ids": tokens,
+    "decoder_input_ids": tokens,
+    "attention_mask": padding,
+    "input_features": lambda flags: load("torch").randn(flags.batch, 16, 2 * flags.tokens),
+    "input_values": lambda flags: load("torch").randn(flags.batch, 160 * flags.tokens),
+}
 
 
-def vit_b_16(flags):
-    return images("vit_b_16", flags, image_size=flags.image)
+# Models of packages: functions of the flags that return a model and its inputs.
 
-
-def swin_t(flags):
-    return images("swin_t", flags)
-
-
-def densenet121(flags):
-    return images("densenet121", flags)
+def of_torchvision(flags, name, options):
+    model = getattr(load("torchvision.models"), name)(weights=None, **options)
+    return model, (images(flags),)
 
 
 def fcn_resnet50(flags):
-    torch, models = load("torch"), load("torchvision.models.segmentation")
-    model = models.fcn_resnet50(weights=None, weights_backbone=None, num_classes=1)
-    inputs = (torch.randn(flags.batch, 3, flags.image, flags.image),)
-    return one_output(model, lambda model, x: model(x)["out"]), inputs
+    model = load("torchvision.models.segmentation").fcn_resnet50(
+        weights=None, weights_backbone=None, num_classes=1)
+    return one_output(model, ("x",), "out"), (images(flags),)
 
 
-# transformers.
-
-def tokens(flags, count=None):
-    torch = load("torch")
-    return torch.randint(3, flags.vocabulary, (flags.batch, count or flags.tokens))
+def of_timm(flags, name, options):
+    model = load("timm").create_model(name, num_classes=10, **options)
+    return model, (images(flags),)
 
 
-def decoder(flags, kind, **options):
-    """A language model from the names that llama and mixtral share."""
-    transformers = load("transformers")
-    config = getattr(transformers, kind + "Config")(
-        vocab_size=flags.vocabulary, hidden_size=flags.width,
-        intermediate_size=flags.feed_forward, num_hidden_layers=flags.layers,
-        num_attention_heads=flags.heads, num_key_value_heads=flags.kv_heads,
-        max_position_embeddings=2 * flags.tokens, use_cache=False, **options)
-    model = getattr(transformers, kind + "ForCausalLM")(config)
-    return one_output(model, lambda model, input_ids: model(
-        input_ids=input_ids).logits), (tokens(flags),)
+def of_transformers(flags, kind, names, options, output="logits"):
+    """Returns a model of the class `kind`, and inputs with these names."""
+    model = getattr(load("transformers"), kind)
+    # Most configurations ignore the sizes that they do not have. None leaves one out.
+    sizes = {
+        "vocab_size": flags.vocabulary, "hidden_size": flags.width,
+        "num_hidden_layers": flags.layers, "num_attention_heads": flags.heads,
+        "num_key_value_heads": flags.kv_heads, "intermediate_size": flags.feed_forward,
+        "max_position_embeddings": 2 * flags.tokens, "image_size": flags.image,
+        "use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **options}
+    config = model.config_class(**{k: v for k, v in sizes.items() if v is not None})
+    return one_output(model(config), names, output), tuple(INPUTS[name](flags) for name in names)
 
 
-def llama(flags):
-    return decoder(flags, "Llama")
+def models(flags):
+    """Returns the models of each package: functions that return a model and its inputs, by
+    name."""
+    def make(function, *arguments):
+        return lambda: function(flags, *arguments)
 
-
-def mixtral(flags):
-    return decoder(flags, "Mixtral", num_local_experts=4)
-
-
-def qwen3_moe(flags):
-    return decoder(flags, "Qwen3Moe", num_experts=4, num_experts_per_tok=2,
-                   head_dim=flags.width // flags.heads,
-                   moe_intermediate_size=flags.feed_forward // 2)
-
-
-def gpt2(flags):
-    transformers = load("transformers")
-    config = transformers.GPT2Config(
-        vocab_size=flags.vocabulary, n_positions=2 * flags.tokens, n_embd=flags.width,
-        n_layer=flags.layers, n_head=flags.heads, use_cache=False, bos_token_id=0,
-        eos_token_id=0)
-    model = transformers.GPT2LMHeadModel(config)
-    return one_output(model, lambda model, input_ids: model(
-        input_ids=input_ids).logits), (tokens(flags),)
-
-
-def bert(flags):
-    torch, transformers = load("torch"), load("transformers")
-    config = transformers.BertConfig(
-        vocab_size=flags.vocabulary, hidden_size=flags.width, num_hidden_layers=flags.layers,
-        num_attention_heads=flags.heads, intermediate_size=flags.feed_forward,
-        max_position_embeddings=2 * flags.tokens)
-    lengths = torch.arange(flags.batch) % flags.tokens + 1
-    mask = (torch.arange(flags.tokens)[None, :] < lengths[:, None]).long()
-    model = one_output(
-        transformers.BertForMaskedLM(config), lambda model, input_ids, attention_mask: model(
-            input_ids=input_ids, attention_mask=attention_mask).logits)
-    return model, (tokens(flags), mask)
-
-
-def t5(flags):
-    transformers = load("transformers")
-    config = transformers.T5Config(
-        vocab_size=flags.vocabulary, d_model=flags.width, d_kv=flags.width // flags.heads,
-        d_ff=flags.feed_forward, num_layers=flags.layers, num_heads=flags.heads, use_cache=False)
-    model = one_output(
-        transformers.T5ForConditionalGeneration(config),
-        lambda model, input_ids, decoder_input_ids: model(
-            input_ids=input_ids, decoder_input_ids=decoder_input_ids).logits)
-    return model, (tokens(flags), tokens(flags))
-
-
-def whisper(flags):
-    torch, transformers = load("torch"), load("transformers")
-    config = transformers.WhisperConfig(
-        vocab_size=flags.vocabulary, d_model=flags.width, encoder_layers=flags.layers,
-        decoder_layers=flags.layers, encoder_attention_heads=flags.heads,
-        decoder_attention_heads=flags.heads, encoder_ffn_dim=2 * flags.width,
-        decoder_ffn_dim=2 * flags.width, num_mel_bins=16, max_source_positions=flags.tokens,
-        max_target_positions=2 * flags.tokens, use_cache=False, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
-    model = one_output(
-        transformers.WhisperForConditionalGeneration(config),
-        lambda model, input_features, decoder_input_ids: model(
-            input_features=input_features, decoder_input_ids=decoder_input_ids).logits)
-    features = torch.randn(flags.batch, 16, 2 * flags.tokens)
-    return model, (features, tokens(flags))
-
-
-MODELS = {
-    "torch": (lstm, unet, diffusion_unet),
-    "torchvision": (resnet18, resnet101, mobilenet_v3_small, vit_b_16, swin_t, densenet121,
-                    fcn_resnet50),
-    "transformers": (llama, gpt2, bert, t5, mixtral, qwen3_moe, whisper),
-}
+    width, layers, heads, inner = flags.width, flags.layers, flags.heads, flags.feed_forward
+    size = {"img_size": flags.image}
+    vit = size | {"embed_dim": width, "depth": layers, "num_heads": heads}
+    timm = {
+        "beit_base_patch16_224": vit,
+        "cait_xxs24_224": vit,
+        "coatnet_nano_rw_224": size,
+        "convnext_atto": {},
+        "deit3_small_patch16_224": vit,
+        "dla34": {},
+        "edgenext_xx_small": {},
+        "efficientnetv2_rw_t": {},
+        "eva02_tiny_patch14_224": vit | {"patch_size": 16},
+        "ghostnet_050": {"drop_rate": 0.0},
+        "hrnet_w18_small": {},
+        "levit_128s": size,
+        "maxvit_rmlp_pico_rw_256": size,
+        "mixer_s16_224": size,
+        "mobilevit_xxs": {},
+        "nf_resnet26": {},
+        "nfnet_l0": {},
+        "poolformer_s12": {},
+        "pvt_v2_b0": {},
+        "regnety_002": {},
+        "repvgg_a0": {},
+        "resnetv2_50x1_bit": {},
+        "sequencer2d_s": size | {"layers": (1, 1, 1, 1)},
+        "swinv2_tiny_window8_256": size | {
+            "depths": (2, 2, 2, 2), "embed_dim": width, "num_heads": (2, 4, 8, 16)},
+        "twins_pcpvt_small": size,
+        "xcit_nano_12_p16_224": size | {"depth": layers},
+    }
+    ids, mask, pair = ("input_ids",), ("input_ids", "attention_mask"), ("input_ids",
+                                                                        "decoder_input_ids")
+    pixels, wave = ("pixel_values",), ("input_values",)
+    both = {"d_model": width, "encoder_layers": layers, "decoder_layers": layers,
+            "encoder_attention_heads": heads, "decoder_attention_heads": heads,
+            "encoder_ffn_dim": inner, "decoder_ffn_dim": inner, "decoder_start_token_id": 1}
+    speech = {"conv_dim": (width // 2,) * 3, "conv_kernel": (10, 4, 4), "conv_stride": (5, 4, 4),
+              "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+              "mask_time_prob": 0.0}
+    experts = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
+               "moe_intermediate_size": inner // 2}
+    transformers = {
+        "llama": ("LlamaForCausalLM", ids, {"pad_token_id": None}),
+        "gpt2": ("GPT2LMHeadModel", ids, {}),
+        "bert": ("BertForMaskedLM", mask, {}),
+        "t5": ("T5ForConditionalGeneration", pair, {
+            "d_kv": width // heads, "d_ff": inner, "num_decoder_layers": layers,
+            "decoder_start_token_id": 0}),
+        "mixtral": ("MixtralForCausalLM", ids, experts),
+        "whisper": ("WhisperForConditionalGeneration", ("input_features", "decoder_input_ids"),
+                    both | {"num_mel_bins": 16, "max_source_positions": flags.tokens,
+                            "max_target_positions": 2 * flags.tokens}),
+        "albert": ("AlbertForMaskedLM", mask, {"embedding_size": width // 2}),
+        "bart": ("BartForConditionalGeneration", pair, both),
+        "bloom": ("BloomForCausalLM", mask, {}),
+        "clip_text": ("CLIPTextModel", ids, {}, "last_hidden_state"),
+        "deberta_v2": ("DebertaV2ForMaskedLM", mask, {
+            "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+            "position_buckets": flags.tokens // 2, "share_att_key": True}),
+        "distilbert": ("DistilBertForMaskedLM", mask, {"hidden_dim": inner}),
+        "electra": ("ElectraForMaskedLM", mask, {"embedding_size": width // 2}),
+        "falcon": ("FalconForCausalLM", ids, {"ffn_hidden_size": inner}),
+        "fnet": ("FNetForMaskedLM", ids, {}),
+        "gemma2": ("Gemma2ForCausalLM", ids, {
+            "head_dim": width // heads, "sliding_window": flags.tokens // 2}),
+        "gpt_neox": ("GPTNeoXForCausalLM", ids, {}),
+        "hubert": ("HubertModel", wave, speech, "last_hidden_state"),
+        "llama_padded": ("LlamaForCausalLM", mask, {}),
+        "mamba": ("MambaForCausalLM", ids, {"state_size": 8}),
+        "mbart": ("MBartForConditionalGeneration", pair, both),
+        "mistral": ("MistralForCausalLM", ids, {"sliding_window": flags.tokens // 2}),
+        "mobilebert": ("MobileBertForMaskedLM", mask, {
+            "embedding_size": width, "intra_bottleneck_size": width // 2,
+            "true_hidden_size": width // 2}),
+        "olmo2": ("Olmo2ForCausalLM", ids, {}),
+        "opt": ("OPTForCausalLM", mask, {"ffn_dim": inner, "word_embed_proj_dim": width}),
+        "pegasus": ("PegasusForConditionalGeneration", pair, both),
+        "phi3": ("Phi3ForCausalLM", ids, {}),
+        "qwen2": ("Qwen2ForCausalLM", ids, {}),
+        "qwen3": ("Qwen3ForCausalLM", ids, {"head_dim": width // heads}),
+        "qwen3_moe": ("Qwen3MoeForCausalLM", ids, experts | {"head_dim": width // heads}),
+        "roberta": ("RobertaForMaskedLM", mask, {}),
+        "rwkv": ("RwkvForCausalLM", ids, {"attention_hidden_size": width}),
+        "segformer": ("SegformerForSemanticSegmentation", pixels, {
+            "hidden_sizes": [width // 2] * 4, "depths": [1] * 4,
+            "num_attention_heads": [1, 2, 2, 2], "decoder_hidden_size": width}),
+        "vit_mae": ("ViTMAEForPreTraining", ("pixel_values", "noise"), {
+            "decoder_hidden_size": width, "decoder_num_hidden_layers": 2,
+            "decoder_num_attention_heads": heads, "decoder_intermediate_size": inner}),
+        "wav2vec2": ("Wav2Vec2Model", wave, speech, "last_hidden_state"),
+        "xlnet": ("XLNetLMHeadModel", ids, {
+            "d_model": width, "n_head": heads, "d_head": width // heads, "d_inner": inner,
+            "max_position_embeddings": None}),
+    }
+    torchvision = {
+        "resnet18": {}, "resnet101": {}, "mobilenet_v3_small": {"dropout": 0.0},
+        "vit_b_16": {"image_size": flags.image}, "swin_t": {}, "densenet121": {},
+    }
+    return {
+        "torch": {each.__name__: make(each) for each in (lstm, unet, diffusion_unet)},
+        "torchvision": {k: make(of_torchvision, k, v) for k, v in torchvision.items()} | {
+            "fcn_resnet50": make(fcn_resnet50)},
+        "timm": {k: make(of_timm, k, v) for k, v in timm.items()},
+        "transformers": {k: make(of_transformers, *v) for k, v in transformers.items()},
+    }
 
 
 def without_randomness(model):
@@ -334,46 +374,38 @@ def without_randomness(model):
         kind = type(module).__name__
         if "Dropout" in kind or kind == "StochasticDepth":
             module.p = 0.0
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("dropout" in name or name == "layerdrop"):
-                setattr(module, name, 0.0)
-        config = getattr(module, "config", None)
-        for name in list(vars(config)) if config is not None else []:
-            if isinstance(getattr(config, name), float) and (
-                    "dropout" in name or name.endswith("pdrop")):
-                setattr(config, name, 0.0)
+        for owner in (module, getattr(module, "config", None)):
+            for name, value in list(vars(owner).items()) if owner is not None else []:
+                if isinstance(value, float) and any(part in name for part in (
+                        "dropout", "pdrop", "layerdrop", "drop_prob")):
+                    setattr(owner, name, 0.0)
     return model
 
 
 def own_model(name):
-    """Returns the function of a name FILE.py:FUNCTION, as one of the flags."""
+    """Returns the function of a name FILE.py:FUNCTION."""
     path, function = name.rsplit(":", 1)
     spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-
-    def make(_):
-        return getattr(module, function)()
-
-    make.__name__ = function
-    return make
+    return getattr(module, function)
 
 
-def export(make, flags, is_own):
+def export(name, make, flags):
     """Exports a model. Returns a line of text, and a line for each difference that
     --check finds."""
     torch = load("torch")
     torch.manual_seed(flags.seed)
     with torch.device("meta" if flags.meta else "cpu"):
-        model, inputs = make(flags)
-    model = (model if is_own else without_randomness(model)).train()
+        model, inputs = make()
+    model = (model if ".py:" in name else without_randomness(model)).train()
     rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
     program = torch.export.export(model, inputs, dynamic_shapes=rows, strict=False)
-    path = os.path.join(flags.out, make.__name__)
+    path = os.path.join(flags.out, name.rsplit(":", 1)[-1])
     torch.export.save(program, path + ".pt2")
     if not flags.meta:
-        save_step(program, inputs, path + ".pt")
+        save_step(model, program, inputs, path + ".pt")
     parameters = sum(p.numel() for p in model.parameters())
     text = f"{parameters / 1e6:.1f} million parameters, {len(program.graph.nodes)} nodes"
     if not flags.check:
@@ -415,8 +447,20 @@ def run_step(module, inputs, count=1):
     return found
 
 
-def save_step(program, inputs, path):
-    """Runs one step, in one piece and in micro-batches, and writes inputs and results."""
+def evaluate(model, inputs, count):
+    """Returns the outputs of `count` micro-batches in eval mode by the names of the
+    file. Leaves the model as it was."""
+    torch = load("torch")
+    model = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        parts = [listed(model(*rows)) for rows in zip(*(x.tensor_split(count) for x in inputs))]
+    outputs = [torch.cat(rows) if count > 1 else rows[0] for rows in zip(*parts)]
+    return {f"eval.{i}": y for i, y in enumerate(outputs)}
+
+
+def save_step(model, program, inputs, path):
+    """Runs the model in eval mode and one step of the program, in one piece and in
+    micro-batches, and writes inputs and results."""
     torch = load("torch")
     module = program.module()
     # Of tied parameters the first name counts. A buffer that no node reads and no state
@@ -430,8 +474,9 @@ def save_step(program, inputs, path):
     constants = {f"buffer.{k}": program.constants[k] for node, k in lifted if node in read}
 
     def step(count):
-        return constants | {k: v for k, v in run_step(module, inputs, count).items()
-                            if k in known or k.startswith(("output.", "weight."))}
+        found = {k: v for k, v in run_step(module, inputs, count).items()
+                 if k in known or k.startswith(("output.", "weight."))}
+        return constants | evaluate(model, inputs, count) | found
 
     found = {f"input.{i}": x for i, x in enumerate(inputs)} | step(1)
     if all(y.dim() for k, y in found.items() if k.startswith("output.")):  # has rows
@@ -549,13 +594,13 @@ def read_flags():
     add("--image", type=int, default=64, help="height and width of images, a multiple of 32")
     add("--tokens", type=int, default=16, help="length of texts, and of whisper's encoder")
     add("--vocabulary", type=int, default=128, help="different tokens, more than 3")
-    add("--width", type=int, default=64, help="width of all but torchvision's models")
+    add("--width", type=int, default=64, help="width, where a model has a single one")
     add("--layers", type=int, default=4, help="their layers (of encoder and decoder each)")
     add("--heads", type=int, default=4, help="their attention heads, an even number")
     add("--kv_heads", type=int, default=0,
-        help="heads of keys and values of llama and mixtral; 0: half of --heads")
+        help="heads of keys and values where these can be fewer; 0: half of --heads")
     add("--feed_forward", type=int, default=0,
-        help="width between the two products of llama, mixtral, bert and t5; 0: 2 x --width")
+        help="width between the two products of a block of transformers; 0: 2 x --width")
     add("--meta", action="store_true", help="export on the meta device, without weights")
     add("--check", action="store_true",
         help="compare each program with its model, and end with status 1 if they differ")
@@ -579,11 +624,12 @@ def read_flags():
 
 def main():
     parser, flags = read_flags()
-    makers = {make.__name__: make for group in MODELS.values() for make in group}
+    packages = models(flags)
+    makers = {name: make for group in packages.values() for name, make in group.items()}
     if flags.list:
-        for package, group in MODELS.items():
-            for make in group:
-                print(f"{make.__name__:20} {package}")
+        for package, group in packages.items():
+            for name in group:
+                print(f"{name:24} {package}")
         return 0
     own = [name for name in flags.names if ".py:" in name]
     unknown = [name for name in flags.names if name not in makers and name not in own]
@@ -597,10 +643,10 @@ def main():
         begin = time.monotonic()
         different = []
         try:
-            text, different = export(makers[name], flags, name in own)
+            text, different = export(name, makers[name], flags)
         except Exception as error:  # one model must not stop the others
             failed += 1
-            text = f"failed: {type(error).__name__}: {error}"
+            text = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
         failed += bool(different)
         print(f"{name}: {text}, {time.monotonic() - begin:.1f} s", flush=True)
         for line in different:
