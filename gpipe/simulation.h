@@ -18,8 +18,6 @@
 #include "gpipe/simulation/memory.h"
 #include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/named_timeline.h"
-#include "gpipe/simulation/search/automatic.h"
-#include "gpipe/simulation/search/options.h"
 #include "gpipe/simulation/sensitivity.h"
 #include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"

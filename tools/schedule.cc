@@ -6,8 +6,6 @@
 //   ./bazelw run //tools:schedule -- --compare=1f1b,zb-h1,zbv --ranks=8
 //   ./bazelw run //tools:schedule -- --compare=all --sensitivity
 //   ./bazelw run //tools:schedule -- --csv=/folder/mine.csv --forward=1,2,1
-//   ./bazelw run //tools:schedule -- --schedule=automatic --forward=1,2,1,3
-//       --activation_mib=10 --memory_limit_mib=30
 #include "gpipe/schedule.h"
 
 #include <gflags/gflags.h>
@@ -173,7 +171,7 @@ std::vector<gpipe::NamedTimeline> compare(
   const gpipe::Disturbances disturbances = disturbances_of_flags();
   for (const std::string& name : names) {
     // Throws if there is no schedule of this name.
-    if (name != kAutomatic) gpipe::fixed_stages_per_rank(name);
+    gpipe::fixed_stages_per_rank(name);
     try {
       Schedule schedule = make_schedule(name);
       gpipe::Costs costs = costs_of(schedule);
@@ -248,7 +246,7 @@ std::string usage() {
   return "simulates a pipeline schedule, one of\n"
          "  " +
          gpipe::join(gpipe::schedule_names(), ", ") +
-         ",\nor automatic, the best one that a search finds for the costs.\n\n"
+         ".\n\n"
          "Flags with seconds and bytes take a list with a number per stage, "
          "for example 1,2,1.5, or one number per rank, which is divided "
          "equally among its stages. So schedules with one and with several "

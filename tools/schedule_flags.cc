@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <fstream>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -26,14 +25,6 @@ DEFINE_int32(stages_per_rank, 0,
              "Number of stages per rank. 0: what the schedule requires, or 2 "
              "if it allows any number.");
 DEFINE_int32(microbatches, 8, "Number of micro-batches.");
-DEFINE_string(placement, "loop",
-              "For --schedule=automatic with several stages per rank: loop "
-              "(ranks 0, 1, 0, 1) or v (ranks 0, 1, 1, 0).");
-DEFINE_string(
-    memory_limit_mib, "",
-    "For --schedule=automatic: memory limit of each rank, one number or a "
-    "list with a number per rank. The search recomputes to meet it and, with "
-    "--host_bandwidth_gb, offloads. '': no limit.");
 DEFINE_string(recompute, "none",
               "Micro-batches that are recomputed: none, all or except_last.");
 DEFINE_string(recompute_placement, "before_backward",
@@ -239,38 +230,6 @@ Schedule offloading(const Schedule& schedule) {
       FLAGS_offload_ahead);
 }
 
-// Returns the best schedule that a search finds for the costs and the number of
-// stages in the flags, with --placement.
-Schedule automatic() {
-  const int stages_per_rank = std::max(1, FLAGS_stages_per_rank);
-  const int ranks = ranks_of(stages_per_rank);
-  if (FLAGS_placement != "loop" && FLAGS_placement != "v") {
-    refuse("--placement is '", FLAGS_placement, "', but must be loop or v");
-  }
-  if (FLAGS_recompute != "none") {
-    refuse(
-        "--schedule=automatic recomputes only to meet --memory_limit_mib: "
-        "remove --recompute");
-  }
-  const std::vector<int> rank_of_stage = gpipe::place_stages(
-      ranks * stages_per_rank, ranks,
-      FLAGS_placement == "v" ? gpipe::Placement::kV : gpipe::Placement::kLoop);
-  const gpipe::Costs costs =
-      costs_of(gpipe::breadth_first(rank_of_stage, FLAGS_microbatches));
-  gpipe::AutomaticOptions options;
-  for (const double mib :
-       gpipe::parse_amounts("memory_limit_mib", FLAGS_memory_limit_mib,
-                            std::numeric_limits<double>::infinity())) {
-    options.memory_bytes.push_back(mib * 0x1p20);
-  }
-  const auto found = gpipe::automatic_schedule(
-      rank_of_stage, FLAGS_microbatches, costs, options);
-  std::cout << "automatic: " << found.origin << "; at least "
-            << gpipe::seconds_text(found.lower_bound)
-            << " by any schedule of these stages\n";
-  return found.schedule;
-}
-
 }  // namespace
 
 gpipe::Costs costs_of(const Schedule& schedule) {
@@ -323,7 +282,6 @@ gpipe::Costs costs_of(const Schedule& schedule) {
 }
 
 Schedule make_schedule(const std::string& name) {
-  if (name == kAutomatic && FLAGS_csv.empty()) return offloading(automatic());
   const Schedule schedule = offloading(
       recomputing(FLAGS_csv.empty() ? named(name) : from_file(FLAGS_csv)));
   gpipe::validate(schedule);

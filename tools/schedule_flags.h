@@ -11,12 +11,8 @@
 
 DECLARE_string(csv);
 
-// The name of the schedule that a search finds.
-inline constexpr char kAutomatic[] = "automatic";
-
 // Returns the schedule in the file --csv, or that of this name if the flag is
-// empty. For kAutomatic, prints what the search has found. Throws if the
-// schedule is not possible.
+// empty. Throws if the schedule is not possible.
 gpipe::Schedule make_schedule(const std::string& name);
 
 // Returns the costs of the stages of `schedule`.

@@ -32,7 +32,6 @@ double largest_deviation(const Comparison& comparison);
 
 // The comparisons, each in a file of its own. Threads: pure functions.
 Comparison zero_bubble_rates();     // arXiv 2401.10241, Tables 5 and 9
-Comparison zero_bubble_searched();  // the same, columns ZB-1p and ZB-2p
 Comparison zero_bubble_formulas();  // arXiv 2401.10241, Table 2
 Comparison dual_pipe_formulas();    // deepseek-ai/DualPipe, README
 Comparison controllable_memory();   // sail-sg, README; arXiv 2405.15362

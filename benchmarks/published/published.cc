@@ -1,6 +1,5 @@
 // Prints published figures of pipeline schedules beside those of gpipe's
 // simulator, with the deviations and their reasons (docs/results/published.md).
-// Takes about half a minute, for the searched schedules.
 //
 //   ./bazelw run //benchmarks:published
 #include <exception>
@@ -12,9 +11,8 @@ int main() {
   using namespace gpipe::benchmarks;
   try {
     std::cout << zero_bubble_formulas() << zero_bubble_rates()
-              << zero_bubble_searched() << dual_pipe_formulas()
-              << controllable_memory() << gpipe_tpus() << gpipe_gpus()
-              << torchtitan();
+              << dual_pipe_formulas() << controllable_memory() << gpipe_tpus()
+              << gpipe_gpus() << torchtitan();
   } catch (const std::exception& error) {
     std::cerr << "published: " << error.what() << "\n";
     return 2;

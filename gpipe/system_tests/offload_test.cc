@@ -22,7 +22,6 @@
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/simulation.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
@@ -184,29 +183,6 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::ValuesIn(training_schedules()),
                        ::testing::ValuesIn(testing::kModes)),
     name_of_case);
-
-// automatic_schedule() offloads on its own where memory is limited.
-TEST_F(Offload, OfAnAutomaticScheduleHasTheBitsOfTheStepWithoutIt) {
-  Costs costs;
-  costs.forward = {1, 2, 1};
-  costs.backward = {2, 4, 3};
-  costs.activation_bytes = {1, 1, 1};
-  costs.host_bandwidth = 2;
-  AutomaticOptions options;
-  options.memory_bytes = {2};
-  options.budget = 1000;
-  const Schedule found =
-      automatic_schedule({0, 1, 2}, 6, costs, options).schedule;
-  ASSERT_NE(to_csv(found).find("0O"), std::string::npos) << to_csv(found);
-  const Schedule plain = select(
-      found, [](const Action& action) { return is_compute(action.kind); });
-  for (const auto& [name, model] : models()) {
-    EXPECT_EQ(
-        difference(state_after({found}, model), state_after({plain}, model)),
-        "")
-        << name;
-  }
-}
 
 // The recomputes are early, so that copies have time, except for odd
 // micro-batches.

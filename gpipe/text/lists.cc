@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <system_error>
 
 #include "gpipe/text/refuse.h"
@@ -60,9 +61,10 @@ std::vector<int64_t> parse_positive_list(std::string_view flag,
   return parse_list<int64_t>(flag, text, 1, kMost, "whole number above 0");
 }
 
-std::vector<double> parse_amounts(std::string_view flag, std::string_view text,
-                                  double most) {
-  return parse_list(flag, text, 0.0, most, "number of 0 or more");
+std::vector<double> parse_amounts(std::string_view flag,
+                                  std::string_view text) {
+  return parse_list(flag, text, 0.0, std::numeric_limits<double>::max(),
+                    "number of 0 or more");
 }
 
 std::string join(const std::vector<std::string>& values,

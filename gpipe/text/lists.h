@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,11 +23,8 @@ std::vector<int64_t> parse_numbers(std::string_view flag,
 std::vector<int64_t> parse_positive_list(std::string_view flag,
                                          std::string_view text);
 
-// Parses "1,0.5" as {1, 0.5}. Throws if an entry is not a number from 0 to
-// `most`.
-std::vector<double> parse_amounts(
-    std::string_view flag, std::string_view text,
-    double most = std::numeric_limits<double>::max());
+// Parses "1,0.5" as {1, 0.5}. Throws if an entry is not a number of 0 or more.
+std::vector<double> parse_amounts(std::string_view flag, std::string_view text);
 
 // Joins {3, 4} to "3,4".
 std::string join(const std::vector<int64_t>& values);
