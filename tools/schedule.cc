@@ -4,7 +4,6 @@
 //   ./bazelw run //tools:schedule -- --schedule=1f1b --stages=8
 //       --microbatches=32 --svg=/folder/a.svg
 //   ./bazelw run //tools:schedule -- --compare=1f1b,zb-h1,zbv --ranks=8
-//   ./bazelw run //tools:schedule -- --compare=all --sensitivity
 //   ./bazelw run //tools:schedule -- --csv=/folder/mine.csv --forward=1,2,1
 #include "gpipe/schedule.h"
 
@@ -31,23 +30,17 @@
 #include "gpipe/text/refuse.h"
 #include "gpipe/text/units.h"
 #include "tools/schedule_flags.h"
-#include "tools/schedule_sensitivity.h"
 
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");
 DEFINE_string(compare, "",
               "Compare schedules in a table: a list of names, for example "
               "1f1b,zb-h1, or all.");
 DEFINE_int32(columns, 100, "Width of the text picture. 0: no picture.");
-DEFINE_double(faster, 0.1,
-              "Print what is gained if a stage or link takes this fraction "
-              "less time. 0: do not print.");
 DEFINE_string(svg, "", "Write a picture to this file.");
 DEFINE_int32(width, 1200, "Width of the --svg picture, in pixels.");
 DEFINE_string(trace, "",
               "Write a trace to this file, for ui.perfetto.dev or "
               "chrome://tracing.");
-DEFINE_string(sensitivity_svg, "",
-              "Write a picture of --sensitivity to this file.");
 DEFINE_string(write_csv, "", "Write the schedule to this file.");
 
 namespace {
@@ -122,25 +115,8 @@ void print_critical_path(const Timeline& timeline) {
   std::cout << more_text(sorted.size());
 }
 
-void print_improvements(const Schedule& schedule, const gpipe::Costs& costs,
-                        double makespan) {
-  const auto gains = gpipe::improve_first(schedule, costs, FLAGS_faster);
-  std::cout << gpipe::percent_text(FLAGS_faster)
-            << " less time here would save, of all:\n";
-  Table table;
-  for (const gpipe::Improvement& gain : gains) {
-    if (table.size() == kMost) break;
-    table.push_back({gain.stage >= 0 ? "stage " + std::to_string(gain.stage)
-                                     : link_text(gain.from, gain.to),
-                     gpipe::seconds_text(gain.seconds),
-                     gpipe::percent_text(gain.seconds / makespan)});
-  }
-  std::cout << gpipe::columns_text(table, "lr");
-  std::cout << more_text(gains.size());
-}
-
 void describe(const std::string& name, const Schedule& schedule,
-              const gpipe::Costs& costs, const Timeline& timeline) {
+              const Timeline& timeline) {
   std::cout << name << ": " << schedule.ranks.size() << " ranks, "
             << gpipe::num_microbatches(schedule) << " micro-batches, "
             << gpipe::seconds_text(timeline.makespan) << "; bubble "
@@ -152,15 +128,11 @@ void describe(const std::string& name, const Schedule& schedule,
   std::cout << "\nwhy ranks are idle\n"
             << gpipe::to_text(gpipe::idle_parts(timeline));
   print_critical_path(timeline);
-  if (FLAGS_faster > 0) {
-    print_improvements(schedule, costs, timeline.makespan);
-  }
 }
 
 // Prints a table of the schedules in --compare, and a remark for each one that
-// is impossible. Adds the others to `schedules`, and returns their timelines.
-std::vector<gpipe::NamedTimeline> compare(
-    std::vector<NamedSchedule>* schedules) {
+// is impossible. Returns the timelines of the others.
+std::vector<gpipe::NamedTimeline> compare() {
   const std::vector<std::string> names = FLAGS_compare == "all"
                                              ? gpipe::schedule_names()
                                              : gpipe::split_list(FLAGS_compare);
@@ -168,14 +140,13 @@ std::vector<gpipe::NamedTimeline> compare(
   Table table = {{"schedule", "stages", "time", "bubble, of all time",
                   "of the work", "peak in flight", "peak memory"}};
   std::string remarks;
-  const gpipe::Disturbances disturbances = disturbances_of_flags();
   for (const std::string& name : names) {
     // Throws if there is no schedule of this name.
     gpipe::fixed_stages_per_rank(name);
     try {
-      Schedule schedule = make_schedule(name);
-      gpipe::Costs costs = costs_of(schedule);
-      Timeline timeline = gpipe::simulate(schedule, costs, disturbances);
+      const Schedule schedule = make_schedule(name);
+      const gpipe::Costs costs = costs_of(schedule);
+      Timeline timeline = gpipe::simulate(schedule, costs);
       const auto& in_flight = timeline.peak_in_flight;
       const auto& bytes = timeline.peak_bytes;
       table.push_back({name, std::to_string(costs.forward.size()),
@@ -188,7 +159,6 @@ std::vector<gpipe::NamedTimeline> compare(
                                      : gpipe::bytes_text(*std::max_element(
                                            bytes.begin(), bytes.end()))});
       timelines.push_back({name, std::move(timeline)});
-      schedules->push_back({name, std::move(schedule), std::move(costs)});
     } catch (const std::invalid_argument& error) {
       remarks += name + ": " + error.what() + "\n";
     }
@@ -208,31 +178,20 @@ void write(const std::string& path, const std::string& text) {
 
 void run() {
   if (FLAGS_columns < 0) refuse("--columns must be at least 0");
-  if (!FLAGS_sensitivity_svg.empty() && !wants_sensitivity()) {
-    refuse("--sensitivity_svg needs --sensitivity");
-  }
   std::vector<gpipe::NamedTimeline> timelines;
-  std::vector<NamedSchedule> schedules;
   if (!FLAGS_compare.empty()) {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
       refuse("--compare needs named schedules: remove --csv and --write_csv");
     }
-    timelines = compare(&schedules);
+    timelines = compare();
   } else {
     const std::string name = FLAGS_csv.empty() ? FLAGS_schedule : FLAGS_csv;
     const Schedule schedule = make_schedule(name);
-    const gpipe::Costs costs = costs_of(schedule);
-    timelines.push_back(
-        {name, gpipe::simulate(schedule, costs, disturbances_of_flags())});
-    describe(name, schedule, costs, timelines[0].timeline);
+    timelines.push_back({name, gpipe::simulate(schedule, costs_of(schedule))});
+    describe(name, schedule, timelines[0].timeline);
     if (!FLAGS_write_csv.empty()) {
       write(FLAGS_write_csv, gpipe::to_csv(schedule));
     }
-    schedules.push_back({name, schedule, costs});
-  }
-  if (wants_sensitivity()) {
-    const std::string picture = print_sensitivity(schedules);
-    if (!FLAGS_sensitivity_svg.empty()) write(FLAGS_sensitivity_svg, picture);
   }
   if (!FLAGS_svg.empty()) {
     write(FLAGS_svg, gpipe::to_svg(timelines, FLAGS_width));

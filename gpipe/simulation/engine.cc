@@ -145,15 +145,13 @@ int Engine::link_between(int from, int to) {
 // rank. That action wakes it.
 class Engine::Run {
  public:
-  Run(const Engine& engine, const Durations& durations, Record* record,
-      const Disturbances* disturbances)
+  Run(const Engine& engine, const Durations& durations, Record* record)
       : engine_(engine),
         durations_(durations),
         record_(record),
-        disturbances_(disturbances),
         entries_(engine.entries_),
         ranks_(engine.schedule_.ranks.size()),
-        links_(engine.links_, disturbances) {
+        link_free_(engine.links_.size()) {
     if (!record_) return;
     if (has_kind(engine.schedule_, ActionKind::kOffload) ||
         has_kind(engine.schedule_, ActionKind::kReload)) {
@@ -194,15 +192,6 @@ class Engine::Run {
     return engine_.schedule_.ranks[rank];
   }
 
-  // Returns the seconds of a computation of `rank`.
-  double seconds_of(const Action& action, std::size_t rank) const {
-    const double seconds = durations_.of(action);
-    if (!disturbances_) return seconds;
-    const auto& factors = disturbances_->rank_factors;
-    return seconds * (factors.empty() ? 1 : factors[rank]) *
-           jitter_factor(*disturbances_, action);
-  }
-
   // Runs the next action, or block, of `rank`. Returns false if it has to wait.
   bool step(std::size_t rank) {
     const Action& first = actions_of(rank)[ranks_[rank].done];
@@ -218,12 +207,12 @@ class Engine::Run {
       return true;
     }
     if (!first.fused_with_next) {
-      finish(first, rank, start, start + seconds_of(first, rank));
+      finish(first, rank, start, start + durations_.of(first));
       return true;
     }
     const Action& second = actions_of(rank)[ranks_[rank].done + 1];
     if (has_to_wait(second)) return false;
-    const double a = seconds_of(first, rank), b = seconds_of(second, rank);
+    const double a = durations_.of(first), b = durations_.of(second);
     if (first.kind == ActionKind::kRecompute) {
       finish(first, rank, start, start + a);
       finish(second, rank, start + a, start + a + b);
@@ -289,7 +278,9 @@ class Engine::Run {
     const Route& route =
         (forward ? durations_.forward : durations_.backward)[action.stage];
     if (route.link < 0 || !is_needed(action)) return end;
-    const auto [start, sent] = links_.send(route.link, end, route.wire);
+    double& free = link_free_[route.link];
+    const double start = std::max(end, free), sent = start + route.wire;
+    free = sent;
     const double there = sent + route.delay;
     if (record_ && there > end) {
       const Link& link = engine_.links_[route.link];
@@ -334,16 +325,14 @@ class Engine::Run {
   const Engine& engine_;
   const Durations& durations_;
   Record* const record_;
-  const Disturbances* const disturbances_;
   std::vector<Entry> entries_;
   std::vector<Rank> ranks_;
-  LinkTimes links_;
+  std::vector<double> link_free_;  // when each link is free, in seconds
   std::vector<std::size_t> awake_;
 };
 
-double Engine::run(const Durations& durations, Record* record,
-                   const Disturbances* disturbances) const {
-  return Run(*this, durations, record, disturbances).makespan();
+double Engine::run(const Durations& durations, Record* record) const {
+  return Run(*this, durations, record).makespan();
 }
 
 Timeline to_timeline(Engine::Record record) {

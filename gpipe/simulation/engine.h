@@ -1,5 +1,5 @@
 // A simulator that runs one schedule repeatedly, with different costs.
-// Internal: users include simulate.h and improve.h.
+// Internal: users include simulate.h.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,14 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/costs.h"
-#include "gpipe/simulation/disturbances.h"
-#include "gpipe/simulation/link_times.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe::internal {
+
+// A link from one rank to another. It makes its copies one after the other.
+struct Link {
+  int from = 0, to = 0;
+};
 
 // The path of a stage's output to a neighbouring stage.
 struct Route {
@@ -61,11 +64,9 @@ class Engine {
   };
 
   // Returns the makespan in seconds. `record`: empty, to be filled, or null.
-  // `disturbances`: checked, or null. Throws std::invalid_argument if an action
-  // can never start.
+  // Throws std::invalid_argument if an action can never start.
   // Complexity: O(n) for n actions. Thread-safe.
-  double run(const Durations& durations, Record* record,
-             const Disturbances* disturbances = nullptr) const;
+  double run(const Durations& durations, Record* record) const;
 
  private:
   class Run;

@@ -18,7 +18,6 @@
 #include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/critical_path.h"
 #include "gpipe/simulation/idle.h"
-#include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/svg.h"
@@ -233,13 +232,6 @@ TEST(HostCopyTest, NeedsBytesForABandwidth) {
                   "needs (costs: 0): give one for each stage"));
   costs.offload_bytes = {10};
   EXPECT_EQ(simulate(schedule, costs).makespan, 4);
-}
-
-TEST(HostCopyTest, KeepsItsTimeWhenAStageBecomesFaster) {
-  const auto gains = improve_first(parse_schedule("0F0,0O0,0L0,0B0\n"),
-                                   copying_costs(1, 1), 0.5);
-  ASSERT_EQ(gains.size(), 1u);
-  EXPECT_EQ(gains[0].seconds, 1.5);
 }
 
 TEST(HostCopyTest, TakesNoTimeOnSharedCores) {

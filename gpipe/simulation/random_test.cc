@@ -15,7 +15,6 @@
 
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/critical_path.h"
-#include "gpipe/simulation/improve.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {
@@ -504,30 +503,6 @@ TEST(RandomScheduleTest, CriticalPathsOfOneRankBeginWithACopyFromAnother) {
     }
   }
   EXPECT_GT(copies, 300);
-}
-
-TEST(RandomScheduleTest, GainsAreThoseOfFasterStages) {
-  for (int seed = 0; seed < kDraws / 4; ++seed) {
-    Draw draw(seed);
-    const Schedule schedule = draw.schedule();
-    const Costs costs = draw.costs(/*least=*/0);
-    const double now = simulate(schedule, costs).makespan;
-    double last = 1e9;
-    for (const Improvement& each : improve_first(schedule, costs, 0.5)) {
-      EXPECT_GE(each.seconds, 0) << "seed " << seed;
-      EXPECT_LE(each.seconds, last) << "seed " << seed;
-      last = each.seconds;
-      if (each.stage < 0) continue;
-      Costs faster = costs;
-      for (auto* list :
-           {&faster.forward, &faster.backward, &faster.backward_input,
-            &faster.backward_weight, &faster.recompute}) {
-        (*list)[each.stage] *= 0.5;
-      }
-      EXPECT_EQ(each.seconds, now - simulate(schedule, faster).makespan)
-          << "seed " << seed << ", stage " << each.stage;
-    }
-  }
 }
 
 }  // namespace

@@ -8,15 +8,9 @@
 namespace gpipe {
 
 Timeline simulate(const Schedule& schedule, const Costs& costs) {
-  return simulate(schedule, costs, Disturbances{});
-}
-
-Timeline simulate(const Schedule& schedule, const Costs& costs,
-                  const Disturbances& disturbances) {
-  check_disturbances(disturbances, schedule.ranks.size());
   const internal::Engine engine(schedule, costs);
   internal::Engine::Record record;
-  engine.run(engine.durations(), &record, &disturbances);
+  engine.run(engine.durations(), &record);
   return with_memory(internal::to_timeline(std::move(record)), costs);
 }
 

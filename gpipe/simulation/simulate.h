@@ -3,7 +3,6 @@
 
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/costs.h"
-#include "gpipe/simulation/disturbances.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {
@@ -23,12 +22,5 @@ namespace gpipe {
 // are missing, negative, infinite or NaN (the text names them).
 // Complexity: O(n) for n actions. Threads: pure function.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
-
-// As above, with `disturbances`. Copies between a rank and its host are not
-// disturbed.
-//
-// Throws also what check_disturbances() throws.
-Timeline simulate(const Schedule& schedule, const Costs& costs,
-                  const Disturbances& disturbances);
 
 }  // namespace gpipe
