@@ -16,8 +16,7 @@
 #include <fstream>
 #include <thread>
 
-#include "benchmarks/harness/git.h"
-#include "benchmarks/harness/nvidia.h"
+#include "benchmarks/harness/commit.h"
 #include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
@@ -101,14 +100,6 @@ std::string build() {
   return text;
 }
 
-// Returns the commit of the checkout in which `bazel run`, or else the program
-// itself, was started. Reads it at run time: a stamp in the binary would
-// rebuild it at every commit.
-std::string commit() {
-  const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  return commit_of(workspace ? workspace : ".");
-}
-
 // Returns this project's flags that differ from their defaults. Replaces the
 // home folder in paths by "~", so that they do not name the user.
 std::string flags() {
@@ -188,7 +179,6 @@ Environment describe_environment() {
   environment.load = busy_cores();
   facts.emplace_back("load", format("%.2f", environment.load));
   facts.emplace_back("accelerators", accelerators());
-  for (const auto& fact : nvidia_facts()) facts.push_back(fact);
   facts.emplace_back("libtorch", TORCH_VERSION);
   add_cuda(&facts);
   facts.emplace_back("cpu kernels", at::get_cpu_capability());
@@ -203,8 +193,8 @@ Environment describe_environment() {
     facts.emplace_back("kernel",
                        std::string(system.sysname) + " " + system.release);
   }
-  if (const std::string hash = commit(); !hash.empty()) {
-    facts.emplace_back("commit", hash);
+  if (const std::string text = kCommit; text != "" && text != "redacted") {
+    facts.emplace_back("commit", text);
   }
   if (const std::string text = flags(); !text.empty()) {
     facts.emplace_back("flags", text);

@@ -12,12 +12,11 @@ struct Environment {
   // Names and values in display order:
   // - cpu, cores, threads
   // - load: the number of cores that were busy while this program slept
-  // - accelerators; gpu and driver if there is an NVIDIA driver
+  // - accelerators
   // - libtorch; cuda and cudnn if LibTorch was built with them
   // - cpu kernels: the instruction set that LibTorch's kernels use
   // - compiler, build, kernel
-  // - commit, if `bazel run` started the program in a git checkout, or if the
-  //   current folder is the top folder of one
+  // - commit, if the program was built with --stamp (commit.h)
   // - flags: those that differ from their defaults, if any
   // - date
   //
