@@ -37,7 +37,8 @@ class PeerLink;
 //
 // Thread-safe. Has one sleeping thread for each of up to four ranks with which
 // it exchanges heartbeats, one that sends them, and few for the connections. A
-// rank listens on one port until all ranks with larger numbers have connected.
+// rank listens on one port: with the backend "gpipe" until all ranks with
+// larger numbers have connected, with "gloo" for as long as the World lives.
 // After connect() no other port is open but, without a secret and certificates,
 // that of the store on rank 0.
 class World {
