@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/container/any.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "exported/program_reader.h"
 #include "exported/weight_list.h"
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/text/lists.h"
 #include "weights/in_quotes.h"
 
 namespace gpipe {
@@ -142,15 +142,8 @@ class Part {
 void check_problems(const Program& program) {
   constexpr std::size_t kListed = 20;
   const auto& problems = program.problems;
-  if (problems.empty()) return;
-  std::string text;
-  for (std::size_t k = 0; k < std::min(problems.size(), kListed); ++k) {
-    text += "\n  " + problems[k];
-  }
-  if (problems.size() > kListed) {
-    text += "\n  and " + std::to_string(problems.size() - kListed) + " more";
-  }
-  TORCH_CHECK_VALUE(false, "cannot run as a pipeline:", text);
+  TORCH_CHECK_VALUE(problems.empty(), "cannot run as a pipeline:",
+                    first_lines(problems, kListed));
 }
 
 ExportedSignature signature_of(const Program& program, Archive& archive) {

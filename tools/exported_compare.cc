@@ -58,10 +58,8 @@ Tensors evaluate(Module& module, const Tensors& inputs,
   return outputs;
 }
 
-ExportedStep step_in_one_piece(const std::string& path,
-                               const Reference& reference) {
-  ExportedModel model = load_whole(path);
-  Tensors evaluated = evaluate(model.layers, reference.inputs, reference);
+ExportedStep step_in_one_piece(ExportedModel& model, const Reference& reference,
+                               Tensors evaluated) {
   torch::manual_seed(kSeed);
   const Tensors outputs =
       exported::call(model.layers, reference.inputs, model.outputs.size());
@@ -196,17 +194,19 @@ bool compare_exported(const std::string& model, const std::string& reference,
                       std::ostream& out) {
   at::set_num_threads(1);
   Reference python = read_reference(reference);
+  ExportedModel whole = load_whole(model);
+  Tensors evaluated;
   try {
-    ExportedModel whole = load_whole(model);
-    (void)evaluate(whole.layers, python.inputs, python);
+    evaluated = evaluate(whole.layers, python.inputs, python);
   } catch (const c10::ValueError& error) {
     out << "in eval(): " << error.what_without_backtrace() << "\n";
     python.step.evaluated.clear();
     python.in_chunks.evaluated.clear();
+    whole = load_whole(model);  // in train mode
   }
-  bool is_close =
-      report(out, "one piece, compared with Python",
-             step_in_one_piece(model, python), python.step, tolerance);
+  bool is_close = report(out, "one piece, compared with Python",
+                         step_in_one_piece(whole, python, std::move(evaluated)),
+                         python.step, tolerance);
   int64_t count = python.chunks;
   ExportedStep expected = python.in_chunks;
   std::string compared = "Python's micro-batches";

@@ -3,7 +3,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <map>
@@ -11,8 +10,13 @@
 #include <string>
 #include <tuple>
 
+#include "gpipe/text/lists.h"
+
 namespace gpipe::train_program {
 namespace {
+
+// The nodes that an error lists.
+constexpr std::size_t kListed = 5;
 
 // Calls `use(name, tensor, is_parameter)` for each tensor of `module`.
 template <typename Use>
@@ -95,8 +99,8 @@ Wanted wanted_stage(const std::map<std::string, Trained>& trained,
   return wanted;
 }
 
-// Returns "\n  0  input_ids  Long [s77, 128]" for each tensor. Symbols of sizes
-// that vary are replaced by "*", because files may name them differently.
+// Returns "\n  Long [*, 128]" for each tensor. "*" is a size that varies: files
+// may name it differently.
 std::string lines_of(const std::vector<ExportedTensor>& tensors) {
   std::string text;
   for (const ExportedTensor& each : tensors) {
@@ -112,18 +116,6 @@ std::string lines_of(const std::vector<ExportedTensor>& tensors) {
   return text;
 }
 
-std::string first_lines(const std::vector<std::string>& lines) {
-  constexpr std::size_t kListed = 5;
-  std::string text;
-  for (std::size_t k = 0; k < std::min(lines.size(), kListed); ++k) {
-    text += "\n  " + lines[k];
-  }
-  if (lines.size() > kListed) {
-    text += "\n  and " + std::to_string(lines.size() - kListed) + " more";
-  }
-  return text;
-}
-
 }  // namespace
 
 void check_evaluation(const Options& options, const ModelSource& source) {
@@ -133,7 +125,7 @@ void check_evaluation(const Options& options, const ModelSource& source) {
   TORCH_CHECK_VALUE(
       problems.empty(), "--model=", options.model,
       " cannot be evaluated, because the export has lost what eval() changes:",
-      first_lines(problems),
+      first_lines(problems, kListed),
       "\nUse --eval_model=SECOND.pt2 with a second export of the same model, "
       "after model.eval(), or --eval_every=-1");
 }
@@ -151,7 +143,7 @@ ExportedFile eval_file(const Options& options, const ModelSource& source) {
   const ExportedSignature& trained = source.file()->signature();
   TORCH_CHECK_VALUE(
       own.eval_problems.empty(), flag,
-      " cannot be evaluated either:", first_lines(own.eval_problems),
+      " cannot be evaluated either:", first_lines(own.eval_problems, kListed),
       "\nExport it after model.eval()");
   for (const auto& [what, found, expected] :
        {std::tuple("inputs", &own.inputs, &trained.inputs),

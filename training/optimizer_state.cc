@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "gpipe/text/lists.h"
 #include "training/optimizer_kinds.h"
 #include "training/parameter_rows.h"
 
@@ -103,13 +104,8 @@ constexpr std::size_t kListed = 20;
 void list(std::ostream& to, const char* title,
           const std::vector<std::string>& items) {
   if (items.empty()) return;
-  to << "\n" << items.size() << " " << title << ":";
-  for (std::size_t k = 0; k < items.size() && k < kListed; ++k) {
-    to << "\n  " << items[k];
-  }
-  if (items.size() > kListed) {
-    to << "\n  and " << items.size() - kListed << " more";
-  }
+  to << "\n"
+     << items.size() << " " << title << ":" << first_lines(items, kListed);
 }
 
 std::string name_text(const std::string& name) { return "'" + name + "'"; }

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
 
 #include "gpipe/text/edit_distance.h"
+#include "gpipe/text/lists.h"
 
 namespace gpipe {
 namespace {
@@ -60,13 +62,9 @@ template <typename Describe>
 void list(std::ostream& to, const char* title,
           const std::vector<std::string>& items, const Describe& describe) {
   if (items.empty()) return;
-  to << "\n" << items.size() << " " << title << ":";
-  for (std::size_t k = 0; k < std::min(items.size(), kListed); ++k) {
-    to << "\n  " << describe(items[k]);
-  }
-  if (items.size() > kListed) {
-    to << "\n  and " << items.size() - kListed << " more";
-  }
+  to << "\n"
+     << items.size() << " " << title << ":"
+     << first_lines(items, kListed, describe);
 }
 
 // Returns why `from` cannot be copied into `to`, or "" if it can.
@@ -94,8 +92,7 @@ struct Comparison {
 
   std::string text() const {
     std::ostringstream text;
-    list(text, "of another shape or kind", misfits,
-         [](const std::string& line) { return line; });
+    list(text, "of another shape or kind", misfits, std::identity());
     if (other_shapes) {
       text << "\n  (LoadOptions().skip_mismatched(true) leaves out other "
               "shapes)";

@@ -44,6 +44,12 @@ using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
 
+void print(const PeerError& error) {
+  std::cout << "rank " << error.failure().rank << " "
+            << to_string(error.failure().fault) << ": " << error.failure().what
+            << std::endl;
+}
+
 // Layers with the same tensor twice in a tuple, one of which is changed in
 // place.
 struct TwiceImpl : nn::Module {
@@ -69,9 +75,7 @@ const RankProgramEntry kTwice("twice", [] {
     pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
                          one_forward_one_backward(2, 2));
   } catch (const PeerError& error) {
-    std::cout << "rank " << error.failure().rank << " "
-              << to_string(error.failure().fault) << ": "
-              << error.failure().what << std::endl;
+    print(error);
   } catch (const c10::Error& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
@@ -94,9 +98,7 @@ const RankProgramEntry kTangent("tangent", [] {
   try {
     pipeline->forward(torch::ones({4, 4}));
   } catch (const PeerError& error) {
-    std::cout << "rank " << error.failure().rank << " "
-              << to_string(error.failure().fault) << ": "
-              << error.failure().what << std::endl;
+    print(error);
   } catch (const c10::NotImplementedError& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
@@ -119,9 +121,7 @@ const RankProgramEntry kCaptured("captured", [] {
     pipeline->train_step(torch::arange(4), torch::ones({4, 5}), mean_square,
                          one_forward_one_backward(2, 2));
   } catch (const PeerError& error) {
-    std::cout << "rank " << error.failure().rank << " "
-              << to_string(error.failure().fault) << ": "
-              << error.failure().what << std::endl;
+    print(error);
   } catch (const c10::ValueError& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }

@@ -1,9 +1,10 @@
-// Lists and choices in the texts of flags. All errors are std::invalid_argument
-// and name the flag.
+// Lists and choices in the texts of flags and errors. All errors are
+// std::invalid_argument and name the flag.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,22 @@ std::string join(const std::vector<int64_t>& values);
 // Joins the values with `separator` between them.
 std::string join(const std::vector<std::string>& values,
                  std::string_view separator);
+
+// Returns "\n  a\n  b\n  and 3 more" for a list whose first entries are "a" and
+// "b". `listed`: the largest number of entries in the text. `describe(entry)`:
+// the text of an entry.
+template <typename Describe = std::identity>
+std::string first_lines(const std::vector<std::string>& entries,
+                        std::size_t listed, const Describe& describe = {}) {
+  std::string text;
+  for (std::size_t k = 0; k < entries.size() && k < listed; ++k) {
+    text.append("\n  ").append(describe(entries[k]));
+  }
+  if (entries.size() > listed) {
+    text += "\n  and " + std::to_string(entries.size() - listed) + " more";
+  }
+  return text;
+}
 
 // Returns the index of `text` in `choices`. Throws, with the choices, if `text`
 // is not among them.

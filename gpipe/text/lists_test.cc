@@ -74,6 +74,14 @@ TEST(ParseTest, JoinsTexts) {
   EXPECT_EQ(join({"", "", "2", ""}, ","), ",,2,");
 }
 
+TEST(ParseTest, ListsTheFirstLines) {
+  const auto quoted = [](const std::string& each) { return "'" + each + "'"; };
+  EXPECT_EQ(first_lines({}, 2), "");
+  EXPECT_EQ(first_lines({"a", "b"}, 2), "\n  a\n  b");
+  EXPECT_EQ(first_lines({"a", "b", "c"}, 2, quoted),
+            "\n  'a'\n  'b'\n  and 1 more");
+}
+
 TEST(ParseTest, NamesTheChoices) {
   EXPECT_EQ(parse_choice("format", "csv", {"text", "csv"}), 1U);
   EXPECT_EQ(error_of([] {
