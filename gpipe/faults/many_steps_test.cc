@@ -39,7 +39,7 @@ struct Held {
   }
 };
 
-Held held() { return {live_bytes(), thread_count()}; }
+Held held() { return {live_bytes(), thread_count().all()}; }
 
 std::string text(const Held& held) {
   std::string text = std::to_string(held.threads) + " threads, bytes";

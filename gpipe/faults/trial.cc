@@ -11,6 +11,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
@@ -254,8 +255,8 @@ Residue Trial::residue(bool late) {
     residue.leak = true;
     residue.text += "bytes " + c10::str(live_bytes()) + " after " +
                     c10::str(bytes_) + ", threads " +
-                    std::to_string(thread_count()) + " after " +
-                    std::to_string(threads_) + "; ";
+                    thread_count().describe() + " after " +
+                    threads_.describe() + "; ";
   }
   const std::string differs = difference(step(), undisturbed_);
   if (!differs.empty()) wrong("the next step has another " + differs);
@@ -267,12 +268,22 @@ Residue Trial::residue(bool late) {
 // have the OpenMP team that the replaced worker had.
 bool Trial::settled() {
   const auto is = [this] {
-    return live_bytes() == bytes_ && thread_count() <= threads_;
+    return live_bytes() == bytes_ && has_as_many_threads();
   };
   for (int k = 0; k < 1000 && !is(); ++k) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return is() || has_new_host_buffers();
+}
+
+// A rank makes its two streams for offloading when it first offloads something.
+// A cell offloads nothing if others hold all that it keeps. If partitions share
+// a device, how long they hold it depends on the timing.
+bool Trial::has_as_many_threads() const {
+  const ThreadCount now = thread_count();
+  const int64_t late_streams = setting_.offload ? 2 * setting_.ranks : 0;
+  return now.others <= threads_.others &&
+         now.streams <= threads_.streams + late_streams;
 }
 
 // Partitions of one device share their host buffers. How many of them a step
@@ -286,7 +297,7 @@ bool Trial::has_new_host_buffers() {
   if (more <= 0 || more % kBuffer != 0 || host_buffers_ >= cells) return false;
   ++host_buffers_;
   bytes_[0] = bytes[0];
-  return bytes == bytes_ && thread_count() <= threads_;
+  return bytes == bytes_ && has_as_many_threads();
 }
 
 std::vector<int64_t> live_bytes() {
@@ -300,16 +311,22 @@ std::vector<int64_t> live_bytes() {
   return bytes;
 }
 
-int64_t thread_count() {
-  std::ifstream status("/proc/self/status");
-  std::string word;
-  while (status >> word) {
-    if (word != "Threads:") continue;
-    int64_t count = 0;
-    status >> count;
-    return count;
+ThreadCount thread_count() {
+  ThreadCount count;
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    // There is no name of a thread that has just ended.
+    if (!std::getline(file, name)) continue;
+    ++(name == "stream" ? count.streams : count.others);
   }
-  throw std::runtime_error("/proc/self/status does not tell the threads");
+  return count;
+}
+
+std::string ThreadCount::describe() const {
+  return std::to_string(others) + " and " + std::to_string(streams) +
+         " of streams";
 }
 
 }  // namespace gpipe::faults

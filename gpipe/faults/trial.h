@@ -39,6 +39,16 @@ struct Setting {
 // left out.
 std::vector<Setting> settings(const std::vector<std::string>& schedules);
 
+// The number of threads of this process: those of the streams of simulated
+// accelerators, which live as long as the process, and all others.
+struct ThreadCount {
+  int64_t streams = 0, others = 0;
+
+  int64_t all() const { return streams + others; }
+  std::string describe() const;
+};
+ThreadCount thread_count();
+
 // Defects in the state after a failed step.
 struct Residue {
   bool leak = false;   // bytes or threads are left
@@ -74,6 +84,7 @@ class Trial {
   void restore();
   std::vector<torch::Tensor> buffers();
   bool settled();
+  bool has_as_many_threads() const;
   bool has_new_host_buffers();
 
   const Setting setting_;
@@ -83,14 +94,12 @@ class Trial {
   std::vector<torch::Tensor> buffers_;  // the initial values
   testing::StepState undisturbed_;
   std::vector<int64_t> bytes_;  // live bytes between steps, by device
-  int64_t threads_ = 0;
+  ThreadCount threads_;
   int64_t host_buffers_ = 0;  // made after bytes_ was read first
 };
 
 // Returns the live bytes of the CPU's tensors, then of those of each
 // accelerator of the test's variant. Blocks until all work is done.
 std::vector<int64_t> live_bytes();
-// Returns the number of threads of this process.
-int64_t thread_count();
 
 }  // namespace gpipe::faults

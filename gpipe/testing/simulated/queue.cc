@@ -1,5 +1,7 @@
 #include "gpipe/testing/simulated/queue.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <utility>
 
@@ -11,10 +13,14 @@ Queue::Queue(std::uint64_t number, std::function<void()> prepare,
   // The thread is detached. The streams of a device live as long as the
   // process, so there is no good time to join it. An idle thread accesses
   // nothing.
-  std::thread([this, prepare = std::move(prepare)] {
+  std::thread thread([this, prepare = std::move(prepare)] {
     prepare();
     loop();
-  }).detach();
+  });
+  // The name that debuggers and `top -H` show. Without one it would be that of
+  // the thread that has used the stream first.
+  ::pthread_setname_np(thread.native_handle(), kThreadName);
+  thread.detach();
 }
 
 void Queue::push(std::function<void()> task, bool delayed) {
