@@ -24,7 +24,7 @@ namespace gpipe::balancing {
 namespace {
 
 constexpr int64_t kChunksPerPartition = 8;
-// Seconds per action on a CPU: half of a cell's (docs/results/machinery.md).
+// Seconds per action on a CPU: half of a cell's (docs/results/overhead.md).
 constexpr double kOverhead = 10e-6;
 
 // Throws unless `value` is finite and not negative. `what`: "latency must be a

@@ -102,7 +102,7 @@ struct PlanOptions {
   // (balancing/plan_replicas.h) sets this. Empty: there is one replica.
   TORCH_ARG(std::vector<PlanLink>, gradient_sums);
   // Seconds that each action of a schedule takes besides its layers. Absent: 10
-  // us if plan() profiles a model for CPUs (docs/results/machinery.md), else 0.
+  // us if plan() profiles a model for CPUs (docs/results/overhead.md), else 0.
   // Used with kNamed.
   TORCH_ARG(std::optional<double>, overhead);
   // How many partitions can compute at the same time. 0: all on accelerators;
@@ -296,7 +296,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // `stages_per_rank` with so many layers, or if an option is out of its range,
 // and whatever profile() throws. Complexity: one profile per number of
 // micro-batches. A plan for 64 devices and 1,000 layers takes seconds
-// (docs/results/balancing.md). Threads: as for profile_times(). Profiling on
+// (docs/results/planning.md). Threads: as for profile_times(). Profiling on
 // CPUs changes at::set_num_threads() of the calling thread meanwhile, and
 // restores it.
 template <typename Input>

@@ -1,5 +1,5 @@
 // Prints published figures of pipeline schedules beside those of gpipe's
-// simulator, with the deviations and their reasons (docs/results/published.md).
+// simulator, with the deviations and their reasons (docs/results/schedules.md).
 //
 //   ./bazelw run //benchmarks:published
 #include <exception>

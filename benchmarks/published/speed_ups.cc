@@ -44,7 +44,7 @@ Comparison gpipe_tpus() {
       "the paper adjusts the size of the mini-batch to the memory, which more "
       "partitions and micro-batches leave free, and larger ones use a TPU "
       "better: so 4 micro-batches gain more than any schedule can. The cells "
-      "of AmoebaNet-D do not divide equally: see docs/results/simulated.md "
+      "of AmoebaNet-D do not divide equally: see docs/results/schedules.md "
       "with the costs of its layers";
   const double base = gpipe_step(2, 1);
   for (const Row& row : kRows) {
