@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Checks that the tests which docs/reliability.md names exist.
+"""Checks that each case of docs/reliability.md has tests which exist.
 
-Each case has a paragraph that begins with its number, `**12. ...`, and names its
-tests in backquotes: a target, then tests of it (none for a fuzz test). All of them
-must be in the sources. Each number from 1 to 56 must appear once, with a test or the
-words "No test".
+    tools/reliability_test.py         # checks, as //tools:reliability_test does
+    tools/reliability_test.py 12      # prints the commands that run the tests of case 12
 
-Run it with Bazel or alone. It follows Bazel's link to the page to find the sources.
-Bazel does not know these dependencies and so runs the test every time.
+A case is a paragraph of the page that begins with its number, `**12. ...`. The cases are
+in order, and a letter may follow a number (43, 43a, 44). docs/reliability_tests.txt has a
+line for each test: case, target, test. All tests must be in the sources of their target.
+
+Bazel does not know the sources as inputs of this test, so it runs the test every time.
 """
 
 import pathlib
 import re
 import sys
 
-CASES = 56
 PAGE = "docs/reliability.md"
+TESTS = "docs/reliability_tests.txt"
 
 
 def attributes(build, kinds, name):
@@ -56,43 +57,63 @@ def has_test(text, suite, name):
     )
 
 
-def problems(root, page):
-    """Returns a line for each problem of the page, and the number of tests it names."""
+def cases_of(page):
+    return re.findall(r"^\*\*(\d+[a-z]?)\. ", page, re.MULTILINE)
+
+
+def tests_of(text):
+    """Returns (case, target, test or "") of each line that is no comment."""
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return [(words + [""])[:3] for words in lines if words]
+
+
+def problems(root, page, tests):
+    """Returns a line for each problem of the page and its tests."""
     found = []
-    cases = []
-    named = set()
-    for paragraph in re.split(r"\n\s*\n", page):
-        target, tests = None, 0
-        for word in re.findall(r"`([^`]+)`", paragraph):
-            if re.fullmatch(r"//[\w/]*:\w+", word):
-                target, text = word, sources_of(root, word)
-                tests += text is not None
-                if text is None:
-                    found.append(f"there is no test {word}")
-            elif re.fullmatch(r"\w*Test\.\w+|[A-Z]\w+\.[A-Z]\w+", word):
-                named.add(word)
-                suite, name = word.split(".")
-                if target is None:
-                    found.append(f"{word} has no target before it")
-                elif text is not None and not has_test(text, suite, name):
-                    found.append(f"{target} has no {word}")
-        case = re.match(r"\*\*(\d+)\. ", paragraph)
-        if case:
-            cases.append(int(case.group(1)))
-            if tests == 0 and "No test" not in paragraph:
-                found.append(f"case {cases[-1]} has neither a test nor a reason")
-    if cases != list(range(1, CASES + 1)):
-        found.append(f"the cases are {cases}, not 1 to {CASES} in order")
-    return found, len(named)
+    cases = cases_of(page)
+    in_order = sorted(set(cases), key=lambda case: (int(re.match(r"\d+", case)[0]), case))
+    numbers = {int(case) for case in cases if case.isdigit()}
+    if cases != in_order or numbers != set(range(1, len(numbers) + 1)):
+        found.append(f"{PAGE}: the cases are {cases}, not 1, 2, ... in order")
+    tested = {case for case, _, _ in tests}
+    found += [f"{TESTS}: case {case} has no test" for case in cases if case not in tested]
+    found += [f"{PAGE}: there is no case {case}" for case in sorted(tested - set(cases))]
+    sources = {target: sources_of(root, target) for _, target, _ in tests}
+    for case, target, test in tests:
+        text = sources[target]
+        if text is None:
+            found.append(f"{TESTS}: case {case}: there is no test {target}")
+        elif test and not has_test(text, *test.split(".")):
+            found.append(f"{TESTS}: case {case}: {target} has no {test}")
+    return found
+
+
+def commands(tests, case):
+    """Returns the commands that run the tests of a case."""
+    names = {}
+    for _, target, test in (line for line in tests if line[0] == case):
+        names.setdefault(target, []).append(test)
+    return [
+        f"./bazelw test {target}"
+        + (f" --test_filter='{':'.join(some)}'" if all(some) else "")
+        for target, some in names.items()
+    ]
 
 
 def main():
-    here = pathlib.Path(__file__).parent.parent / PAGE
-    page = here.resolve()
-    found, named = problems(page.parent.parent, page.read_text(encoding="utf-8"))
-    for line in found:
-        print(f"{PAGE}: {line}", file=sys.stderr)
-    print(f"{PAGE} names {named} tests; {len(found)} problems")
+    # Under Bazel the page is a link into the source tree.
+    page = (pathlib.Path(__file__).parent.parent / PAGE).resolve()
+    root = page.parent.parent
+    tests = tests_of((root / TESTS).read_text(encoding="utf-8"))
+    if len(sys.argv) > 1:
+        found = commands(tests, sys.argv[1])
+        if not found:
+            raise SystemExit(f"reliability_test: {PAGE} has no case {sys.argv[1]}")
+        print("\n".join(found))
+        return 0
+    found = problems(root, page.read_text(encoding="utf-8"), tests)
+    print("\n".join(found), file=sys.stderr)
+    print(f"{TESTS} names {len(tests)} tests; {len(found)} problems")
     return 1 if found else 0
 
 
