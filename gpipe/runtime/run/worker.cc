@@ -20,9 +20,10 @@ Worker::Worker(std::function<void()> prepare, int spins)
 
 Worker::~Worker() {
   if (origin_.forked()) {
-    // Destroying the Notifier would wait for the thread that waits at it.
+    // Destroying the Notifier would wait for the thread that waits at it. The
+    // thread does not exist here, so it can neither be joined nor detached.
     state_.release();
-    thread_.detach();
+    new std::thread(std::move(thread_));
     return;
   }
   let_pass_at_exit(state_->passes);
