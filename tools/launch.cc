@@ -32,7 +32,6 @@
 #include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
 #include "tools/launch_screen.h"
-#include "tools/launch_secret.h"
 
 namespace {
 
@@ -62,7 +61,7 @@ void say(const Parts&... parts) {
 // Returns the commands of the ranks. `restart`: how often they were started
 // before.
 std::vector<gpipe::Command> commands(const std::vector<std::string>& program,
-                                     int restart, const std::string& secret) {
+                                     int restart) {
   const std::string address =
       FLAGS_master_addr.empty() ? "127.0.0.1" : FLAGS_master_addr;
   const int port =
@@ -83,9 +82,6 @@ std::vector<gpipe::Command> commands(const std::vector<std::string>& program,
         {"TORCHELASTIC_USE_AGENT_STORE", "False"},
         {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
         {"TORCHELASTIC_MAX_RESTARTS", std::to_string(FLAGS_restarts)}};
-    if (!secret.empty()) {
-      command.environment.emplace_back("GPIPE_SECRET_FILE", secret);
-    }
     if (!std::getenv("OMP_NUM_THREADS")) {
       command.environment.emplace_back(
           "OMP_NUM_THREADS", std::to_string(std::max(1, cores / FLAGS_nproc)));
@@ -271,10 +267,9 @@ int run_once(const std::vector<gpipe::Command>& ranks, Forwarder& forwarder) {
 }
 
 int launch(const std::vector<std::string>& program) {
-  const std::string secret = FLAGS_secret ? make_secret() : "";
   Forwarder forwarder;
   for (int restart = 0;; ++restart) {
-    const int code = run_once(commands(program, restart, secret), forwarder);
+    const int code = run_once(commands(program, restart), forwarder);
     if (code == 0 || FLAGS_restarts == 0) return code;
     if (forwarder.is_stopped()) {
       say("does not start the ranks again after a signal to the launcher");

@@ -30,12 +30,6 @@ DEFINE_int32(restarts, 0,
              "When a rank has failed: how often all ranks are started again, "
              "after all have ended. The program itself must go on from its "
              "last run checkpoint, as examples:train does with --run_dir.");
-DEFINE_bool(secret, false,
-            "Make a new secret for this run, for one machine: only its ranks "
-            "can connect to each other, and what they send is encrypted. The "
-            "ranks read it from the file GPIPE_SECRET_FILE, which is not on a "
-            "disk. For several machines, set GPIPE_SECRET_FILE on each to a "
-            "file with the same content.");
 
 namespace {
 
@@ -113,11 +107,6 @@ void check_flags() {
   }
   if (FLAGS_restarts < 0) {
     refuse("--restarts=", FLAGS_restarts, ": must be at least 0");
-  }
-  if (FLAGS_secret && FLAGS_nnodes > 1) {
-    refuse("--secret with --nnodes=", FLAGS_nnodes,
-           ": the launchers of other machines do not know the secret; set "
-           "GPIPE_SECRET_FILE on each machine to a file with the same content");
   }
   if (FLAGS_nnodes > 1 &&
       (FLAGS_master_addr.empty() || FLAGS_master_port == 0)) {

@@ -14,7 +14,6 @@ DECLARE_int32(master_port);
 DECLARE_bool(tag_output);
 DECLARE_double(grace);
 DECLARE_int32(restarts);
-DECLARE_bool(secret);
 
 // Sets the flags before the first "--" and returns the words after it: the
 // program of the ranks and its arguments. For --help, prints the help and

@@ -483,24 +483,6 @@ TEST(LaunchTest, DoesNotStartRanksAgainThatItWasToldToEnd) {
             "launcher");
 }
 
-TEST(LaunchTest, GivesAllRanksOneSecretOfTheRun) {
-  const auto secrets = [] {
-    Launch launch(script({"--nproc=2", "--secret", "--restarts=1"},
-                         "cat $GPIPE_SECRET_FILE; echo; "
-                         "exit $((1 - TORCHELASTIC_RESTART_COUNT))"),
-                  {"GPIPE_SECRET_FILE=/of/another/run"});
-    EXPECT_EQ(launch.code(), 0);
-    std::set<std::string> found;
-    for (const std::string& line : launch.out()) found.insert(line.substr(4));
-    found.erase("");
-    return found;
-  };
-  const auto first = secrets(), second = secrets();
-  ASSERT_EQ(first.size(), 1u);
-  EXPECT_EQ(first.begin()->size(), 64u);
-  EXPECT_NE(first, second);
-}
-
 TEST(LaunchTest, SaysInOneLineWhatCannotBeStarted) {
   Launch launch({"--nproc=2", "--", "/no/such/program", "--flag"});
   EXPECT_EQ(launch.code(), 127);
@@ -601,10 +583,6 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
             "launch: --grace=-1: must be from 0 to 1000000 seconds\n");
   EXPECT_EQ(error_of({"--restarts=-1"}),
             "launch: --restarts=-1: must be at least 0\n");
-  EXPECT_EQ(error_of({"--secret", "--nnodes=2"}),
-            "launch: --secret with --nnodes=2: the launchers of other machines "
-            "do not know the secret; set GPIPE_SECRET_FILE on each machine to "
-            "a file with the same content\n");
   for (const char* flag : {"--master_addr=node0", "--master_port=1234"}) {
     EXPECT_EQ(error_of({"--nnodes=2", flag}),
               "launch: --nnodes=2 needs --master_addr and --master_port, with "
