@@ -107,8 +107,8 @@ sed -n 's/^TORCH_VERSION = "\(.*\)"/\1/p' "$version_file" >"$folder/torch_versio
 program='str(target.label) + " " + target.files_to_run.executable.path'
 look "attr(tags, '[\[ ]cuda[,\]]', kind('.*_test rule', set($(all_packages | paste -sd' '))))" \
   "$program" >"$scratch/tests"
-look 'kind("cc_binary rule", //benchmarks/... - //benchmarks/many_ranks/... -
-  //benchmarks/published/... - //benchmarks/steps/...)' "$program" >"$scratch/benchmarks"
+look 'kind("cc_binary rule", //benchmarks/... - //benchmarks/published/... -
+  //benchmarks/steps/...)' "$program" >"$scratch/benchmarks"
 look '//tools:gpu_probe + //tools:launch + //tools:plan + //examples:train' "$program" \
   >"$scratch/tools"
 

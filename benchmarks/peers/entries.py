@@ -124,11 +124,7 @@ def _engines():
                 default=False,
             )
     # The choice of our plan(), in one process, and with a process per partition.
-    for name, flags in [
-        ("threads", ()),
-        ("processes", ("--processes",)),
-        ("sockets", ("--processes", "--shared_memory=false")),
-    ]:
+    for name, flags in [("threads", ()), ("processes", ("--processes",))]:
         entries[f"{name}-plan/never"] = Engine(
             flags, against="processes-plan/never", default=False, planned=True
         )
@@ -148,7 +144,7 @@ def _engines():
 
 OURS = [
     *("gpipe", "1f1b", "processes-fill-drain", "processes-1f1b"),
-    *("threads-plan", "processes-plan", "sockets-plan"),
+    *("threads-plan", "processes-plan"),
 ]
 ENGINES = _engines()
 
@@ -174,7 +170,7 @@ def balance_of(model, sizes):
 
 def has_processes(name):
     """Returns whether an engine has a process per partition."""
-    return name.startswith(("pipelining-", "processes-", "sockets-"))
+    return name.startswith(("pipelining-", "processes-"))
 
 
 def is_ours(name):

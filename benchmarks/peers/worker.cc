@@ -239,7 +239,6 @@ WorldOptions world_options() {
   // Long timeouts, since the ranks wait while other engines run their steps.
   options.timeout = std::chrono::hours(1);
   options.heartbeat_timeout = std::chrono::minutes(10);
-  options.shares_memory = FLAGS_shared_memory;
   return options;
 }
 

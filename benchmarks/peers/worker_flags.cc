@@ -30,8 +30,6 @@ DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own. --engine "
             "must be a schedule.");
-DEFINE_bool(shared_memory, true,
-            "With --processes: send messages through shared memory.");
 DEFINE_string(transfers, "auto",
               "With --processes on accelerators: auto, host or direct.");
 DEFINE_string(devices, "cpu",

@@ -17,7 +17,6 @@
 DECLARE_string(exported);
 DECLARE_string(engine);
 DECLARE_bool(processes);
-DECLARE_bool(shared_memory);
 DECLARE_string(transfers);
 DECLARE_string(plan);
 DECLARE_string(write_plan);
