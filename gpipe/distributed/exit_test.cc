@@ -97,15 +97,6 @@ TEST_P(Ranks, EndWithTheirOwnStatus) {
   }
 }
 
-TEST_P(Ranks, EndWithTheirOwnStatusIfTheirConnectionsAreEncrypted) {
-  const std::vector<Ended> ended =
-      run(GetParam(), {7, 0}, true,
-          {{"EXITING_SECRET", "a secret of more than 16 bytes"},
-           {"GPIPE_BACKEND", "gpipe"}});  // Gloo knows no secrets
-  EXPECT_EQ(ended[0].exit, "exit code 7") << ended[0].err;
-  EXPECT_EQ(ended[1].exit, "exit code 0") << ended[1].err;
-}
-
 INSTANTIATE_TEST_SUITE_P(
     , Ranks,
     ::testing::Values("local_world", "leaked_world", "static_world",

@@ -309,17 +309,10 @@ TransportChoice agree_on_transfers(World& world, int tag,
     return {asked, c10::str("Transfers::", is_auto ? "kAuto means" : "kHost is",
                             " the transport through the hosts")};
   }
-  std::string why_not;
-  if (world.is_secured()) {
-    why_not =
-        "in a world with WorldOptions::secret or tls: NCCL neither encrypts "
-        "nor asks who connects";
-  } else {
-    const std::string found = compare_offers(world, tag, device);
-    if (!found.empty()) why_not = c10::str("here (", found, ")");
-  }
-  if (!why_not.empty()) {
-    const auto text = c10::str("direct transfers are not possible ", why_not);
+  const std::string found = compare_offers(world, tag, device);
+  if (!found.empty()) {
+    const auto text =
+        c10::str("direct transfers are not possible here (", found, ")");
     TORCH_CHECK_VALUE(asked == Transfers::kTested, text,
                       "; choose Transfers::kHost");
     return {Transfers::kHost, text};

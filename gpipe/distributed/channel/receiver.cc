@@ -111,7 +111,6 @@ void Receiver::wait(const Posted& posted, const MessageId& expected) {
 }
 
 Receiver::Incoming Receiver::post(const MessageId& expected) {
-  const World::Together together(world_, peer_);
   Incoming incoming;
   const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
   incoming.header = {header, world_.receive(header, peer_, tags_.header, [&] {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "gpipe/distributed/channel/shape_prediction.h"
@@ -97,9 +96,6 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
   std::vector<at::Tensor> instead;
   at::Tensor overflow_instead;
   {
-    // A direct transfer may wait for the receiver, who waits for the header.
-    std::optional<World::Together> together;
-    if (transport_.takes_early_receives()) together.emplace(world_, peer_);
     const auto post_header = [&] {
       post(header.narrow(0, 0, kHeaderBytes), tags_.header);
     };

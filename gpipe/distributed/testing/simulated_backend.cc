@@ -9,7 +9,7 @@
 // - A shutdown waits for the other end. So does an abort of a communicator that
 //   is connected, unless the process of the other end has ended. A communicator
 //   that is dropped without either shuts down.
-// The bytes travel by a mesh of two.
+// The bytes travel by a Gloo group of two.
 #include "gpipe/distributed/testing/simulated_backend.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -32,10 +32,8 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/world/admission.h"
-#include "gpipe/distributed/world/mesh_group.h"
+#include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/store_text.h"
-#include "gpipe/distributed/world/world_options.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
@@ -128,7 +126,7 @@ class HostedGroup final : public c10d::Backend {
     return launch("a direct send", tensors[0], /*write=*/false,
                   [this, to, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{memory.clone()};
-                    finish(mesh_->send(bytes, to, tag));
+                    finish(hosts_->send(bytes, to, tag));
                   });
   }
 
@@ -136,7 +134,7 @@ class HostedGroup final : public c10d::Backend {
     return launch("a direct receive", tensors[0], /*write=*/true,
                   [this, from, tag](const at::Tensor& memory) {
                     std::vector<at::Tensor> bytes{at::empty_like(memory)};
-                    finish(mesh_->recv(bytes, from, tag));
+                    finish(hosts_->recv(bytes, from, tag));
                     if (defect == Defect::kWrongBytes) bytes[0][-1] += 1;
                     memory.copy_(bytes[0]);
                   });
@@ -155,6 +153,7 @@ class HostedGroup final : public c10d::Backend {
       std::lock_guard<std::mutex> lock(mutex_);
       if (under_way_ && defect != Defect::kKeepsReceives) under_way_->abort();
     }
+    if (connected_) hosts_->stop_connecting();
     if (connected_ && !closed_)
       say_and_wait("aborted", /*until_aborted=*/false);
   }
@@ -247,12 +246,8 @@ class HostedGroup final : public c10d::Backend {
     if (text_of(store_->get("decision")) != "connect") {
       throw std::runtime_error("it was aborted");
     }
-    WorldOptions options;
-    options.rank = getRank();
-    options.size = 2;
-    options.timeout = timeout_;
-    mesh_ = internal::mesh_group(options, internal::Admission(options), store_,
-                                 "127.0.0.1");
+    hosts_ = internal::gloo_group(store_, internal::gloo_device("127.0.0.1"),
+                                  getRank(), 2, timeout_);
     peer_.emplace(
         std::stoi(text_of(store_->get(name("process", 1 - getRank())))));
     connected_ = true;
@@ -270,7 +265,7 @@ class HostedGroup final : public c10d::Backend {
   const c10::Stream stream_;
   std::atomic<bool> connected_{false}, aborted_{false}, closed_{false};
   // Made by the first transfer, before `connected_` is set.
-  c10::intrusive_ptr<internal::MeshGroup> mesh_;
+  c10::intrusive_ptr<internal::RankGroup> hosts_;
   std::optional<Process> peer_;
 
   std::mutex mutex_;

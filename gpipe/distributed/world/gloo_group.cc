@@ -118,7 +118,6 @@ class GlooGroup final : public RankGroup {
     for (const int each : peers) peer(each);
   }
   void stop_connecting() override { *stopped_ = true; }
-  void give_up() override { *stopped_ = true; }
 
  private:
   struct Peer {

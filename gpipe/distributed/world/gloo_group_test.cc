@@ -81,7 +81,7 @@ TEST_F(GlooGroupTest, EndsAWaitForAConnectionWhenItGivesUp) {
   const auto lonely = rank(0);
   auto waits =
       std::async(std::launch::async, [&] { send(*lonely, 1, bytes_of(1, 1)); });
-  lonely->give_up();
+  lonely->stop_connecting();
   EXPECT_THAT([&] { waits.get(); },
               ThrowsMessage<std::runtime_error>(HasSubstr("rank 1")));
 }

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/world/interruptible_store.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -7,8 +8,10 @@
 namespace gpipe::internal {
 namespace {
 
-// The pause between two questions.
-constexpr std::chrono::milliseconds kPause{1};
+// The first and the longest pause between two questions. Each is twice as long
+// as the one before, so that many ranks that wait do not keep the store from
+// answering.
+constexpr std::chrono::milliseconds kPause{1}, kLongest{16};
 
 }  // namespace
 
@@ -61,13 +64,15 @@ void InterruptibleStore::wait(const std::vector<std::string>& keys) {
 void InterruptibleStore::wait(const std::vector<std::string>& keys,
                               const std::chrono::milliseconds& timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto pause = kPause;
   while (!inner_->check(keys)) {
     if (*stopped_) throw std::runtime_error("it was aborted");
     if (std::chrono::steady_clock::now() >= deadline) {
       throw std::runtime_error("no value came in time for '" + keys.front() +
                                "'");
     }
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongest);
   }
 }
 

@@ -6,22 +6,20 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/links/connect.h"
-#include "gpipe/distributed/links/link_error.h"
-#include "gpipe/distributed/world/admission.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
-#include "gpipe/distributed/world/mesh_group.h"
 #include "gpipe/distributed/world/reach.h"
-#include "gpipe/distributed/world/secured_rendezvous.h"
+#include "gpipe/distributed/world/sockets.h"
 #include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/store_text.h"
 #include "gpipe/distributed/world/tree.h"
@@ -32,8 +30,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The names of backends.
-constexpr char kGloo[] = "gloo", kOwnLinks[] = "gpipe";
+// The name of the only backend for tensors on the CPU.
+constexpr char kGloo[] = "gloo";
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 // The pause, for each rank of the world, between two looks whether all are
@@ -66,18 +64,44 @@ constexpr char kComplete[] = "gpipe/complete";
 // A key of a world: the failure because of which it is given up.
 constexpr char kFailure[] = "failure";
 
+// Returns `own_address` of the options, or else the address from which the
+// system reaches the store. Throws c10::DistNetworkError if there is none.
+std::string own_address(const WorldOptions& options) {
+  if (!options.own_address.empty()) return options.own_address;
+  try {
+    return address_towards(options.address, options.port);
+  } catch (const std::runtime_error& error) {
+    C10_THROW_ERROR(
+        DistNetworkError,
+        std::string(error.what()) +
+            "; name this machine's address in WorldOptions::own_address");
+  }
+}
+
+// Returns LibTorch's store at the place in `options`: the server if `listening`
+// is a socket (which it takes), or a client.
+c10::intrusive_ptr<c10d::Store> tcp_store(const WorldOptions& options,
+                                          int listening,
+                                          Clock::time_point deadline) {
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(options.port);
+  store.isServer = listening >= 0;
+  store.waitWorkers = false;
+  store.timeout =
+      std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                   deadline - Clock::now()),
+               std::chrono::milliseconds(1));
+  if (listening >= 0) store.masterListenFd = listening;
+  return c10::make_intrusive<c10d::TCPStore>(options.address, store);
+}
+
 // One rank's part of a rendezvous. Calls that wait for other ranks run on a
 // separate thread, which run() leaves behind after the deadline. LibTorch's
 // store waits without a deadline for a server that does not answer.
 class Joining : public std::enable_shared_from_this<Joining> {
  public:
-  Joining(const WorldOptions& options, const Admission& admission)
-      : options_(options),
-        deadline_(Clock::now() + options.timeout),
-        admission_(admission) {
-    if (admission.credentials->are_open()) return;
-    secured_.emplace(admission.credentials, admission.refusals);
-  }
+  explicit Joining(const WorldOptions& options)
+      : options_(options), deadline_(Clock::now() + options.timeout) {}
 
   Rendezvous run(int listening) {
     std::promise<Outcome> promise;
@@ -163,25 +187,16 @@ class Joining : public std::enable_shared_from_this<Joining> {
            "no connection from " + own +
                " to its neighbours: " + reason_of(error));
     }
-    if (secured_) secured_->stop_listening();
     return meeting;
   }
 
   void connect_groups(Rendezvous& meeting, const std::string& own) {
     const int rank = options_.rank, size = options_.size;
-    const GlooDevice device =
-        options_.backend == kGloo && size > 1 ? gloo_device(own) : nullptr;
-    const auto group =
-        [&](const char* name,
-            const std::vector<int>& peers) -> c10::intrusive_ptr<RankGroup> {
-      auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting.store);
-      c10::intrusive_ptr<RankGroup> group;
-      if (options_.backend == kGloo) {
-        group =
-            gloo_group(std::move(store), device, rank, size, options_.timeout);
-      } else {
-        group = mesh_group(options_, admission_, std::move(store), own);
-      }
+    const GlooDevice device = size > 1 ? gloo_device(own) : nullptr;
+    const auto group = [&](const char* name, const std::vector<int>& peers) {
+      auto group = gloo_group(
+          c10::make_intrusive<c10d::PrefixStore>(name, meeting.store), device,
+          rank, size, options_.timeout);
       group->connect(peers);
       return group;
     };
@@ -204,14 +219,6 @@ class Joining : public std::enable_shared_from_this<Joining> {
       } catch (const PeerError&) {
         throw;
       } catch (const std::exception& error) {
-        const auto* const link = dynamic_cast<const LinkError*>(&error);
-        if (link && link->cause() == LinkError::Cause::kRefused) {
-          fail(Fault::kDisagree, 0,
-               "it and this process do not accept each other: " +
-                   reason_of(error) +
-                   "; give all ranks the same WorldOptions::secret "
-                   "(GPIPE_SECRET_FILE), or certificates of one authority");
-        }
         failure = failure_of(Fault::kTimeout, 0,
                              "no connection to the store at " +
                                  place(options_.address, options_.port) + ": " +
@@ -226,13 +233,11 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // Returns the store of the world to join. Returns null and sets `failure` if
   // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
-    if (options_.store_is_served) return enter_served(listening);
-    server_ = secured_ ? secured_->store(options_, listening, deadline_)
-                       : tcp_store(options_, listening, deadline_);
+    if (options_.store_is_served) return enter_served();
+    server_ = tcp_store(options_, listening, deadline_);
     const int64_t world = server_->add(
         "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
         1);
-    // A secured world has a new server.
     if (world == 1) return store_of(world);
     // Rank 0 serves only one world. If that world is complete or has failed, it
     // may be the previous world of this process, which rank 0 has not left yet.
@@ -247,11 +252,11 @@ class Joining : public std::enable_shared_from_this<Joining> {
   }
 
   // The same for a launcher's store, which may have served earlier worlds.
-  c10::intrusive_ptr<c10d::Store> enter_served(int listening) {
-    auto launchers = tcp_store(options_, -1, deadline_);
+  c10::intrusive_ptr<c10d::Store> enter_served() {
+    server_ = tcp_store(options_, -1, deadline_);
     if (!starts_) {
       starts_.emplace(c10::make_intrusive<c10d::PrefixStore>(
-                          "gpipe/session/" + options_.session, launchers),
+                          "gpipe/session/" + options_.session, server_),
                       options_.rank);
     }
     const auto number = starts_->number(deadline_);
@@ -261,9 +266,6 @@ class Joining : public std::enable_shared_from_this<Joining> {
                " in " + std::to_string(options_.timeout.count()) +
                " ms; raise WorldOptions::timeout if it needs longer to start");
     }
-    server_ = secured_ ? secured_->store_beside(options_, listening, deadline_,
-                                                *launchers, *number)
-                       : std::move(launchers);
     return store_of(*number);
   }
 
@@ -344,22 +346,19 @@ class Joining : public std::enable_shared_from_this<Joining> {
     for (const int rank : missing) {
       list += (list.empty() ? "" : ", ") + std::to_string(rank);
     }
-    const std::string refused = admission_.refusals->summary();
     // The last rank may have come just now.
     const int first = missing.empty() ? options_.rank : missing.front();
     fail_all(store, Fault::kTimeout, first,
              std::to_string(size - static_cast<int>(missing.size())) + " of " +
                  std::to_string(size) + " ranks came to " +
                  place(options_.address, options_.port) + " in " +
-                 std::to_string(options_.timeout.count()) + " ms; missing: " +
-                 list + (refused.empty() ? "" : "; " + refused) +
+                 std::to_string(options_.timeout.count()) +
+                 " ms; missing: " + list +
                  "; raise WorldOptions::timeout if they need longer to start");
   }
 
   const WorldOptions options_;
   const Clock::time_point deadline_;
-  const Admission admission_;
-  std::optional<SecuredRendezvous> secured_;  // not of an open world
   // Used by the inner thread only.
   c10::intrusive_ptr<c10d::Store> server_;
   std::optional<Starts> starts_;  // if a launcher serves the store
@@ -373,40 +372,26 @@ Rendezvous meet(const WorldOptions& options) {
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
       "rank ", options.rank, " is not one of ", options.size,
       " ranks: ranks count from 0");
-  TORCH_CHECK_VALUE(options.backend == kGloo || options.backend == kOwnLinks,
-                    "the backend must be gpipe or gloo (backend: '",
-                    options.backend, "')");
+  TORCH_CHECK_VALUE(options.backend == kGloo, "the backend must be ", kGloo,
+                    " (backend: '", options.backend, "')");
   TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
                     "the port must be in 1..65535 (port: ", options.port, ")");
   TORCH_CHECK_VALUE(
       options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
       "timeouts must be positive (timeout: ", options.timeout.count(),
       " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
-  const Admission admission(options);
-  TORCH_CHECK_VALUE(
-      options.backend != kGloo || admission.credentials->are_open(),
-      "Gloo knows no secrets and certificates; use the backend gpipe with "
-      "WorldOptions::secret or tls");
-  const bool serves =
-      options.rank == 0 && options.size > 1 &&
-      (!options.store_is_served || !admission.credentials->are_open());
   int listening = -1;
-  if (serves) {
+  if (options.rank == 0 && options.size > 1 && !options.store_is_served) {
     try {
-      // If a launcher has the store, rank 0 tells the others by that store
-      // where it listens.
-      listening =
-          (options.store_is_served ? listen_on(own_address(options), 0)
-                                   : listen_on(options.address, options.port))
-              .release();
-    } catch (const LinkError& error) {
+      listening = listen_on(options.address, options.port).release();
+    } catch (const std::runtime_error& error) {
       C10_THROW_ERROR(DistNetworkError,
                       std::string("rank 0: ") + error.what() +
                           "; give a free port (MASTER_PORT), and an address of "
                           "rank 0's machine (MASTER_ADDR)");
     }
   }
-  return std::make_shared<Joining>(options, admission)->run(listening);
+  return std::make_shared<Joining>(options)->run(listening);
 }
 
 }  // namespace gpipe::internal

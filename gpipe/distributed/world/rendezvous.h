@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "gpipe/distributed/world/rank_group.h"
+#include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/world_options.h"
 
 namespace gpipe::internal {

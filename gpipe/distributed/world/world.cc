@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/links/peer_link.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/failure_detector.h"
 #include "gpipe/distributed/world/rendezvous.h"
@@ -128,7 +127,7 @@ class World::Impl {
       failed_ = true;
     }
     changed_.notify_all();
-    meeting_.data->give_up();
+    meeting_.data->stop_connecting();
     // Each rank that learns of the failure tells all others once. So it also
     // reaches ranks whose own connection to the failed rank still works.
     if (internal::FailureDetector* const detector = announcer_)
@@ -312,10 +311,6 @@ int World::size() const { return impl_->options().size; }
 int World::local_rank() const { return impl_->options().local_rank; }
 milliseconds World::timeout() const { return impl_->options().timeout; }
 std::string World::backend() const { return impl_->options().backend; }
-bool World::is_secured() const {
-  const WorldOptions& options = impl_->options();
-  return !options.secret.empty() || !options.tls.certificate.empty();
-}
 std::optional<RankFailure> World::failure() const { return impl_->failure(); }
 void World::check() const { impl_->check(); }
 c10d::Backend& World::group() { return *impl_->meeting().data; }
@@ -351,13 +346,6 @@ c10::intrusive_ptr<c10d::Work> World::receive(const at::Tensor& bytes, int from,
     std::vector<at::Tensor> list{bytes};
     return group().recv(list, from, tag);
   });
-}
-World::Together::Together(World& world, int peer)
-    : link_(world.impl_->meeting().data->link_with(peer)) {
-  if (link_) link_->hold();
-}
-World::Together::~Together() {
-  if (link_) link_->release();
 }
 void World::wait(c10d::Work& work, int peer, const Action& action) {
   impl_->wait(work, peer, action);

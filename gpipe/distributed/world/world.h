@@ -22,10 +22,6 @@ class Work;
 
 namespace gpipe {
 
-namespace internal {
-class PeerLink;
-}
-
 // The connections between all ranks, for as long as the object lives.
 //
 // If a rank fails, dies or freezes, every wait on every rank ends with a
@@ -37,10 +33,9 @@ class PeerLink;
 //
 // Thread-safe. Has one sleeping thread for each of up to four ranks with which
 // it exchanges heartbeats, one that sends them, and few for the connections. A
-// rank listens on one port: with the backend "gpipe" until all ranks with
-// larger numbers have connected, with "gloo" for as long as the World lives.
-// After connect() no other port is open but, without a secret and certificates,
-// that of the store on rank 0.
+// rank listens on one port of its own address for as long as the World lives,
+// and rank 0 also on the port of the store. Whoever reaches these ports can
+// take part: see docs/security.md.
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most
@@ -48,11 +43,8 @@ class World {
   //
   // Throws PeerError if ranks do not come in time (it names those that are
   // missing), if they disagree about the size, if two processes have the same
-  // rank, or if this rank and another one do not accept each other's secret or
-  // certificate (Fault::kDisagree); c10::DistError if rank 0 cannot listen on
-  // its port, or if an address cannot be found; c10::ValueError if an option is
-  // out of range, if the secret is too short, or if a file of the certificate
-  // cannot be used.
+  // rank; c10::DistError if rank 0 cannot listen on its port, or if an address
+  // cannot be found; c10::ValueError if an option is out of range.
   //
   // From the first call on, the process ignores SIGPIPE unless it has a
   // handler: a broken connection must be an error and not end the process.
@@ -73,8 +65,6 @@ class World {
   std::chrono::milliseconds timeout() const;
   // Returns the name of the backend that carries tensors on the CPU.
   std::string backend() const;
-  // Returns whether there is a secret or a certificate.
-  bool is_secured() const;
 
   // Returns the first failure, if there was one.
   std::optional<RankFailure> failure() const;
@@ -108,20 +98,6 @@ class World {
                                       const Action& action);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& bytes, int from,
                                          int tag, const Action& action);
-
-  // While in scope, what send() and receive() begin with rank `peer` is kept,
-  // so that the other end is woken once for all of it. Waiting in the scope is
-  // an error: it may be for something that is kept.
-  class Together {
-   public:
-    Together(World& world, int peer);
-    ~Together();
-    Together(const Together&) = delete;
-    Together& operator=(const Together&) = delete;
-
-   private:
-    internal::PeerLink* const link_;
-  };
 
   // Runs `post`, which starts a transfer with rank `peer` by another transport,
   // and returns its work. If `post` throws a std::exception, the connection to

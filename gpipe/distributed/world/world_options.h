@@ -2,20 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 
 namespace gpipe {
-
-// The files of a process's certificate, in PEM format.
-struct TlsFiles {
-  std::string certificate;  // of this process, then its chain
-  std::string key;          // its private key, without a password
-  // The certificates of the authorities whose certificates are accepted. A
-  // process with any of these certificates may be any rank, so use an authority
-  // of your own.
-  std::string authority;
-};
 
 // The place of this process in the world, and how long it waits for others.
 struct WorldOptions {
@@ -37,16 +26,9 @@ struct WorldOptions {
   // loopback if `address` is.
   std::string own_address;
 
-  // What carries tensors on the CPU between ranks: "gpipe" for gpipe's own
-  // connections, or "gloo" for c10d's ProcessGroupGloo. All ranks must have the
-  // same. "gloo" does not share memory, and cannot use `secret` and `tls`.
-  std::string backend = "gpipe";
-
-  // With the backend "gpipe": whether messages between ranks of the same
-  // machine and user go through memory that both have mapped (2 MiB for each
-  // pair), which takes less time than a socket. Ranks that cannot map each
-  // other's memory, for example in different containers, use sockets.
-  bool shares_memory = true;
+  // What carries tensors on the CPU between ranks, by c10d's name of it: "gloo"
+  // for ProcessGroupGloo. All ranks must have the same.
+  std::string backend = "gloo";
 
   // How long to wait for anything: for other ranks to connect, for a message.
   // Waits for messages begin at the beginning of a step or after the message
@@ -57,28 +39,11 @@ struct WorldOptions {
   // rank that has sent nothing for this long is reported as frozen.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 
-  // Who may take part. If either is given, every connection between ranks is
-  // encrypted (TLS 1.3), and both ends prove that they belong to the world
-  // before a byte is believed. All ranks must have the same. With both, a rank
-  // needs both. See docs/security.md.
-  //
-  // A text that all ranks know and nobody else, of at least 16 bytes; make it
-  // with `openssl rand -hex 32`. It is never sent.
-  std::string secret;
-  TlsFiles tls;
-  // Called, on any thread, with a line of text about a connection that was
-  // refused; of each address about the 1st, 10th, 100th, ... Empty: the line is
-  // a warning of LibTorch, which is written to stderr.
-  std::function<void(const std::string&)> on_refused;
-
   // Returns the options for the variables that torchrun, Slurm, Open MPI, MPICH
   // and //tools:launch set; see environment.h. Without any of these: one
-  // process. `secret` is the text of the file GPIPE_SECRET_FILE, without
-  // newlines at its end; `tls` is GPIPE_TLS_CERTIFICATE, GPIPE_TLS_KEY and
-  // GPIPE_TLS_AUTHORITY; GPIPE_BACKEND is `backend`, and
-  // GPIPE_SHARED_MEMORY=0 unsets `shares_memory`. Throws
-  // std::invalid_argument if the variables are incomplete or out of range, or
-  // if the file cannot be read.
+  // process. GPIPE_BACKEND is `backend`. Throws std::invalid_argument if the
+  // variables are incomplete or out of range, or if one is set that earlier
+  // versions read to keep others out (GPIPE_SECRET_FILE, GPIPE_TLS_*).
   static WorldOptions from_environment();
 };
 

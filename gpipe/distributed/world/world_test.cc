@@ -100,17 +100,8 @@ TEST(WorldTest, RefusesABackendThatThereIsNot) {
   WorldOptions options;
   options.backend = "mpi";
   EXPECT_THAT([&] { World::connect(options); },
-              ThrowsMessage<c10::ValueError>(HasSubstr(
-                  "the backend must be gpipe or gloo (backend: 'mpi')")));
-}
-
-TEST(WorldTest, RefusesASecretThatTheBackendDoesNotKnow) {
-  WorldOptions options;
-  options.backend = "gloo";
-  options.secret = "sixteen bytes or more";
-  EXPECT_THAT([&] { World::connect(options); },
-              ThrowsMessage<c10::ValueError>(HasSubstr(
-                  "use the backend gpipe with WorldOptions::secret")));
+              ThrowsMessage<c10::ValueError>(
+                  HasSubstr("the backend must be gloo (backend: 'mpi')")));
 }
 
 }  // namespace
