@@ -23,7 +23,6 @@ _FROM_THIS_TREE = {
     "com_google_googletest": "third_party/googletest",
     "libjpeg": "third_party/libjpeg",
     "libpng": "third_party/libpng",
-    "openssl": "third_party/openssl",
     "tcmalloc": "third_party/tcmalloc",
 
     # Loaded by Bazel's own tools. Without these Bazel would download them.

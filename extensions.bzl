@@ -9,7 +9,6 @@ def _machine_impl(_module_ctx):
     libtorch_repository(name = "libtorch")
     system_repository(name = "libjpeg", folder = "third_party/libjpeg")
     system_repository(name = "libpng", folder = "third_party/libpng")
-    system_repository(name = "openssl", folder = "third_party/openssl")
     system_repository(name = "tcmalloc", folder = "third_party/tcmalloc")
 
 machine = module_extension(implementation = _machine_impl)
