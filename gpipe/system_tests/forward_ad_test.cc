@@ -76,6 +76,9 @@ void expect_refused(const std::string& what, const std::function<void()>& run) {
 TEST(ForwardAD, ATangentOfTheInputIsAnError) {
   const DualLevel level;
   const Tensor x = dual(torch::ones({4, 3})), y = torch::zeros({4, 2});
+  // By micro-batch: a kernel may round otherwise for another number of rows.
+  const Tensor each = model()->forward(torch::ones({2, 3}));
+  const Tensor expected = torch::cat({each, each});
   for (const auto mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
     GPipe pipeline = pipeline_of(model(), mode);
     expect_refused("the input", [&] { pipeline->forward(x); });
@@ -90,8 +93,8 @@ TEST(ForwardAD, ATangentOfTheInputIsAnError) {
       pipeline->train_step(x, y, mean_square, one_forward_one_backward(2, 2));
     });
     // The primal is fine.
-    EXPECT_TRUE(pipeline->forward(std::get<0>(at::_unpack_dual(x, 0)))
-                    .equal(model()->forward(torch::ones({4, 3}))));
+    EXPECT_TRUE(
+        pipeline->forward(std::get<0>(at::_unpack_dual(x, 0))).equal(expected));
   }
 }
 
