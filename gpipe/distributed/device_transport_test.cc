@@ -282,6 +282,21 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
+// A world whose backend names one for accelerators uses it if it works.
+const RankProgramEntry kNamed("named", [] {
+  WorldOptions options = world_options();
+  options.backend = "cpu:gloo,hpu:simulated";
+  const auto world = World::connect(options);
+  for (const c10::Device& device :
+       {testing::device(world->rank()), c10::Device(c10::kCPU)}) {
+    const auto choice =
+        internal::agree_on_transfers(*world, 1, device, Transfers::kAuto);
+    std::cout << to_string(choice.transfers) << ": " << choice.reason
+              << std::endl;
+  }
+  return 0;
+});
+
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
 const RankProgramEntry kLeave("leave", [] {
   const auto world = World::connect(world_options());
@@ -338,6 +353,18 @@ TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
         "host\ndirect transfers are not possible here (rank 1: the "
         "program has no engine for direct transfers from cpu); choose "
         "Transfers::kHost\n");
+  }
+}
+
+TEST(DeviceTransport, IsTestedAndTakenIfTheBackendOfTheWorldNamesIt) {
+  const auto results = Ranks("named", 2).wait();
+  expect_all_ok(results);
+  for (const RankResult& each : results) {
+    EXPECT_EQ(each.out,
+              "direct: the self-test of direct transfers has passed on all "
+              "ranks\n"
+              "host: direct transfers are not possible here (rank 0: the "
+              "program has no engine for direct transfers from cpu)\n");
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "gpipe/distributed/channel/device_groups.h"
 #include "gpipe/distributed/channel/self_test.h"
+#include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/interruptible_store.h"
@@ -298,13 +299,17 @@ std::string test_neighbours(World& world, int tag, const c10::Device& device) {
 
 void register_device_transport(
     c10::DeviceType type, std::unique_ptr<DeviceTransportBackend> backend) {
+  add_backend(type, backend->name());
   backends()[type] = std::move(backend);
 }
 
 TransportChoice agree_on_transfers(World& world, int tag,
                                    const c10::Device& device, Transfers asked) {
   const bool is_auto = asked == Transfers::kAuto;
-  if (is_auto) asked = kAutoTransfers;
+  if (is_auto) {
+    asked = names_direct_transfers(world.backend()) ? Transfers::kTested
+                                                    : kAutoTransfers;
+  }
   if (asked == Transfers::kHost) {
     return {asked, c10::str("Transfers::", is_auto ? "kAuto means" : "kHost is",
                             " the transport through the hosts")};

@@ -32,6 +32,9 @@ class DeviceTransportBackend {
   };
   virtual ~DeviceTransportBackend() = default;
 
+  // Returns c10d's name of the backend.
+  virtual std::string name() const = 0;
+
   // Whether transfers run on streams of high priority. On CUDA, computations
   // run on streams of normal priority from a pool of 32, which are used in
   // turn. A transfer on one of these would hold up a computation.
@@ -58,7 +61,8 @@ void register_device_transport(c10::DeviceType type,
                                std::unique_ptr<DeviceTransportBackend> backend);
 
 // Returns the transport for `asked`. All ranks call this with the same `asked`.
-// If it is kDirect or kTested, blocks until all ranks have called. If it is
+// kAuto means kTested if the world's backend names one for direct transfers. If
+// it is kDirect or kTested, blocks until all ranks have called. If it is
 // kTested and all ranks can transfer directly, each rank runs the self-test
 // (self_test.h) with the next one; that takes at most half of the world's
 // timeout and some seconds.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
@@ -36,6 +37,8 @@ int version_of_libtorch() {
 
 class Nccl final : public DeviceTransportBackend {
  public:
+  std::string name() const override { return "nccl"; }
+
   Offer offer(const c10::Device& device) const override {
     const int runtime = c10d::getNcclVersionNumber();
     const cudaDeviceProp* const properties =

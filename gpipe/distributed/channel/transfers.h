@@ -7,7 +7,8 @@ namespace gpipe {
 // The transport of tensors from the accelerator of one rank to that of another.
 
 enum class Transfers {
-  // The default, which means kAutoTransfers.
+  // The default: kTested if WorldOptions::backend names a backend for the type
+  // of the accelerators, else kAutoTransfers.
   kAuto,
   // Through the memory of the hosts.
   kHost,

@@ -274,6 +274,8 @@ class HostedGroup final : public c10d::Backend {
 
 class SimulatedBackend final : public internal::DeviceTransportBackend {
  public:
+  std::string name() const override { return "simulated"; }
+
   Offer offer(const c10::Device& device) const override {
     return {"", "simulated", device.str(),
             shares_devices ? "" : "give each rank a device of its own"};

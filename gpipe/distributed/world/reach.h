@@ -9,9 +9,8 @@ namespace gpipe::internal {
 // Connects this rank to each of `peers` by exchanging one byte with each. Every
 // peer must call this function with this rank among its own peers.
 //
-// Two ranks connect when both first use the connection, and the wait for the
-// other one's place cannot be interrupted. Call this function at the start,
-// when all ranks are alive, rather than wait in a training step.
+// Two ranks connect when both first use the connection. Call this function at
+// the start, when all ranks are alive, rather than wait in a training step.
 //
 // `peers`: ranks of `group`, in ascending order.
 // `tag`: the tag of the byte. It must be the same on all ranks, and no other

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/heartbeat_peers.h"
@@ -29,9 +30,6 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The name of the only backend for tensors on the CPU.
-constexpr char kGloo[] = "gloo";
 
 constexpr auto kLook = std::chrono::milliseconds(20);
 // The pause, for each rank of the world, between two looks whether all are
@@ -372,8 +370,7 @@ Rendezvous meet(const WorldOptions& options) {
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
       "rank ", options.rank, " is not one of ", options.size,
       " ranks: ranks count from 0");
-  TORCH_CHECK_VALUE(options.backend == kGloo, "the backend must be ", kGloo,
-                    " (backend: '", options.backend, "')");
+  parse_backends(options.backend);  // throws if there is no such backend
   TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
                     "the port must be in 1..65535 (port: ", options.port, ")");
   TORCH_CHECK_VALUE(

@@ -63,7 +63,8 @@ class World {
   int size() const;
   int local_rank() const;
   std::chrono::milliseconds timeout() const;
-  // Returns the name of the backend that carries tensors on the CPU.
+  // Returns WorldOptions::backend. Which transport a pipeline has, and why, is
+  // in its transfers() and transfers_reason().
   std::string backend() const;
 
   // Returns the first failure, if there was one.

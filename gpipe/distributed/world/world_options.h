@@ -26,8 +26,10 @@ struct WorldOptions {
   // loopback if `address` is.
   std::string own_address;
 
-  // What carries tensors on the CPU between ranks, by c10d's name of it: "gloo"
-  // for ProcessGroupGloo. All ranks must have the same.
+  // What carries tensors between ranks, by c10d's names: "gloo", or one for
+  // each type of device, as in "cpu:gloo,cuda:nccl". On the CPU it is gloo. A
+  // name for accelerators makes Transfers::kAuto mean kTested. All ranks must
+  // have the same.
   std::string backend = "gloo";
 
   // How long to wait for anything: for other ranks to connect, for a message.

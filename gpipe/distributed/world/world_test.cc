@@ -101,7 +101,7 @@ TEST(WorldTest, RefusesABackendThatThereIsNot) {
   options.backend = "mpi";
   EXPECT_THAT([&] { World::connect(options); },
               ThrowsMessage<c10::ValueError>(
-                  HasSubstr("the backend must be gloo (backend: 'mpi')")));
+                  HasSubstr("WorldOptions::backend is 'mpi', but")));
 }
 
 }  // namespace
