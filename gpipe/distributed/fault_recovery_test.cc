@@ -207,7 +207,7 @@ const RankProgramEntry kHandledPipe("handled pipe", [] {
   return is_broken_pipe_an_error() && pipes_broken == 1 ? 0 : 1;
 });
 
-// OpenSSL makes such writes to a rank that has just died.
+// A write to a rank that has just died is one to a broken pipe.
 TEST(Fault, ABrokenPipeDoesNotEndTheProcess) {
   for (const std::string program : {"pipe", "handled pipe"}) {
     expect_all_ok(Ranks(program, 2).wait(seconds(30)));

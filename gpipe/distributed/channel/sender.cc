@@ -95,28 +95,26 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
   };
   std::vector<at::Tensor> instead;
   at::Tensor overflow_instead;
-  {
-    const auto post_header = [&] {
-      post(header.narrow(0, 0, kHeaderBytes), tags_.header);
-    };
-    // The receiver waits for the header first. If its other receives are posted
-    // already, all is there when it wakes.
-    if (!head.as_predicted) post_header();
-    if (predicted && !head.as_predicted) {
-      // The prediction is wrong, but the receiver has posted receives for it.
-      // Send zeros of the predicted sizes first.
-      for (const TensorSpec& spec : *predicted) {
-        instead.push_back(at::zeros(
-            {spec.sent_bytes()},
-            at::TensorOptions(at::kByte).device(transport_.device())));
-      }
-      overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);
-      post_content(overflow_instead, *predicted, instead);
+  const auto post_header = [&] {
+    post(header.narrow(0, 0, kHeaderBytes), tags_.header);
+  };
+  // The receiver waits for the header first. If its other receives are posted
+  // already, all is there when it wakes.
+  if (!head.as_predicted) post_header();
+  if (predicted && !head.as_predicted) {
+    // The prediction is wrong, but the receiver has posted receives for it.
+    // Send zeros of the predicted sizes first.
+    for (const TensorSpec& spec : *predicted) {
+      instead.push_back(
+          at::zeros({spec.sent_bytes()},
+                    at::TensorOptions(at::kByte).device(transport_.device())));
     }
-    post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
-                 head.tensors, payload);
-    if (head.as_predicted) post_header();
+    overflow_instead = at::zeros({overflow_of(*predicted)}, at::kByte);
+    post_content(overflow_instead, *predicted, instead);
   }
+  post_content(header.narrow(0, kHeaderBytes, size - kHeaderBytes),
+               head.tensors, payload);
+  if (head.as_predicted) post_header();
   prediction_.observe(head.id, head.tensors);
   for (const auto& work : works) world_.wait(*work, peer_, action);
 }

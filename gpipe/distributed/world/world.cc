@@ -28,9 +28,9 @@
 namespace gpipe {
 namespace {
 
-// Ignores SIGPIPE, unless it has a handler. OpenSSL writes to its sockets such
-// that a peer that has just closed its connection ends this process by SIGPIPE,
-// instead of causing an error.
+// Ignores SIGPIPE, unless it has a handler. A write to a connection that a peer
+// has just closed would end this process by SIGPIPE, instead of causing an
+// error.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 &&

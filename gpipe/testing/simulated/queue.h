@@ -21,9 +21,6 @@ struct Delays {
   double seconds = 0;
 };
 
-// The name of the threads of queues.
-inline constexpr char kThreadName[] = "stream";
-
 // A FIFO of tasks. The queue's own thread runs them one after the other.
 // Thread-safe.
 class Queue {
