@@ -41,8 +41,17 @@ TEST(Notifier, GoesOnSleepingWhileTheConditionIsFalse) {
   Notifier notifier;
   std::atomic<int> tests{0};
   std::atomic<bool> done{false};
-  std::thread waiting(
-      [&] { notifier.wait([&] { return ++tests > 1 && done; }, /*spins=*/0); });
+  std::thread waiting([&] {
+    notifier.wait(
+        [&] {
+          // Read before the test is counted: a test that the other thread has
+          // seen has read `false`.
+          const bool is_done = done;
+          ++tests;
+          return is_done;
+        },
+        /*spins=*/0);
+  });
   while (tests == 0) std::this_thread::yield();
   notifier.notify();
   while (tests < 2) std::this_thread::yield();
