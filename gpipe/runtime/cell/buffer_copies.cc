@@ -46,7 +46,14 @@ BufferCopies::Group& BufferCopies::group_of(const at::Tensor& buffer) {
 void BufferCopies::put_back() const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const Group& each : groups_) {
-    at::_foreach_copy_(each.buffers, each.values);
+    // CUDA's kernels for lists raise versions themselves, so they get tensors
+    // with other version counters.
+    std::vector<at::Tensor> memory;
+    memory.reserve(each.buffers.size());
+    for (const at::Tensor& buffer : each.buffers) {
+      memory.push_back(buffer.variable_data());
+    }
+    at::_foreach_copy_(memory, each.values);
   }
 }
 

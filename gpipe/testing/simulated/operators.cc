@@ -118,6 +118,14 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   Memory::get().recordStream(self.storage().data_ptr(), stream);
 }
 
+// Raises the versions of tensors that an operator on lists has changed, as
+// CUDA's kernels do, and not only autograd's.
+void raise_versions(at::TensorList changed) {
+  for (const at::Tensor& each : changed) {
+    each.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 // Copies a list of tensors with one launch, as CUDA does for tensors of one
 // device and dtype.
 void foreach_copy(at::TensorList targets, at::TensorList sources,
@@ -145,6 +153,7 @@ void foreach_copy(at::TensorList targets, at::TensorList sources,
       {"aten::_foreach_copy_", std::move(accesses), [copies] {
          for (const auto& [from, to] : copies) to.copy_(from);
        }});
+  raise_versions(targets);
 }
 
 // Enqueues an operator on a list of tensors as one launch, as CUDA does for
@@ -162,6 +171,7 @@ void foreach_call(const c10::OperatorHandle& op, Stack* stack) {
     torch::jit::drop(*stack, arguments);
   } else {
     enqueue_call(op, stack);
+    raise_versions(tensors);
   }
 }
 
