@@ -1,5 +1,6 @@
 #include "gpipe/distributed/channel/device_groups.h"
 
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <unordered_map>
@@ -18,18 +19,22 @@ constexpr std::chrono::microseconds kPollInterval{20};
 
 std::future<void> close_all(std::vector<DeviceGroup> groups,
                             void (c10d::Backend::*close)()) {
-  std::packaged_task<void()> task(
-      [groups = std::move(groups), close]() mutable {
-        for (DeviceGroup& each : groups) {
-          try {
-            ((*each).*close)();
-          } catch (const std::exception&) {
-          }
-          each.reset();
-        }
-      });
-  auto closed = task.get_future();
-  background_thread(std::move(task)).detach();
+  // Done when the last of its owners is gone: the threads, and this call.
+  const std::shared_ptr<std::promise<void>> all(new std::promise<void>(),
+                                                [](std::promise<void>* done) {
+                                                  done->set_value();
+                                                  delete done;
+                                                });
+  auto closed = all->get_future();
+  for (DeviceGroup& each : groups) {
+    background_thread([group = std::move(each), close, all]() mutable {
+      try {
+        ((*group).*close)();
+      } catch (const std::exception&) {
+      }
+      group.reset();
+    }).detach();
+  }
   return closed;
 }
 

@@ -26,10 +26,13 @@ constexpr std::chrono::milliseconds kCheckInterval{10};
 // waits for this one in its next step does not before this one has left.
 constexpr std::chrono::milliseconds kPatience{1000};
 
-// Calls `close` for each group on a thread of its own, which keeps the groups
-// and may outlive the caller. The future is ready when the last call has
-// returned. Exceptions do not count: no transfer is under way, or all have
-// failed.
+// Calls `close` for each group on a thread of its own, which keeps the group
+// and may outlive the caller. The calls must run at the same time: NCCL frees
+// memory in an abort, and CUDA then waits for the whole device, which a
+// receive of another group occupies until that is aborted, too.
+//
+// The future is ready when the last call has returned. Exceptions do not count:
+// no transfer is under way, or all have failed.
 std::future<void> close_all(std::vector<DeviceGroup> groups,
                             void (c10d::Backend::*close)());
 

@@ -7,7 +7,8 @@
 // - Two communicators of a device are not used at the same time. Here that is
 //   an error.
 // - A shutdown waits for the other end. So does an abort of a communicator that
-//   is connected, unless the process of the other end has ended. A communicator
+//   is connected, unless the process of the other end has ended. An abort also
+//   waits for the whole device, since it frees memory there. A communicator
 //   that is dropped without either shuts down.
 // The bytes travel by a Gloo group of two.
 #include "gpipe/distributed/testing/simulated_backend.h"
@@ -154,8 +155,10 @@ class HostedGroup final : public c10d::Backend {
       if (under_way_ && defect != Defect::kKeepsReceives) under_way_->abort();
     }
     if (connected_) hosts_->stop_connecting();
-    if (connected_ && !closed_)
-      say_and_wait("aborted", /*until_aborted=*/false);
+    if (!connected_ || closed_) return;
+    say_and_wait("aborted", /*until_aborted=*/false);
+    c10::impl::VirtualGuardImpl(device_.type())
+        .synchronizeDevice(device_.index());
   }
 
  private:
