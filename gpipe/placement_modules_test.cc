@@ -28,6 +28,7 @@ using placement::kPlacementKey;
 using testing::device;
 using testing::error_of;
 using testing::expect_equal;
+using testing::forward_on_one;
 using testing::is_marked;
 using testing::make;
 using testing::Mlp;
@@ -75,13 +76,13 @@ TEST(Placement, TypeAndValuesMayChangeAfterwards) {
   // torch::load() puts tensors on the devices where they were saved.
   const Tensor y = placed_forward(net, x);
   EXPECT_EQ(net->first->norm->weight.device(), device(1)) << "back again";
-  EXPECT_TRUE(torch::equal(y.cpu(), saved(x)));
-  EXPECT_TRUE(torch::equal(net(x).cpu(), saved(x)));
+  expect_equal({y, net(x)},
+               {forward_on_one(saved, x), forward_on_one(saved, x)});
 
   net->to(torch::kDouble);
   saved->to(torch::kDouble);
   const Tensor wide = x.to(torch::kDouble);
-  EXPECT_TRUE(torch::equal(net(wide).cpu(), saved(wide)));
+  expect_equal({net(wide)}, {forward_on_one(saved, wide)});
 }
 
 TEST(Placement, TensorsWithAMarkPrintAndSave) {

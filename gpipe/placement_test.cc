@@ -39,9 +39,11 @@ using testing::BackwardOnOneThread;
 using testing::device;
 using testing::error_of;
 using testing::expect_equal;
+using testing::forward_on_one;
 using testing::is_marked;
 using testing::make;
 using testing::Mlp;
+using testing::reference_device;
 using testing::Residual;
 using testing::state_of;
 using testing::train;
@@ -214,7 +216,13 @@ TEST(Placement, ForwardWithNestedDataIsThatOfHooks) {
   const std::vector<Tensor> x = {torch::randn({2, 2}), torch::randn({2, 2})};
   const std::pair<Tensor, int> more = {torch::randn({2, 2}), 7};
   Nested plain = make<Nested>();
-  const auto [sum, named] = plain->forward(x, more);
+  plain->to(reference_device());
+  const auto there = [](const Tensor& each) {
+    return each.to(reference_device());
+  };
+  const auto [sum, named] =
+      plain->forward({there(x[0]), there(x[1])},
+                     std::pair<Tensor, int>(there(more.first), more.second));
 
   Nested net = make<Nested>();
   parallelize_pipeline(
@@ -250,7 +258,7 @@ TEST(Placement, ModulesWithoutParametersInASequential) {
   Witness a, b, c;
   torch::nn::Sequential net(a, Linear(2, 2), b, Mlp(2), c);
   const Tensor x = torch::randn({3, 2});
-  const Tensor expected = net->forward(x);
+  const Tensor expected = forward_on_one(net, x);
   for (Witness each : {a, b, c}) each->devices.clear();
   parallelize_pipeline(net, {{"", {device(0), device(3)}},
                              {"2", device(1)},
@@ -332,7 +340,7 @@ TEST(Placement, WithoutAutogradToo) {
   const Tensor x = torch::randn({4, 6});
   Residual net = make<Residual>();
   net->eval();
-  const Tensor expected = net(x);
+  const Tensor expected = forward_on_one(net, x);
   parallelize_pipeline(net, {{"", device(0)}, {"second", device(1)}});
   {
     const torch::NoGradGuard no_grad;
@@ -347,7 +355,7 @@ TEST(Placement, WithoutAutogradToo) {
 TEST(Placement, ACloneFollowsTheRulesOfItsOriginal) {
   Linear linear(2, 2);
   const Tensor x = torch::randn({3, 2});
-  const Tensor expected = linear(x);
+  const Tensor expected = forward_on_one(linear, x);
   parallelize_module(linear, device(1), device(2));
   auto clone =
       std::dynamic_pointer_cast<torch::nn::LinearImpl>(linear->clone());
@@ -374,7 +382,7 @@ TORCH_MODULE(Branches);
 TEST(Placement, BranchesMeetWhereTheRulesSay) {
   const Tensor x = torch::randn({3, 2});
   Branches net = make<Branches>();
-  const Tensor expected = net(x);
+  const Tensor expected = forward_on_one(net, x);
   parallelize_pipeline(net,
                        {{"", device(0)}, {"a", device(1)}, {"b", device(2)}});
   EXPECT_EQ(net(x).device(), device(0)) << "the root's";
@@ -419,8 +427,10 @@ TEST(Placement, InPlaceAndTransposedWeights) {
     if (in_parts) {
       parallelize_pipeline(
           net, {{"", device(0)}, {"a", device(1)}, {"b", device(2)}});
+      return train(net, x);
     }
-    return train(net, x);
+    net->to(reference_device());
+    return train(net, x.to(reference_device()));
   };
   expect_equal(run(true), run(false));
 }
@@ -450,8 +460,12 @@ TEST(Placement, GradientOfAGradient) {
     if (in_parts) {
       parallelize_pipeline(net, {{"up", {device(1), device(0)}},
                                  {"down", {device(2), device(3)}}});
+    } else {
+      net->to(reference_device());
     }
-    const Tensor input = x.clone().requires_grad_();
+    const Tensor input = (in_parts ? x.clone() : x.to(reference_device()))
+                             .detach()
+                             .requires_grad_();
     const Tensor slope = torch::autograd::grad({net(input).sum()}, {input}, {},
                                                true, /*create_graph=*/true)[0];
     (slope * slope).sum().backward();
@@ -488,8 +502,12 @@ TEST(Placement, AUsersCheckpoint) {
     if (in_parts) {
       parallelize_pipeline(net, {{"up", {device(1), device(0)}},
                                  {"down", {device(2), device(3)}}});
+    } else {
+      net->to(reference_device());
     }
-    const Tensor input = x.clone().requires_grad_();
+    const Tensor input = (in_parts ? x.clone() : x.to(reference_device()))
+                             .detach()
+                             .requires_grad_();
     Again::apply(input, &net).sum().backward();
     auto state = state_of(net);
     state.push_back(input.grad());
@@ -505,8 +523,10 @@ TEST(Placement, NormsOfGradientsAreClipped) {
     Residual net = make<Residual>();
     if (in_parts) {
       parallelize_pipeline(net, {{"", device(0)}, {"first", device(1)}});
+    } else {
+      net->to(reference_device());
     }
-    net(x).sum().backward();
+    net(in_parts ? x : x.to(reference_device())).sum().backward();
     torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
     return state_of(net);
   };

@@ -143,6 +143,16 @@ Net make() {
   return Net();
 }
 
+// Returns what `net` returns for `input` on the device whose bits are those of
+// device(j). Leaves `net` on the CPU.
+template <typename Net>
+torch::Tensor forward_on_one(Net net, const torch::Tensor& input) {
+  net->to(reference_device());
+  const torch::Tensor output = net->forward(input.to(reference_device()));
+  net->to(torch::kCPU);
+  return copy_of(output);
+}
+
 template <typename Net>
 std::vector<torch::Tensor> train_on_one(const torch::Tensor& input) {
   Net net = make<Net>();

@@ -147,7 +147,9 @@ TEST(WeightedLossTest, InBFloat16GradientsHaveTheBitsOfPlainLibTorch) {
     model->to(torch::kBFloat16);
     return model;
   };
-  const auto plain = testing::added_token_grads(make(), batch);
+  nn::Sequential reference = make();
+  reference->to(testing::reference_device());
+  const auto plain = testing::added_token_grads(reference, batch);
   for_schedules([&](const std::string& name, const Schedule& schedule,
                     int per_rank) {
     for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
@@ -276,6 +278,7 @@ TEST(WeightedLossTest, AScaledLossGivesTheSameBits) {
 TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
   for (const Checkpoint mode : testing::kModes) {
     nn::Sequential plain = testing::token_model();
+    plain->to(testing::reference_device());
     GPipe pipeline(testing::token_model(),
                    testing::options({3, 5}, /*chunks=*/2, mode));
     const Sequences batch = testing::sequences({4, 9, 1}, 6);
@@ -283,8 +286,9 @@ TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
     ASSERT_EQ(output.parts.size(), 3u);
     Tensor sum, plain_sum;
     for (const std::size_t i : {0, 2}) {  // the output of part 1 is not used
-      const Tensor expected = plain->forward(batch.tokens[i]);
-      EXPECT_TRUE(output.parts[i].cpu().equal(expected));
+      const Tensor expected =
+          plain->forward(batch.tokens[i].to(testing::reference_device()));
+      EXPECT_TRUE(output.parts[i].cpu().equal(expected.cpu()));
       sum = sum.defined() ? sum + output.parts[i].pow(2).sum()
                           : output.parts[i].pow(2).sum();
       plain_sum = plain_sum.defined() ? plain_sum + expected.pow(2).sum()
@@ -295,7 +299,7 @@ TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
     const auto parameters = plain->parameters();
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
-          parameters[k].grad(), 1e-12, 1e-14));
+          parameters[k].grad().cpu(), 1e-12, 1e-14));
     }
   }
 }

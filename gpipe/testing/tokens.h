@@ -107,21 +107,24 @@ inline WeightedLoss token_loss_in_float(const torch::Tensor& logits,
   return token_loss(logits.to(torch::kFloat), target);
 }
 
-// Returns, by name, the gradients of token_loss_in_float(): LibTorch adds up
-// those of one sequence after the other in the dtype of the parameters, and
-// then divides by the number of tokens that count.
+// Returns, by name and on the CPU, the gradients of token_loss_in_float().
+// LibTorch computes them on the device of `model`, adds up those of one
+// sequence after the other in the dtype of the parameters, and then divides by
+// the number of tokens that count.
 inline std::vector<std::pair<std::string, torch::Tensor>> added_token_grads(
     torch::nn::Sequential model, const Sequences& batch) {
+  const torch::Device device = model->parameters().front().device();
   int64_t count = 0;
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    token_loss_in_float(model->forward(batch.tokens[i]), batch.targets[i])
+    token_loss_in_float(model->forward(batch.tokens[i].to(device)),
+                        batch.targets[i].to(device))
         .sum.backward();
     count += (batch.targets[i] != kIgnored).sum().item<int64_t>();
   }
   std::vector<std::pair<std::string, torch::Tensor>> grads;
   for (const auto& each : model->named_parameters()) {
-    grads.emplace_back(each.key(),
-                       each.value().grad() / static_cast<double>(count));
+    const torch::Tensor grad = each.value().grad();
+    grads.emplace_back(each.key(), (grad / static_cast<double>(count)).cpu());
   }
   return grads;
 }
