@@ -226,9 +226,9 @@ class GpuCheckTest(unittest.TestCase):
         status, rows, output = self.run_script("--part=speed", GPUS="1")
         self.assertEqual(status, 0, output)
         self.assertEqual(list(rows), [
-            "devices", "peers_resnet101", "resnet101", "unet_memory", "transformer_memory",
-            "offload_none", "offload_2", "plan", "amp", "peers_transformer",
-            "unet_memory_2"])
+            "devices", "peers_resnet101", "peers_resnet101_2", "resnet101", "unet_memory",
+            "transformer_memory", "offload_none", "offload_2", "plan", "amp",
+            "peers_transformer", "peers_hosts", "unet_memory_2"])
         self.assertEqual({outcome for outcome, _ in rows.values()}, {"passed"})
         self.assertEqual(rows["resnet101"][1], "see resnet101.md")
         self.assertEqual(self.packed_file("resnet101.md"), "fine\n")
@@ -236,7 +236,9 @@ class GpuCheckTest(unittest.TestCase):
         calls = "\n".join(self.calls())
         self.assertRegex(calls, "resnet101_speed --mode=measure .*--devices=0,0 .*"
                          "--samples=1536")
+        self.assertRegex(calls, "compare_peers .*--devices=cuda:0 .*--balance=370 ")
         self.assertRegex(calls, "compare_peers .*--devices=cuda:0,cuda:0 ")
+        self.assertNotRegex(calls, "compare_peers .*pipelining")  # needs NCCL 2.31
         self.assertRegex(calls, "train --model=transformer .*--devices=cuda:0,cuda:0 .*"
                          "--offload=2")
 
@@ -404,7 +406,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_list_names_all_rows_and_runs_nothing(self):
         status, rows, output = self.run_script("--list")
         self.assertEqual((status, rows), (0, {}))
-        self.assertEqual(len(output.splitlines()), 27)
+        self.assertEqual(len(output.splitlines()), 29)
         self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):

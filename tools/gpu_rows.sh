@@ -32,7 +32,8 @@ tests_all          correctness 200 all tests, partitions over all GPUs
 contexts           correctness  60 each process has a CUDA context on its own GPU only
 eager              named       200 all tests, CUDA_MODULE_LOADING=EAGER
 nsys               named        60 a profile of a run with Nsight Systems
-peers_resnet101    speed       110 ResNet-101 by PyTorch, torchgpipe and gpipe in turn
+peers_resnet101    speed       150 ResNet-101 by PyTorch, torchgpipe and gpipe
+peers_resnet101_2  speed        60 the same in two partitions
 resnet101          speed       110 ResNet-101, 224 pixels: plain, 1 and 2 partitions
 unet_memory        speed        60 peak memory of U-Nets, beside the published
 transformer_memory speed        60 peak memory of a Transformer, beside the published
@@ -40,7 +41,8 @@ offload_none       speed        40 a Transformer without offload, traced
 offload_2          speed        40 the same with offload: copies beside kernels
 plan               speed        60 planned steps beside measured ones
 amp                speed        40 the Transformer in mixed precision
-peers_transformer  speed        60 the Transformer by PyTorch, torchgpipe and gpipe in turn
+peers_transformer  speed       120 a Transformer by threads, and by processes with NCCL
+peers_hosts        speed        40 the same by processes through host memory
 unet_memory_2      speed       100 peak memory of a U-Net of 5 billion parameters in 2 partitions"
 
 if (($# == 0)); then
@@ -149,16 +151,23 @@ benchmark() {
   figures run "$1" --mode=measure --format=markdown "${@:2}"
 }
 
-# peers FLAGS...: runs compare_peers with the torch of python3 and no network.
+# peers DEVICES FLAGS...: runs compare_peers with the torch of python3 and no network, one
+# engine after the other, since not all fit into the memory.
 peers() {
-  local devices
-  devices=$(sizes "--devices=cuda:0,cuda:$((gpus > 1))" "--rounds=1")
-  figures with_nccl python3 "$packed/peers/tools/compare_peers" --python=python3 \
-    --venv="$packed/peers" --worker="$packed/peers/worker" ${nccl:+--preload="$nccl"} \
-    "$devices" "$@"
+  figures python3 "$packed/peers/tools/compare_peers" --python=python3 \
+    --venv="$packed/peers" --worker="$packed/peers/worker" ${nccl:+--nccl="$nccl"} \
+    --devices="$(sizes "$1" cpu)" --one_at_a_time --seconds=4 \
+    --rounds="$(sizes 12 1)" "${@:2}"
+}
+
+# resnet101 BALANCE: prints the flags of compare_peers for ResNet-101 of 370 layers.
+resnet101() {
+  sizes "--models=resnet101 --batch=256 --side=224 --microbatches=8 --balance=$1" \
+    "--models=tiny"
 }
 
 # transformer FLAGS...: trains a Transformer in two partitions, alone on the first GPU.
+# All micro-batches wait for their backward, which is what offload is for.
 transformer() {
   local size
   read -ra size <<<"$(sizes "--transformer_layers=12 --transformer_width=1024
@@ -166,7 +175,7 @@ transformer() {
     "--transformer_layers=4 --transformer_width=64 --transformer_heads=2 --length=32
     --chunks=4 --batch=8 --devices=cpu,cpu" | paste -sd' ')"
   run train --model=transformer "${size[@]}" --partitions=2 --balance=size \
-    --checkpoint=never --eval_every=-1 --steps=8 "$@"
+    --schedule=fill-drain --checkpoint=never --eval_every=-1 --steps=8 "$@"
 }
 
 # traced FLAGS...: trains the Transformer and traces a step, for its time and memory.
@@ -179,6 +188,7 @@ traced() {
 
 # The devices of two partitions, and of one.
 two=$(sizes "0,$((gpus > 1))" cpu)
+pair=cuda:0,cuda:$((gpus > 1))
 one=$(sizes 0 cpu)
 
 # Waits for its program after SIGTERM, so that timeout also kills a program that does
@@ -260,12 +270,24 @@ case $row in
     }
     ;;
   peers_resnet101)
-    peers --models="$(sizes resnet101 tiny)" \
-      --engines=sequential,accumulation,torchgpipe/except_last
+    read -ra size <<<"$(resnet101 370)"
+    peers cuda:0 "${size[@]}" \
+      --engines=sequential,accumulation,checkpoint,torchgpipe/except_last
     ;;
-  peers_transformer)
-    peers --models="$(sizes transformer tiny)" \
-      --engines=sequential,torchgpipe/never,pipelining-1f1b/never,processes-1f1b/never
+  peers_resnet101_2)
+    read -ra size <<<"$(resnet101 135,235)"
+    peers "$pair" "${size[@]}" --engines=torchgpipe/except_last
+    ;;
+  peers_transformer | peers_hosts)
+    read -ra size <<<"$(sizes "--models=transformer --depth=12 --width=1024 --side=512
+      --batch=64 --microbatches=8 --balance=12,12" "--models=tiny" | paste -sd' ')"
+    engines=(sequential torchgpipe/never) transfers=direct
+    if [[ -n $nccl$rehearsal ]] || ((gpus > 1)); then
+      engines+=(pipelining-1f1b/never processes-1f1b/never)
+    fi
+    if [[ $row == peers_hosts ]]; then engines=(processes-1f1b/never) transfers=host; fi
+    peers "$pair" "${size[@]}" --transfers=$transfers \
+      --engines="$(IFS=, && echo "${engines[*]}")"
     ;;
   resnet101)
     read -ra size <<<"$(sizes "--batch_size=256 --chunks=8 --samples=1536" \

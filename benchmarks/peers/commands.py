@@ -21,6 +21,9 @@ EXACT_MEMORY = {
 # NCCL 2.31 lets several ranks use one GPU with these.
 SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
 
+# NCCL prints to stdout otherwise, where workers give their answers.
+NCCL_OUTPUT = {"NCCL_DEBUG_FILE": "/dev/stderr"}
+
 
 def export(model, flags, peers, say):
     """Exports a model with the Python of the peers, and returns the path of the file.
@@ -77,6 +80,7 @@ def command_of(engine, model, flags, peers):
         environ.update(EXACT_MEMORY)
     libraries = []
     if flags.on_gpus and entries.has_processes(engine):
+        environ.update(NCCL_OUTPUT)
         if len(set(flags.devices)) < len(entries.balance_of(model, flags.sizes).split(",")):
             environ.update(SHARED_GPU)
         if flags.nccl:

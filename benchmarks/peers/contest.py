@@ -144,7 +144,8 @@ class _Competition:
                 self.running[key] = Contestant(command, environ)
             except OSError as error:
                 self.results[key].error = str(error)
-                continue
+        # All load their libraries at the same time, which takes seconds.
+        for key in list(self.running):
             self._attempt(key, _begin)
 
     def _measured(self, key, warm_up):

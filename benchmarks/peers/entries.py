@@ -180,8 +180,8 @@ def is_ours(name):
 def select_engines(texts, against=None):
     """Returns the names of the selected engines, in the order of ENGINES.
 
-    A text is the name of an engine, the first part of names ("torchgpipe" for all of
-    "torchgpipe/..."), "default" or "all". Our engines that the selected ones are
+    A text is the name of an engine, the first part of names if no engine has it
+    ("torchgpipe" for all of "torchgpipe/..."), "default" or "all". Our engines that the selected ones are
     compared with are added: `against`, or for each engine its own. Raises ValueError if
     a text selects no engine.
     """
@@ -190,7 +190,8 @@ def select_engines(texts, against=None):
         found = {
             name
             for name, engine in ENGINES.items()
-            if text in ("all", name, name.split("/")[0])
+            if text == name
+            or (text not in ENGINES and text in ("all", name.split("/")[0]))
             or (text == "default" and engine.default)
         }
         if not found:
