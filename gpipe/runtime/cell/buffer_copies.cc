@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/runtime/cell/norm_statistics.h"
+
 namespace gpipe::internal {
 namespace {
 
 thread_local PastBuffers* innermost = nullptr;
-thread_local int unread = 0;
 
 // Inference tensors have no version.
 int64_t version_or_none(const at::Tensor& tensor) {
@@ -106,7 +107,8 @@ void PastBuffers::end() noexcept {
 }
 
 at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
-  if (!innermost || unread > 0 || !tensor.defined() || !tensor.has_storage()) {
+  if (!innermost || UnreadStatistics::in_scope() || !tensor.defined() ||
+      !tensor.has_storage()) {
     return tensor;
   }
   const auto* const storage = tensor.storage().unsafeGetStorageImpl();
@@ -120,8 +122,5 @@ at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
   }
   return tensor;
 }
-
-PastBuffers::Unread::Unread() { ++unread; }
-PastBuffers::Unread::~Unread() { --unread; }
 
 }  // namespace gpipe::internal

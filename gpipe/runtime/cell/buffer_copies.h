@@ -65,18 +65,9 @@ class PastBuffers {
   // memory with a buffer of a scope on this thread, else `tensor`. If the
   // tensor changes in place between this call and the end of the scope, the
   // version of the copy rises at the end, so that the backward is refused as
-  // that of the plain layers.
+  // that of the plain layers. Running statistics that no backward reads
+  // (UnreadStatistics) are not copied.
   static at::Tensor to_save(const at::Tensor& tensor);
-
-  // While in scope, to_save() makes no copies on this thread: for operators
-  // whose backward does not read the buffers that they save.
-  class Unread {
-   public:
-    Unread();
-    ~Unread();
-    Unread(const Unread&) = delete;
-    Unread& operator=(const Unread&) = delete;
-  };
 
  private:
   struct Saved {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {
@@ -94,7 +95,7 @@ TEST_F(BufferCopiesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
     EXPECT_TRUE(PastBuffers::to_save(other).is_same(other));
     EXPECT_FALSE(PastBuffers::to_save(Tensor()).defined());
     {
-      const PastBuffers::Unread unread;
+      const internal::UnreadStatistics unread;
       EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
     }
     row = PastBuffers::to_save(buffer[1]);

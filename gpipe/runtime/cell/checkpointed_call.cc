@@ -86,6 +86,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void check_inputs_unchanged(const char* when) const;
   std::vector<Value> inputs_again() const;
   void second();
+  BufferCopies changed_buffers() const;
   void run_again(std::vector<Value> inputs, SkipTracker& skips);
 
   const CheckpointedFunction function_;
@@ -311,6 +312,19 @@ void Call::second() {
   }
 }
 
+BufferCopies Call::changed_buffers() const {
+  BufferCopies changed;
+  if (module_) changed = module_->changed_buffers();
+  const std::vector<at::Tensor> known = changed.buffers();
+  for (const CallNorms::Counter& counter : norms_.counters) {
+    const bool is_known = std::any_of(
+        known.begin(), known.end(),
+        [&](const at::Tensor& each) { return each.is_same(counter.tensor); });
+    if (!is_known) changed.add(counter.tensor, counter.before);
+  }
+  return changed;
+}
+
 void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
   SecondHooks hooks(*this);
   Value output;
@@ -319,14 +333,13 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kRecomputing);
     const UseAutocast autocast(autocast_);
-    std::optional<PastBuffers> buffers;
-    if (module_) buffers.emplace(module_->changed_buffers());
+    PastBuffers buffers(changed_buffers());
     RandomScope random(draws_, /*again=*/true);
     {
       const NormScope norms(norms_, /*again=*/true);
       output = function_(std::move(inputs));
     }
-    if (buffers) buffers->restore();
+    buffers.restore();
   }
   // The function may also run a backward inside its first call.
   if (!first_is_done_) return;

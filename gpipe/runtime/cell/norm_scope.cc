@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/norm_statistics.h"
 
 namespace gpipe::internal {
 namespace {
 
 thread_local NormScope* current_scope = nullptr;
+thread_local int unread = 0;
 
 // The operators that at::batch_norm() calls in the end. All take (input,
 // weight, bias, running_mean, running_var, training, momentum, epsilon) and
@@ -39,11 +39,9 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   };
   NormScope* const scope = NormScope::current();
   NormScope::NormCall call;
-  // The backward of a call in training does not read the running statistics,
-  // which the operator saves all the same.
-  std::optional<PastBuffers::Unread> unread;
+  std::optional<UnreadStatistics> unread_statistics;
   if (scope && argument(kTraining).toBool()) {
-    unread.emplace();
+    unread_statistics.emplace();
     if (has_tensor(argument(kMean)) && has_tensor(argument(kVar))) {
       call =
           scope->begin(argument(kMean).toTensor(), argument(kVar).toTensor());
@@ -98,6 +96,10 @@ void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 }  // namespace
 
+UnreadStatistics::UnreadStatistics() { ++unread; }
+UnreadStatistics::~UnreadStatistics() { --unread; }
+bool UnreadStatistics::in_scope() { return unread > 0; }
+
 NormScope::NormScope(NormStatistics* statistics, bool record,
                      std::vector<at::Tensor>* changed)
     : statistics_(statistics),
@@ -106,16 +108,9 @@ NormScope::NormScope(NormStatistics* statistics, bool record,
       outer_(std::exchange(current_scope, this)) {}
 
 NormScope::NormScope(CallNorms& call, bool again)
-    : record_(!again), call_(&call), outer_(current_scope) {
-  if (again) {
-    BufferCopies past;
-    for (const CallNorms::Counter& each : call.counters) {
-      past.add(each.tensor, each.before);
-    }
-    counters_.emplace(past);
-  }
-  current_scope = this;  // last, as the rest may throw
-}
+    : record_(!again),
+      call_(&call),
+      outer_(std::exchange(current_scope, this)) {}
 
 NormScope::~NormScope() { current_scope = outer_; }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "gpipe/dispatch/interceptor.h"
-#include "gpipe/runtime/cell/buffer_copies.h"
 
 namespace gpipe::internal {
 
@@ -109,15 +108,29 @@ struct CallNorms {
   // The running statistics that operators of the first call have changed.
   // LibTorch does not raise their versions.
   std::vector<at::Tensor> statistics;
-  // Whether the second call restores `statistics` itself. If not, BatchNorm
-  // layers work on copies of them.
+  // Whether `statistics` are restored after the second call. If not, BatchNorm
+  // layers of that call work on copies of them.
   bool restores_statistics = false;
   // The scalars to which the first call has added a number in place, such as
-  // num_batches_tracked, and their values before.
+  // num_batches_tracked, and their values before. To be restored around the
+  // second call.
   struct Counter {
     at::Tensor tensor, before;
   };
   std::vector<Counter> counters;
+};
+
+// While in scope on this thread, an operator runs whose backward does not read
+// the running statistics that the operator saves: a BatchNorm in training.
+class UnreadStatistics {
+ public:
+  UnreadStatistics();
+  ~UnreadStatistics();
+  UnreadStatistics(const UnreadStatistics&) = delete;
+  UnreadStatistics& operator=(const UnreadStatistics&) = delete;
+
+  // Returns whether this thread is in the scope of such an object.
+  static bool in_scope();
 };
 
 // While in scope, BatchNorm layers of `statistics` in training mode do not
@@ -133,9 +146,8 @@ class NormScope {
             std::vector<at::Tensor>* changed = nullptr);
   // For one call of a function. In the first call (`again` is false) the scope
   // around this one, if any, acts as without this scope, and `call` is filled.
-  // In the second call BatchNorm layers do not change their running statistics
-  // for good. Counters start with the values that they had in the first call,
-  // and the destructor restores the values of now.
+  // In the second call BatchNorm layers are called as in the first one, and do
+  // not change their running statistics unless these are restored.
   NormScope(CallNorms& call, bool again);
   ~NormScope();
   NormScope(const NormScope&) = delete;
@@ -165,7 +177,6 @@ class NormScope {
   std::vector<at::Tensor>* const changed_ = nullptr;
   CallNorms* const call_ = nullptr;  // null in a cell
   std::size_t next_ = 0;             // of call_->deferred, in a second call
-  std::optional<PastBuffers> counters_;
   NormScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };
