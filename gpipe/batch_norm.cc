@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 
 namespace gpipe {
 

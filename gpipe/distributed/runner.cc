@@ -17,7 +17,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/report.h"
 #include "gpipe/distributed/world/tree.h"
-#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/step/training.h"
 #include "gpipe/schedule/placement.h"
 

@@ -1,5 +1,5 @@
 // Tests random numbers in a pipeline, and LibTorch's generators outside it.
-#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/operators/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 
 namespace gpipe::internal {
 namespace {

@@ -13,11 +13,11 @@
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
-#include "gpipe/runtime/cell/norm_statistics.h"
-#include "gpipe/runtime/cell/parameter_casts.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/runtime/operators/parameter_casts.h"
 
 namespace gpipe::internal {
 namespace {

@@ -17,11 +17,11 @@
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/host_copier.h"
+#include "gpipe/runtime/operators/random.h"
 
 namespace gpipe::internal {
 

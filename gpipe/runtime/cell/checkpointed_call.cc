@@ -22,11 +22,11 @@
 #include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/graph.h"
-#include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/tangent.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/runtime/operators/random.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/norm_statistics.h"
-#include "gpipe/runtime/cell/parameter_casts.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/runtime/operators/parameter_casts.h"
 #include "gpipe/skip/layout.h"
 
 namespace gpipe::internal {

@@ -10,8 +10,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe::internal {

@@ -12,9 +12,9 @@
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/microbatch.h"
-#include "gpipe/runtime/cell/norm_statistics.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 
 namespace gpipe::internal {
 

@@ -19,9 +19,9 @@
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/host_copier.h"
+#include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/schedule/schedule.h"
 

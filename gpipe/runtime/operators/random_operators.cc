@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/random_operators.h"
+#include "gpipe/runtime/operators/random_operators.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
@@ -13,7 +13,7 @@
 #include <set>
 
 #include "gpipe/dispatch/interceptor.h"
-#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/operators/random.h"
 
 namespace gpipe::internal {
 namespace {

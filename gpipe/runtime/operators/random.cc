@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/operators/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

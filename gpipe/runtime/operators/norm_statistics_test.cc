@@ -1,6 +1,6 @@
 // A test of its own: it is linked without the rest of the runtime, which also
 // intercepts operators.
-#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpipe/runtime/cell/norm_statistics.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/random_operators.h"
+#include "gpipe/runtime/operators/random_operators.h"
 
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -21,7 +21,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/runtime/cell/random.h"
+#include "gpipe/runtime/operators/random.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::internal {

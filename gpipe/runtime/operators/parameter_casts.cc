@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/parameter_casts.h"
+#include "gpipe/runtime/operators/parameter_casts.h"
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
