@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,12 +20,6 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 }
 
 }  // namespace
-
-WatchedVersion::WatchedVersion(const at::Tensor& tensor) {
-  if (version_of(tensor) < 0) return;
-  counter_ = torch::autograd::impl::version_counter(tensor);
-  value_ = now();
-}
 
 KeptTensor::KeptTensor(const at::Tensor& tensor)
     : defined_(tensor.defined()), version_(tensor) {

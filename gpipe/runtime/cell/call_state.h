@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/nn/module.h>
 
@@ -18,25 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/watched_version.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
-
-// The version of a tensor, which counts in-place changes. Keeps the tensor's
-// memory free to go.
-class WatchedVersion {
- public:
-  WatchedVersion() = default;
-  // Undefined and inference tensors have no version; they count as unchanged.
-  explicit WatchedVersion(const at::Tensor& tensor);
-  bool is_changed() const { return counter_ && value_ != now(); }
-
- private:
-  uint32_t now() const { return counter_->current_version(); }
-  std::optional<c10::VariableVersion> counter_;
-  uint32_t value_ = 0;
-};
 
 // An input of the first call, kept without its graph for the second call. If
 // the call runs inside another checkpointed function, that function keeps the

@@ -1,7 +1,6 @@
 #include "gpipe/runtime/cell/call_state.h"
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -22,23 +21,6 @@ namespace {
 
 using testing::error_of;
 using torch::Tensor;
-
-TEST(WatchedVersion, NoticesAChangeInPlace) {
-  Tensor tensor = torch::ones({2});
-  const WatchedVersion version(tensor);
-  EXPECT_FALSE(version.is_changed());
-  tensor.mul_(2);
-  EXPECT_TRUE(version.is_changed());
-}
-
-TEST(WatchedVersion, OfTensorsWithoutVersionsNeverChanges) {
-  EXPECT_FALSE(WatchedVersion(Tensor()).is_changed());
-  const c10::InferenceMode inference;
-  Tensor tensor = torch::ones({2});
-  const WatchedVersion version(tensor);
-  tensor.mul_(2);
-  EXPECT_FALSE(version.is_changed());
-}
 
 TEST(Form, IsEqualForEqualSizesAndDtypes) {
   const Form form(torch::ones({2, 3}));

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
@@ -22,6 +21,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
 
 namespace gpipe::internal {
 

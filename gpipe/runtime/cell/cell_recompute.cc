@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
 
 namespace gpipe::internal {
 

@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/cell/buffer_copies.h"
 #include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/phase.h"
@@ -27,6 +26,8 @@
 #include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/watched_version.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
@@ -43,23 +44,23 @@ class Call;
 // until a second call has set it.
 struct Slot {
   Slot(std::shared_ptr<Call> call, const at::Tensor& tensor)
-      : call(std::move(call)), form(tensor), first_version(version_of(tensor)) {
+      : call(std::move(call)), form(tensor), first_version(tensor) {
     if (tensor.has_storage()) {
       first_memory = tensor.storage().getWeakStorageImpl();
     }
   }
   // Returns whether `tensor` has the memory of the tensor of the first call,
-  // and has been changed in place since then.
+  // which has been changed in place since then.
   bool has_changed(const at::Tensor& tensor) const {
     if (!first_memory || !tensor.has_storage()) return false;
     const auto memory = first_memory->lock();  // null if it is gone
     return memory.get() == tensor.storage().unsafeGetStorageImpl() &&
-           version_of(tensor) != first_version;
+           first_version.is_changed();
   }
 
   const std::shared_ptr<Call> call;
   const Form form;
-  const int64_t first_version;
+  const WatchedVersion first_version;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> first_memory;
   at::Tensor value;
   WatchedVersion version;  // of value

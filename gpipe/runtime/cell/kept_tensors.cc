@@ -8,8 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/runtime/cell/buffer_copies.h"
-#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
 
 namespace gpipe::internal {
 namespace {
@@ -39,7 +38,7 @@ struct KeptTensors::Hook : torch::autograd::SavedVariableHooks {
     const at::Tensor kept = PastBuffers::to_save(tensor);
     slot->tensor = kept.tensor_data();
     slot->tensor.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
-    slot->version = version_of(kept);
+    slot->version = WatchedVersion(kept);
     all.slots_.push_back(slot);
   }
 
@@ -48,14 +47,13 @@ struct KeptTensors::Hook : torch::autograd::SavedVariableHooks {
                 "a backward needs a tensor of sizes ", slot->tensor.sizes(),
                 " that the schedule has copied to the host; a backward must "
                 "come after the copy back (L) of its cell");
-    const int64_t version = version_of(slot->tensor);
     TORCH_CHECK(
-        slot->place == Slot::Place::kDeviceAgain || version == slot->version,
+        slot->place == Slot::Place::kDeviceAgain || !slot->version.is_changed(),
         "a tensor of type ", slot->tensor.toString(), " and sizes ",
         slot->tensor.sizes(),
         " that a backward needs has been changed in place since the forward: "
         "it is at version ",
-        version, ", but was at version ", slot->version,
+        slot->version.now(), ", but was at version ", slot->version.then(),
         "; change a copy instead");
     return slot->tensor;
   }
@@ -104,7 +102,7 @@ void KeptTensors::offload(
     if (!is_ours && leaving.count(group.storage) == 0) continue;
     for (const auto& slot : group.slots) {
       // The copy would have the changed values. The backward reports this.
-      if (version_of(slot->tensor) != slot->version) return;
+      if (slot->version.is_changed()) return;
     }
     storages.push_back(storage);
     chosen.push_back(std::move(group));

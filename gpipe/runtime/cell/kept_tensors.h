@@ -8,7 +8,6 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
-#include <cstdint>
 #include <memory>
 #include <unordered_set>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/recompute/watched_version.h"
 
 namespace gpipe::internal {
 
@@ -64,7 +64,7 @@ class KeptTensors : public SavedTensorHooks {
     // Shares memory and version counter with the saved tensor. It has no graph,
     // so the graph does not hold itself.
     at::Tensor tensor;
-    int64_t version = 0;  // when it was saved; not used once it was copied
+    WatchedVersion version;  // when saved; not used once it was copied
     enum class Place { kDevice, kHost, kDeviceAgain } place = Place::kDevice;
   };
   struct Hook;

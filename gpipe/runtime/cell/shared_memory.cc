@@ -34,9 +34,7 @@ SharedInput::SharedInput(const std::vector<Activation>& input) {
     if (!each.shared || !has_memory(each) || each.tensor.is_inference()) {
       continue;
     }
-    const c10::VariableVersion& counter =
-        each.tensor.unsafeGetTensorImpl()->version_counter();
-    tensors_.push_back({counter, counter.current_version(),
+    tensors_.push_back({WatchedVersion(each.tensor),
                         each.tensor.storage().getWeakStorageImpl()});
   }
 }
@@ -44,8 +42,7 @@ SharedInput::SharedInput(const std::vector<Activation>& input) {
 void SharedInput::check_unchanged(int64_t partition) const {
   for (const Tensor& each : tensors_) {
     TORCH_CHECK(
-        each.counter.current_version() == each.version, "a layer of partition ",
-        partition,
+        !each.version.is_changed(), "a layer of partition ", partition,
         " changes a tensor in place that an earlier partition has given to "
         "more than one layer (returned twice, or stashed and returned), so "
         "that the other layers would get another value or gradient than in "

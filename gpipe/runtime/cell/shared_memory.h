@@ -2,13 +2,13 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/recompute/watched_version.h"
 
 namespace gpipe::internal {
 
@@ -37,8 +37,7 @@ class SharedInput {
 
  private:
   struct Tensor {
-    c10::VariableVersion counter;
-    uint32_t version;
+    WatchedVersion version;
     c10::weak_intrusive_ptr<c10::StorageImpl> memory;
   };
   std::vector<Tensor> tensors_;

@@ -12,7 +12,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/runtime/cell/leaf_changes.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/cell/phase.h"
@@ -21,6 +20,7 @@
 #include "gpipe/runtime/step/autograd_node.h"
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"
+#include "gpipe/runtime/step/leaf_changes.h"
 #include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/breadth_first.h"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/step/passes_testing.h"
 #include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -19,14 +20,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::error_of;
+using testing::kNever;
 using testing::layer;
 using ::testing::Pair;
 using testing::Scale;
 using testing::stages_of;
 using torch::Tensor;
 using torch::nn::AnyModule;
-
-const auto kNever = [](int64_t, int64_t) { return false; };
 
 // Runs the forward of cell (i, j) of `step` on ones.
 Tensor forward(Step& step, int64_t j, int64_t i) {

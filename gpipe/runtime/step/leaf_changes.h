@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/runtime/recompute/watched_version.h"
+
 namespace gpipe::internal {
 
 // The versions, and a few values, of the leaves of a graph.
@@ -33,7 +35,7 @@ class LeafChanges {
  private:
   struct Watched {
     at::Tensor leaf;
-    int64_t version;
+    WatchedVersion version;
     uint64_t values;  // a checksum of some elements; 0 if none is read
   };
   std::vector<Watched> leaves_;

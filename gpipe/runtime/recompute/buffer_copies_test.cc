@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/buffer_copies.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/buffer_copies.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -12,11 +12,6 @@ namespace gpipe::internal {
 namespace {
 
 thread_local PastBuffers* innermost = nullptr;
-
-// Inference tensors have no version.
-int64_t version_or_none(const at::Tensor& tensor) {
-  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
-}
 
 }  // namespace
 
@@ -91,7 +86,7 @@ void PastBuffers::restore() {
   now_.put_back();
   restored_ = true;  // after an error, the destructor tries once more
   for (const Saved& each : std::exchange(saved_, {})) {
-    if (version_or_none(each.tensor) != each.version) {
+    if (each.version.is_changed()) {
       each.copy.unsafeGetTensorImpl()->bump_version();
     }
   }
@@ -116,8 +111,7 @@ at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
     if (scope->storages_.count(storage) == 0) continue;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     at::Tensor copy = tensor.clone();
-    scope->saved_.push_back(
-        {tensor.tensor_data(), version_or_none(tensor), copy});
+    scope->saved_.push_back({WatchedVersion(tensor), copy});
     return copy;
   }
   return tensor;

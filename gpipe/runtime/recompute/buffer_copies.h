@@ -4,9 +4,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <cstdint>
 #include <unordered_set>
 #include <vector>
+
+#include "gpipe/runtime/recompute/watched_version.h"
 
 namespace gpipe::internal {
 
@@ -71,8 +72,7 @@ class PastBuffers {
 
  private:
   struct Saved {
-    at::Tensor tensor;
-    int64_t version;
+    WatchedVersion version;  // of the tensor
     at::Tensor copy;
   };
   void end() noexcept;

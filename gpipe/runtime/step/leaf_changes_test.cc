@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/leaf_changes.h"
+#include "gpipe/runtime/step/leaf_changes.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

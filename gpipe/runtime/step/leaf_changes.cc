@@ -1,9 +1,7 @@
-#include "gpipe/runtime/cell/leaf_changes.h"
+#include "gpipe/runtime/step/leaf_changes.h"
 
 #include <algorithm>
 #include <cstring>
-
-#include "gpipe/runtime/cell/partition.h"
 
 namespace gpipe::internal {
 namespace {
@@ -31,13 +29,12 @@ uint64_t checksum(const at::Tensor& leaf) {
 }  // namespace
 
 void LeafChanges::watch(const at::Tensor& leaf) {
-  leaves_.push_back({leaf, version_of(leaf), checksum(leaf)});
+  leaves_.push_back({leaf, WatchedVersion(leaf), checksum(leaf)});
 }
 
 const at::Tensor* LeafChanges::without_version() const {
   for (const Watched& each : leaves_) {
-    if (version_of(each.leaf) == each.version &&
-        checksum(each.leaf) != each.values) {
+    if (!each.version.is_changed() && checksum(each.leaf) != each.values) {
       return &each.leaf;
     }
   }
@@ -46,7 +43,7 @@ const at::Tensor* LeafChanges::without_version() const {
 
 const at::Tensor* LeafChanges::with_version() const {
   for (const Watched& each : leaves_) {
-    if (version_of(each.leaf) != each.version) return &each.leaf;
+    if (each.version.is_changed()) return &each.leaf;
   }
   return nullptr;
 }
