@@ -473,9 +473,9 @@ TEST(Checkpoint, RefusesChangesInPlace) {
   EXPECT_EQ(
       error_of([&] { checkpoint([](Tensor h) { return h.relu_(); }, x * 1); }),
       "c10::Error: input 0 of a checkpointed function has been changed "
-      "in place by the function itself, so that the function cannot be "
-      "called again with the same value; let the change work out of "
-      "place (such as ReLU without inplace), or on a clone");
+      "in place by the forward itself, so that the forward cannot be computed "
+      "again with the same value; let the change work out of place (such as "
+      "ReLU without inplace), or on a clone");
 
   Tensor input = random({2, 3});
   const Tensor weight = leaf({2, 3});
@@ -497,8 +497,9 @@ TEST(Checkpoint, RefusesChangesInPlace) {
   EXPECT_EQ(error_of([&] { z.sum().backward(); }),
             "c10::Error: a parameter ([2, 3] Double) of a checkpointed "
             "function has been changed in place between forward and backward; "
-            "the function cannot be called again with it. Call backward first, "
-            "or forward again");
+            "the forward cannot be computed again with it. Call backward "
+            "first, or forward again; a tensor that the forward changes itself "
+            "must be a buffer");
 
   // As in the plain model: a tensor is changed after it was saved.
   const Tensor w = checkpoint(

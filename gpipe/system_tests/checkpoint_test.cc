@@ -323,9 +323,10 @@ TEST(Change, OfAParameterIsDetected) {
     step.linear->weight.add_(1);
   }
   const auto error = step.backward_error();
-  EXPECT_THAT(error, StartsWith("c10::Error: parameter '0.weight' has been "
-                                "changed in place between forward and "
-                                "backward; a checkpointed forward"));
+  EXPECT_THAT(error, StartsWith("c10::Error: parameter '0.weight' ([3, 3] "
+                                "Float) of partition 0 has been changed in "
+                                "place between forward and backward; the "
+                                "forward cannot be computed again with it"));
   EXPECT_THAT(error, HasSubstr("(in partition 0, micro-batch 1, recompute)"));
   // The next step is not affected.
   step.pipeline->forward(step.x).sum().backward();
@@ -342,11 +343,11 @@ TEST(Change, OfAFrozenParameterIsDetected) {
     second->weight.mul_(2);
   }
   EXPECT_EQ(error_of([&] { loss.backward(); }),
-            "c10::Error: parameter '1.weight' has been changed in place "
-            "between forward and backward; a checkpointed forward cannot be "
-            "computed again with it. Call backward first, or forward again; "
-            "a tensor that a layer changes itself must be a buffer (in "
-            "partition 0, micro-batch 1, recompute)");
+            "c10::Error: parameter '1.weight' ([3, 3] Float) of partition 0 "
+            "has been changed in place between forward and backward; the "
+            "forward cannot be computed again with it. Call backward first, or "
+            "forward again; a tensor that the forward changes itself must be a "
+            "buffer (in partition 0, micro-batch 1, recompute)");
   // The next step is not affected, and another parameter may be frozen in it.
   second->weight.requires_grad_();
   loss = pipeline->forward(ones({4, 3})).sum();
@@ -372,7 +373,7 @@ TEST(Change, OfAFrozenParameterByItsLayerIsDetected) {
                  options({1}, 1, Checkpoint::kAlways));
   auto loss = pipeline->forward(ones({4}).requires_grad_()).sum();
   EXPECT_THAT(error_of([&] { loss.backward(); }),
-              StartsWith("c10::Error: parameter '0.count' has been changed"));
+              StartsWith("c10::Error: parameter '0.count' ([] "));
 }
 
 TEST(Change, OfTheModeIsDetected) {
@@ -381,8 +382,7 @@ TEST(Change, OfTheModeIsDetected) {
     whole ? step.pipeline->eval() : (*step.pipeline)[1]->eval();
     EXPECT_THAT(step.backward_error(),
                 StartsWith("c10::Error: train() or eval() was called between "
-                           "forward and backward; a checkpointed forward "
-                           "cannot be computed again in another mode"));
+                           "forward and backward; partition "));
   }
 }
 
@@ -407,8 +407,8 @@ TEST(Change, OfTheInputIsDetected) {
   Pending step;
   step.x.add_(1);
   EXPECT_THAT(step.backward_error(),
-              StartsWith("c10::Error: the input of partition 0 has been "
-                         "changed in place between forward and backward"));
+              StartsWith("c10::Error: input 0 of partition 0 has been changed "
+                         "in place between forward and backward"));
 }
 
 // torch::optim::SGD writes without a new version.
@@ -474,9 +474,7 @@ TEST(Recompute, ThatGivesSomethingElseIsDetected) {
     });
   };
   EXPECT_EQ(error([](Tensor x) { return Tensors{x * 2}; }), "");
-  const auto detected = StartsWith(
-      "c10::Error: the layers of partition 0 did not return the same in the "
-      "recompute as in the checkpointed forward");
+  const auto detected = HasSubstr("partition 0 must do the same in both calls");
   EXPECT_THAT(error([](Tensor) { return Tensors(); }), detected);
   EXPECT_THAT(error([](Tensor x) { return Tensors{x, x}; }), detected);
   EXPECT_THAT(error([](Tensor) { return Tensors(1); }), detected);

@@ -43,8 +43,8 @@ using Pair = std::tuple<Tensor, Tensor>;
 using Tensors = std::vector<Tensor>;
 
 constexpr char kChangesItsInput[] =
-    "changes the partition's input in place, so that the checkpointed forward "
-    "cannot be computed again from it";
+    "has been changed in place by the forward itself, so that the forward "
+    "cannot be computed again";
 
 torch::nn::ReLU inplace_relu() {
   return torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true));
@@ -132,7 +132,7 @@ TEST(Inplace, AtTheStartOfACheckpointedPartitionIsDetected) {
     auto pipeline =
         one_layer_each(Sequential(double_linear(), inplace_relu()), mode);
     const auto error = error_of([&] { pipeline->forward(leaf()); });
-    EXPECT_THAT(error, StartsWith("c10::Error: a layer of partition 1 "));
+    EXPECT_THAT(error, StartsWith("c10::Error: input 0 of partition 1 "));
     EXPECT_THAT(error, HasSubstr(kChangesItsInput));
     EXPECT_THAT(error, HasSubstr("(in partition 1, micro-batch 0, forward "
                                  "(checkpointed))"));

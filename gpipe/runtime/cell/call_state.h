@@ -1,24 +1,18 @@
-// The state around a function that is called a second time: what the first call
-// saw, and what the second call must see again.
+// Inputs, skip tensors and autocast of a function that is called a second time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/saved_variable.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/recompute/buffer_copies.h"
-#include "gpipe/runtime/recompute/watched_version.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
@@ -28,18 +22,14 @@ namespace gpipe::internal {
 // tensor, or recomputes it.
 class KeptTensor {
  public:
-  KeptTensor() = default;
   explicit KeptTensor(const at::Tensor& tensor);
   // Returns a leaf with the values of the tensor. Requires grad as the tensor
   // did. Throws what a recompute throws.
   at::Tensor get() const;
-  // Returns whether the tensor was changed in place after the construction.
-  bool is_changed() const { return version_.is_changed(); }
 
  private:
   torch::autograd::SavedVariable saved_;
   bool defined_ = false, requires_grad_ = false;
-  WatchedVersion version_;
 };
 
 // The autocast state of a thread: for each type of device whether it is on, and
@@ -73,42 +63,14 @@ class UseAutocast {
   const bool cache_;
 };
 
-// The training mode, parameters and buffers of a module.
-class ModuleState {
- public:
-  explicit ModuleState(std::shared_ptr<torch::nn::Module> module);
-
-  // Drops the copies of buffers that the first call has not changed.
-  // `statistics`: what the call has changed without raising versions. Call
-  // after the first call.
-  void first_call_done(const std::vector<at::Tensor>& statistics);
-  // Throws c10::Error if the module has changed since the first call.
-  void check_unchanged() const;
-
-  // Returns the buffers that the first call has changed, with their values
-  // before it.
-  BufferCopies changed_buffers() const;
-
- private:
-  struct Named {
-    std::string name;
-    at::Tensor tensor;
-    int64_t version;
-    at::Tensor before;  // of a buffer that the first call changes
-  };
-  std::shared_ptr<torch::nn::Module> module_;
-  std::vector<bool> training_;
-  std::vector<Named> parameters_, buffers_;
-};
-
 // The skip tensors that a function pops and stashes in one call.
 class CallSkips {
  public:
   // The tracker of the first call. It passes tensors on, and keeps those that
-  // the function pops as further inputs. `keep` makes a KeptTensor.
+  // the function pops as further inputs. `keep` makes these.
   class First : public SkipTracker {
    public:
-    using Keep = std::function<KeptTensor(const at::Tensor&)>;
+    using Keep = std::function<KeptTensor(const SkipKey&, const at::Tensor&)>;
     First(CallSkips& skips, SkipTracker& outer, Keep keep)
         : skips_(skips), outer_(outer), keep_(std::move(keep)) {}
     void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
@@ -131,9 +93,6 @@ class CallSkips {
    private:
     std::map<SkipKey, std::vector<std::optional<at::Tensor>>> held_;
   };
-
-  // Throws c10::Error if a popped tensor was changed in place.
-  void check_unchanged(const char* when) const;
 
  private:
   struct Popped {

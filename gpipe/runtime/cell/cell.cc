@@ -6,6 +6,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
@@ -77,14 +80,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   std::vector<Activation> inputs = std::move(input.boundary);
   for (Activation& skip : input.skips) inputs.push_back(std::move(skip));
 
-  if (checkpointed_) {
-    saved_.input = inputs;
-    saved_.versions = versions_of(inputs);
-    saved_.frozen = frozen_of(*partition_);
-    saved_.training = training_of(*partition_);
-    saved_.buffers = partition_->values_of_other_buffers();
-    saved_.norms = BufferCopies(partition_->norm_buffers);
-  }
+  if (checkpointed_) begin_checkpoint(inputs);
 
   const SharedInput shared(inputs);
   const UnsplitInput unsplit(inputs);
@@ -111,20 +107,53 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   leaves_ = find_leaves(output_edges_, input_edges_);
   check_no_other_input(leaves_);
   if (checkpointed_) {
-    TORCH_CHECK(versions_of(saved_.input) == saved_.versions,
-                "a layer of partition ", partition_->index,
-                " changes the partition's input in place, so that the "
-                "checkpointed forward cannot be computed again from it; let "
-                "the first layer of the partition work out of place "
-                "(such as ReLU without inplace), or use Checkpoint::kNever");
-    saved_.leaf_versions = versions_of(leaves_.tensors);
+    past_.first_call_done(outputs, /*with_grad=*/true);
+    // Only from here on, since layers may change their parameters in no_grad.
+    for (const at::Tensor& each : leaves_.tensors) past_.watch_parameter(each);
     leaves_.leaf_edges.clear();
-    saved_.outputs = outlines_of(outputs);
     output_edges_.clear();
     input_edges_.clear();
     inner_.clear();
   }
   return output;
+}
+
+void Cell::begin_checkpoint(const std::vector<Activation>& inputs) {
+  past_input_ = inputs;
+  past_ = PastCall("partition " + std::to_string(partition_->index),
+                   ", or use Checkpoint::kNever", &partition_->modules);
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    std::string name = "input " + std::to_string(k);
+    if (k >= input_width_) {
+      const SkipRoute& route = partition_->imports[k - input_width_];
+      name = "skip tensor '" + route.key.name + "'";
+    }
+    past_.watch_input(std::move(name), inputs[k].tensor);
+  }
+  for (const at::Tensor& each : partition_->modules.parameters()) {
+    if (!each.requires_grad()) past_.watch_parameter(each);
+  }
+}
+
+void Cell::recompute(StepSeed& seed) {
+  past_.check_unchanged();
+  // The layers must see the buffer values of the forward, even if other code
+  // has changed the buffers since. The layers change them again.
+  const BufferCopies past = past_.changed_buffers();
+  // Hooks need gpipe's autograd engine. Without it, the statistics of norms are
+  // restored, too. Operators read them in the backward only if a layer does
+  // more with them than to pass them to a norm.
+  kept_.reset();
+  if (past_.has_changed_other_buffers() ||
+      (!past.empty() && SavedTensorScope::is_available())) {
+    kept_ = std::make_unique<KeptTensors>(partition_->device);
+  }
+  {
+    PastBuffers buffers(past);
+    past_.check_outputs(run_layers(past_input_, seed, /*again=*/true));
+    buffers.restore();
+  }
+  relink_leaf_edges();
 }
 
 std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
@@ -158,9 +187,9 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, random_stream_, partition_->device,
-                     checkpointed_ ? &saved_.draws : nullptr, again);
-  std::vector<at::Tensor> statistics;
-  NormScope norms(partition_->norms.get(), /*record=*/!again, &statistics);
+                     checkpointed_ ? &past_.draws() : nullptr, again);
+  NormScope norms(partition_->norms.get(), /*record=*/!again,
+                  again ? nullptr : &past_.norms().statistics);
   CastScope casts(partition_->casts, partition_->device);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {
@@ -187,7 +216,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     value = run_head(std::move(value));
   }
   layer_at_work_.clear();
-  partition_->add_norm_buffers(statistics);
+  partition_->modules.add_norm_buffers(past_.norms().statistics);
   return take_outputs(std::move(value), tracker);
 }
 
@@ -259,14 +288,15 @@ Value Cell::run_head(Value output) {
       if (each.defined()) each = each.detach();
     }
   }
-  std::vector<int64_t> versions;
-  if (checkpointed_) versions = versions_of(head_->target.tensors());
+  std::vector<WatchedVersion> targets(head_->target.tensors().begin(),
+                                      head_->target.tensors().end());
   WeightedLoss loss = (*head_->function)(std::move(output), head_->target);
   // Checked here and not when the recompute begins: a cell without
   // checkpointing may change its own target, and the targets of all cells share
   // one version counter.
   TORCH_CHECK(
-      !checkpointed_ || versions_of(head_->target.tensors()) == versions,
+      !checkpointed_ || std::none_of(targets.begin(), targets.end(),
+                                     std::mem_fn(&WatchedVersion::is_changed)),
       "the loss function changes its target in place, so that the "
       "checkpointed forward cannot be computed again from it; let it "
       "work on target.clone()");
@@ -318,6 +348,33 @@ std::vector<Cell::Captured> Cell::take_captured() {
         {std::move(each.node), each.user ? layer_of(*each.user) : ""});
   }
   return captured;
+}
+
+// Leaves keep their order of the first forward, because leaf_numbers_ refers to
+// it.
+void Cell::relink_leaf_edges() {
+  Leaves now = find_leaves(output_edges_, input_edges_);
+  check_no_other_input(now);
+  const bool as_before = std::equal(
+      now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
+      leaves_.tensors.end(),
+      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  if (as_before) {
+    leaves_.leaf_edges = std::move(now.leaf_edges);
+    return;
+  }
+  std::unordered_map<const at::TensorImpl*, std::size_t> places;
+  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
+    places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
+  }
+  leaves_.leaf_edges.clear();
+  for (Leaves::LeafEdge leaf_edge : now.leaf_edges) {
+    const auto place =
+        places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
+    if (place == places.end()) continue;  // not a leaf in the forward
+    leaf_edge.leaf = place->second;
+    leaves_.leaf_edges.push_back(leaf_edge);
+  }
 }
 
 void Cell::take_roots(Gradients grads,
@@ -393,7 +450,8 @@ void Cell::backward_weight(const LeafSink& sink) {
 }
 
 void Cell::release() {
-  saved_ = Saved();
+  past_ = PastCall();
+  past_input_.clear();
   input_edges_.clear();
   output_edges_.clear();
   inner_.clear();

@@ -16,12 +16,11 @@
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/past_call.h"
 
 namespace gpipe::internal {
 
@@ -99,7 +98,7 @@ class Cell {
   // Afterwards the buffers hold again what they held before the call, and the
   // graph keeps copies of those that it needs. Throws
   // c10::Error if the input, a parameter or the training mode has changed since
-  // the forward, or if the outputs differ from the forward's (see Outline).
+  // the forward, or if the outputs differ from the forward's (see PastCall).
   void recompute(StepSeed& seed);
 
   // Copies to the host what the graph of the last forward() or recompute()
@@ -147,21 +146,6 @@ class Cell {
   void release();
 
  private:
-  struct Saved {
-    std::vector<Activation> input;
-    std::vector<int64_t> versions;       // of input
-    std::vector<int64_t> leaf_versions;  // of leaves_
-    // Frozen parameters, which are not in leaves_, with their versions.
-    std::vector<std::pair<at::Tensor, int64_t>> frozen;
-    std::vector<bool> training;  // of the partition's modules
-    std::vector<Outline> outputs;
-    // Values before the forward: of buffers whose versions tell whether they
-    // have changed, and of the partition's norm_buffers.
-    std::vector<BufferValue> buffers;
-    BufferCopies norms;
-    std::vector<GivenDraw> draws;  // from generators that layers passed
-  };
-
   // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and
   // returns the outputs: boundary tensors, then exported skips. `again`: this
   // is a recompute.
@@ -177,11 +161,8 @@ class Cell {
                     const CellTracker& tracker) const;
   // Throws c10::Error if the graph reaches an input of another cell.
   void check_no_other_input(const Leaves& leaves);
-  // Returns the buffers that a recompute changes, with their values of the
-  // forward. Prepares `kept_` for the graph of the recompute.
-  BufferCopies begin_recompute();
-  void check_unchanged() const;
-  void check_unchanged(const at::Tensor& parameter, int64_t version) const;
+  // Notes what the forward is about to see, for a recompute.
+  void begin_checkpoint(const std::vector<Activation>& inputs);
   // Returns the name of the layer that made the node with this sequence number,
   // "loss", or "" if it is unknown.
   std::string layer_of(uint64_t node) const;
@@ -231,7 +212,9 @@ class Cell {
   std::vector<uint64_t> layer_starts_;
   Leaves leaves_;
   std::vector<int64_t> leaf_numbers_;
-  Saved saved_;
+  // Of a checkpointed cell: the forward and its input.
+  PastCall past_;
+  std::vector<Activation> past_input_;
   std::string layer_at_work_;
 };
 

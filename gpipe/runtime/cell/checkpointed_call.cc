@@ -22,11 +22,13 @@
 #include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/cell/recompute_check.h"
 #include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/called_modules.h"
+#include "gpipe/runtime/recompute/outline.h"
+#include "gpipe/runtime/recompute/past_call.h"
 #include "gpipe/runtime/recompute/watched_version.h"
 #include "gpipe/skip/tracker.h"
 
@@ -44,7 +46,7 @@ class Call;
 // until a second call has set it.
 struct Slot {
   Slot(std::shared_ptr<Call> call, const at::Tensor& tensor)
-      : call(std::move(call)), form(tensor), first_version(tensor) {
+      : call(std::move(call)), outline(tensor), first_version(tensor) {
     if (tensor.has_storage()) {
       first_memory = tensor.storage().getWeakStorageImpl();
     }
@@ -59,7 +61,7 @@ struct Slot {
   }
 
   const std::shared_ptr<Call> call;
-  const Form form;
+  const Outline outline;
   const WatchedVersion first_version;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> first_memory;
   at::Tensor value;
@@ -83,25 +85,18 @@ class Call : public std::enable_shared_from_this<Call> {
   class FirstHooks;
   class SecondHooks;
 
-  void find_leaves_of(const Value& output, uint64_t begin);
-  void check_inputs_unchanged(const char* when) const;
+  void watch_leaves_of(const Value& output, uint64_t begin);
   std::vector<Value> inputs_again() const;
   void second();
-  BufferCopies changed_buffers() const;
   void run_again(std::vector<Value> inputs, SkipTracker& skips);
 
   const CheckpointedFunction function_;
   std::vector<std::pair<Value::Kind, std::vector<KeptTensor>>> inputs_;
-  std::optional<ModuleState> module_;
+  std::optional<CalledModules> modules_;
+  PastCall past_;
+  CallSkips skips_;
   const AutocastState autocast_;
   std::string layer_;  // of the pipeline, in which the function was called
-
-  CallDraws draws_;
-  CallNorms norms_;
-  CallSkips skips_;
-  // Parameters that the function has captured.
-  std::vector<std::pair<at::Tensor, WatchedVersion>> leaves_;
-  std::vector<Form> outputs_;
   bool first_is_done_ = false;
 
   std::mutex mutex_;  // guards values of slots and second calls
@@ -145,8 +140,8 @@ class Call::SecondHooks : public SavedTensorHooks {
   // Returns the first difference between the saved tensors of the two calls;
   // empty if there is none.
   const std::string& difference() const { return difference_; }
-  // Returns the form of a tensor that the first call has saved, too, and that
-  // has another value now; empty if there is none.
+  // Returns the outline of a tensor that the first call has saved, too, and
+  // that has another value now; empty if there is none.
   const std::string& changed() const { return changed_; }
 
  private:
@@ -170,14 +165,14 @@ class Call::SecondHooks : public SavedTensorHooks {
     if (k >= call_.slots_.size()) return;
     const auto slot = call_.slots_[k].lock();
     if (!slot || slot->value.defined()) return;
-    const Form form(value);
-    if (!(form == slot->form) && difference_.empty()) {
+    const Outline outline(value);
+    if (!(outline == slot->outline) && difference_.empty()) {
       difference_ =
-          c10::str("saved tensor ", k, " is ", slot->form.text(),
-                   " in the forward and ", form.text(), " in the recompute");
+          c10::str("saved tensor ", k, " is ", slot->outline.text(),
+                   " in the forward and ", outline.text(), " in the recompute");
     }
     if (!is_buffer && slot->has_changed(value) && changed_.empty()) {
-      changed_ = form.text();
+      changed_ = outline.text();
     }
     slot->value = value;
     slot->version = WatchedVersion(value);
@@ -191,13 +186,24 @@ class Call::SecondHooks : public SavedTensorHooks {
 Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
            std::shared_ptr<torch::nn::Module> module)
     : function_(std::move(function)) {
+  if (module) modules_.emplace().add(/*prefix=*/"", module);
+  past_ = PastCall(module ? module->name() : "a checkpointed function",
+                   /*remedy=*/"", modules_ ? &*modules_ : nullptr);
+  past_.norms().restores_statistics = modules_.has_value();
   for (const Value& input : inputs) {
+    const std::string name = "input " + std::to_string(inputs_.size());
     auto& [kind, tensors] = inputs_.emplace_back();
     kind = input.kind();
-    for (const at::Tensor& each : input.tensors()) tensors.emplace_back(each);
+    for (const at::Tensor& each : input.tensors()) {
+      past_.watch_input(name, each);
+      tensors.emplace_back(each);
+    }
   }
-  if (module) module_.emplace(std::move(module));
-  norms_.restores_statistics = module_.has_value();
+  if (modules_) {
+    for (const at::Tensor& each : modules_->parameters()) {
+      past_.watch_parameter(each);
+    }
+  }
   if (const std::string* const layer = layer_at_work()) layer_ = *layer;
 }
 
@@ -208,29 +214,30 @@ Value Call::first(std::vector<Value> inputs) {
     FirstHooks hooks(*this);
     // A popped skip tensor is one more input, so it is kept as inputs are:
     // under the hooks around this call.
-    CallSkips::First skips(
-        skips_, current_skip_tracker(),
-        [outer = SavedTensorScope::current()](const at::Tensor& tensor) {
-          const SavedTensorScope around(outer);
-          return KeptTensor(tensor);
-        });
+    CallSkips::First skips(skips_, current_skip_tracker(),
+                           [this, outer = SavedTensorScope::current()](
+                               const SkipKey& key, const at::Tensor& tensor) {
+                             past_.watch_input("skip tensor '" + key.name + "'",
+                                               tensor);
+                             const SavedTensorScope around(outer);
+                             return KeptTensor(tensor);
+                           });
     const SavedTensorScope saved(&hooks);
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kCheckpointing);
-    RandomScope random(draws_, /*again=*/false);
-    const NormScope norms(norms_, /*again=*/false);
+    RandomScope random(past_.draws(), /*again=*/false);
+    const NormScope norms(past_.norms(), /*again=*/false);
     output = function_(std::move(inputs));
   }
-  check_inputs_unchanged("by the function itself");
-  if (module_) module_->first_call_done(norms_.statistics);
-  find_leaves_of(output, begin);
-  for (const at::Tensor& each : output.tensors()) outputs_.emplace_back(each);
+  past_.first_call_done(output.tensors(), /*with_grad=*/false);
+  past_.keep_changed_buffers();
+  watch_leaves_of(output, begin);
   first_is_done_ = true;
   return output;
 }
 
 // Walks the part of the graph that the first call has made on this thread.
-void Call::find_leaves_of(const Value& output, uint64_t begin) {
+void Call::watch_leaves_of(const Value& output, uint64_t begin) {
   std::unordered_set<const Node*> seen;
   std::vector<Node*> stack;
   const auto visit = [&](const Edge& edge) {
@@ -245,25 +252,11 @@ void Call::find_leaves_of(const Value& output, uint64_t begin) {
     stack.pop_back();
     if (node->num_outputs() == 0) {
       if (auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
-        leaves_.emplace_back(leaf->variable, WatchedVersion(leaf->variable));
+        past_.watch_parameter(leaf->variable);
       }
     }
     for (const Edge& edge : node->next_edges()) visit(edge);
   }
-}
-
-void Call::check_inputs_unchanged(const char* when) const {
-  for (std::size_t k = 0; k < inputs_.size(); ++k) {
-    for (const KeptTensor& each : inputs_[k].second) {
-      TORCH_CHECK(!each.is_changed(), "input ", k,
-                  " of a checkpointed function has been changed in place ",
-                  when,
-                  ", so that the function cannot be called again with the "
-                  "same value; let the change work out of place (such as ReLU "
-                  "without inplace), or on a clone");
-    }
-  }
-  skips_.check_unchanged(when);
 }
 
 std::vector<Value> Call::inputs_again() const {
@@ -280,21 +273,14 @@ at::Tensor Call::value_of(Slot& slot) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!slot.value.defined()) second();
   TORCH_CHECK(!slot.version.is_changed(), "a tensor that backward needs (",
-              slot.form.text(),
+              slot.outline.text(),
               ") has been changed in place after a checkpointed function saved "
               "it; let the function, or the code after it, change a clone");
   return slot.value;
 }
 
 void Call::second() {
-  check_inputs_unchanged("between forward and backward");
-  if (module_) module_->check_unchanged();  // knows the names
-  for (const auto& [leaf, version] : leaves_) {
-    TORCH_CHECK(!version.is_changed(), "a parameter (", Form(leaf).text(),
-                ") of a checkpointed function has been changed in place "
-                "between forward and backward; the function cannot be called "
-                "again with it. Call backward first, or forward again");
-  }
+  past_.check_unchanged();
   const c10::AutoGradMode with_graph(true);
   try {
     // An outer checkpointed function computes these first.
@@ -313,19 +299,6 @@ void Call::second() {
   }
 }
 
-BufferCopies Call::changed_buffers() const {
-  BufferCopies changed;
-  if (module_) changed = module_->changed_buffers();
-  const std::vector<at::Tensor> known = changed.buffers();
-  for (const CallNorms::Counter& counter : norms_.counters) {
-    const bool is_known = std::any_of(
-        known.begin(), known.end(),
-        [&](const at::Tensor& each) { return each.is_same(counter.tensor); });
-    if (!is_known) changed.add(counter.tensor, counter.before);
-  }
-  return changed;
-}
-
 void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
   SecondHooks hooks(*this);
   Value output;
@@ -334,29 +307,19 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kRecomputing);
     const UseAutocast autocast(autocast_);
-    PastBuffers buffers(changed_buffers());
-    RandomScope random(draws_, /*again=*/true);
+    PastBuffers buffers(past_.changed_buffers());
+    RandomScope random(past_.draws(), /*again=*/true);
     {
-      const NormScope norms(norms_, /*again=*/true);
+      const NormScope norms(past_.norms(), /*again=*/true);
       output = function_(std::move(inputs));
     }
     buffers.restore();
   }
   // The function may also run a backward inside its first call.
   if (!first_is_done_) return;
+  past_.check_outputs(output.tensors());
   constexpr const char* kRemedy =
       "; a checkpointed function must do the same in both calls";
-  TORCH_CHECK(output.tensors().size() == outputs_.size(),
-              "a checkpointed function returned ", outputs_.size(),
-              " tensors in the forward and ", output.tensors().size(),
-              " in the recompute", kRemedy);
-  for (std::size_t k = 0; k < outputs_.size(); ++k) {
-    const Form form(output.tensors()[k]);
-    TORCH_CHECK(form == outputs_[k], "output ", k,
-                " of a checkpointed function is ", outputs_[k].text(),
-                " in the forward and ", form.text(), " in the recompute",
-                kRemedy);
-  }
   TORCH_CHECK(hooks.difference().empty(), hooks.difference(), kRemedy);
   TORCH_CHECK(hooks.changed().empty(), "a tensor (", hooks.changed(),
               ") that a checkpointed function uses, and that is none of its "

@@ -1,10 +1,8 @@
 #include "gpipe/runtime/cell/partition.h"
 
-#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/types.h>
 
 #include <string>
 #include <utility>
@@ -13,23 +11,9 @@
 namespace gpipe::internal {
 namespace {
 
-using torch::Tensor;
 namespace nn = torch::nn;
 
 const c10::Device kCpu(c10::kCPU);
-
-// A layer with a frozen parameter and a buffer, around a BatchNorm.
-struct CounterImpl : nn::Module {
-  CounterImpl() {
-    frozen = register_parameter("frozen", torch::ones({2}), false);
-    count = register_buffer("count", torch::zeros({1}));
-    norm = register_module("norm", nn::BatchNorm1d(3));
-  }
-  Tensor forward(const Tensor& x) { return norm(x) + frozen + count; }
-  Tensor frozen, count;
-  nn::BatchNorm1d norm{nullptr};
-};
-TORCH_MODULE(Counter);
 
 // Returns layers with the names "0", "1", ... and without skip tensors.
 std::vector<Layer> named(std::vector<nn::AnyModule> modules) {
@@ -43,14 +27,6 @@ std::vector<Layer> named(std::vector<nn::AnyModule> modules) {
 }
 
 nn::AnyModule linear() { return nn::AnyModule(nn::Linear(2, 2)); }
-
-bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    if (!a[k].is_same(b[k])) return false;
-  }
-  return true;
-}
 
 TEST(Partition, CutsLayersByTheBalance) {
   const c10::Device other(c10::kMeta, 1);
@@ -68,25 +44,17 @@ TEST(Partition, CutsLayersByTheBalance) {
   EXPECT_EQ(parts[1].layers[1].name, "2");
   EXPECT_FALSE(parts[0].remote);
   // Parameters stay where they are.
-  EXPECT_EQ(parts[1].parameters[0].device(), kCpu);
+  EXPECT_EQ(parts[1].modules.parameters()[0].device(), kCpu);
 }
 
-TEST(Partition, ListsModulesParametersAndTheTwoKindsOfBuffers) {
-  Counter counter;
-  nn::Linear last(3, 1);
+TEST(Partition, NamesWhatItsLayersHave) {
+  nn::BatchNorm1d first(2);
+  nn::Linear last(2, 1);
   const auto parts = partition(
-      named({nn::AnyModule(counter), nn::AnyModule(last)}), {2}, {kCpu});
-  EXPECT_EQ(parts[0].modules.size(), 3u);
-  EXPECT_TRUE(same(parts[0].parameters,
-                   {counter->frozen, counter->norm->weight, counter->norm->bias,
-                    last->weight, last->bias}));
-  EXPECT_TRUE(same(parts[0].other_buffers, {counter->count}));
-  EXPECT_TRUE(same(parts[0].norm_buffers,
-                   {counter->norm->running_mean, counter->norm->running_var,
-                    counter->norm->num_batches_tracked}));
-  EXPECT_EQ(parts[0].name_of(counter->norm->weight), "0.norm.weight");
-  EXPECT_EQ(parts[0].name_of(last->bias), "1.bias");
-  EXPECT_EQ(parts[0].name_of(last->bias.detach()), "");
+      named({nn::AnyModule(first), nn::AnyModule(last)}), {2}, {kCpu});
+  EXPECT_EQ(parts[0].modules.training().size(), 2u);
+  EXPECT_EQ(parts[0].modules.name_of(last->bias), "1.bias");
+  EXPECT_EQ(parts[0].modules.name_of(first->running_var), "0.running_var");
 }
 
 TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
@@ -109,57 +77,6 @@ TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
   EXPECT_EQ(parts[2].imports[1].key, b);
   EXPECT_EQ(parts[2].imports[1].from, 1);
   EXPECT_TRUE(parts[2].exports.empty());
-}
-
-TEST(Partition, BuffersThatAnOperatorUsesAsStatisticsAreThoseOfANorm) {
-  Counter counter;
-  auto parts = partition(named({nn::AnyModule(counter)}), {1}, {kCpu});
-  parts[0].add_norm_buffers({torch::ones({1}), counter->norm->running_mean});
-  EXPECT_EQ(parts[0].norm_buffers.size(), 3u);
-  parts[0].add_norm_buffers({counter->count});
-  EXPECT_TRUE(parts[0].other_buffers.empty());
-  EXPECT_TRUE(parts[0].norm_buffers.back().is_same(counter->count));
-  EXPECT_TRUE(parts[0].values_of_other_buffers().empty());
-}
-
-TEST(Partition, CopiesABufferAgainOnlyIfItHasChanged) {
-  Counter counter;
-  auto parts = partition(named({nn::AnyModule(counter)}), {1}, {kCpu});
-  Partition& part = parts[0];
-  std::vector<BufferValue> first = part.values_of_other_buffers();
-  ASSERT_EQ(first.size(), 1u);
-  EXPECT_TRUE(first[0].buffer.is_same(counter->count));
-  EXPECT_FALSE(first[0].value.is_alias_of(counter->count));
-  const auto second = part.values_of_other_buffers();
-  EXPECT_TRUE(second[0].value.is_same(first[0].value));
-
-  counter->count.add_(5);
-  const auto third = part.values_of_other_buffers();
-  EXPECT_EQ(third[0].value.item<float>(), 5);
-  EXPECT_EQ(third[0].version, first[0].version + 1);
-  EXPECT_EQ(first[0].value.item<float>(), 0);
-}
-
-TEST(Partition, DoesNotKeepCopiesOfBuffersAlive) {
-  Counter counter;
-  auto parts = partition(named({nn::AnyModule(counter)}), {1}, {kCpu});
-  std::vector<BufferValue> first = parts[0].values_of_other_buffers();
-  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> copy(
-      first[0].value.getIntrusivePtr());
-  first.clear();
-  EXPECT_TRUE(copy.expired());
-  EXPECT_EQ(parts[0].values_of_other_buffers()[0].value.item<float>(), 0);
-}
-
-TEST(VersionOf, CountsChangesInPlace) {
-  const Tensor tensor = torch::zeros({2});
-  const int64_t before = version_of(tensor);
-  tensor.add_(1);
-  tensor.view({1, 2}).add_(1);
-  EXPECT_EQ(version_of(tensor), before + 2);
-  EXPECT_EQ(version_of(Tensor()), -1);
-  const c10::InferenceMode inference;
-  EXPECT_EQ(version_of(torch::zeros({2})), -1);
 }
 
 }  // namespace

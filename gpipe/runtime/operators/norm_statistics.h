@@ -100,7 +100,7 @@ class NormStatistics {
 
 // The BatchNorm calls and the counters of one call of a function, so that a
 // second call changes neither running statistics nor counters. Filled by a
-// NormScope, and read by another one.
+// NormScope, and read by another one. A cell uses `statistics` only.
 struct CallNorms {
   // For each BatchNorm call in training mode with running statistics, in order:
   // whether the operator was called without them (deferred BatchNorm).
@@ -139,7 +139,6 @@ class UnreadStatistics {
 // where they come a second time.
 class NormScope {
  public:
-  //
   // `changed`: receives the running statistics that operators change; may be
   // null.
   NormScope(NormStatistics* statistics, bool record,

@@ -75,7 +75,7 @@ uint64_t StepSeed::peek() {
 void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
 RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-                         std::vector<GivenDraw>* draws, bool again)
+                         CallDraws* draws, bool again)
     : step_(&step),
       microbatch_(microbatch),
       device_(device),
@@ -84,10 +84,7 @@ RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
       outer_(std::exchange(current_scope, this)) {}
 
 RandomScope::RandomScope(CallDraws& draws, bool again)
-    : call_(&draws),
-      draws_(&draws.given),
-      again_(again),
-      outer_(current_scope) {
+    : draws_(&draws), again_(again), outer_(current_scope) {
   if (again) {
     for (const CallDraws::Start& start : draws.starts) {
       copies_.push_back(copy_of(start.before));
@@ -127,7 +124,7 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
 
 std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
   if (device.is_meta()) return std::nullopt;  // nothing is drawn on it
-  if (call_) return generator_of_call(device);
+  if (is_of_function()) return generator_of_call(device);
   if (device.is_cpu()) return seeded(cpu_, device);
   if (device == device_) return seeded(accelerator_, device);
   return std::nullopt;
@@ -145,20 +142,20 @@ std::optional<at::Generator> RandomScope::generator_of_call(
 
 const at::Generator* RandomScope::copy_for(const c10::Device& device) const {
   for (std::size_t k = 0; k < copies_.size(); ++k) {
-    if (is_same(call_->starts[k].device, device)) return &copies_[k];
+    if (is_same(draws_->starts[k].device, device)) return &copies_[k];
   }
   return nullptr;
 }
 
 void RandomScope::record_start(const at::Generator& generator) {
-  for (const CallDraws::Start& start : call_->starts) {
+  for (const CallDraws::Start& start : draws_->starts) {
     if (start.device == generator.device()) return;
   }
-  call_->starts.push_back({generator.device(), copy_of(generator)});
+  draws_->starts.push_back({generator.device(), copy_of(generator)});
 }
 
 bool RandomScope::owns(const at::Generator& generator) const {
-  if (!call_) {
+  if (!is_of_function()) {
     return generator == cpu_.generator || generator == accelerator_.generator;
   }
   if (std::find(copies_.begin(), copies_.end(), generator) != copies_.end()) {
@@ -172,7 +169,7 @@ at::Generator RandomScope::given(const at::Generator& generator) {
   // generator.
   if (!generator.defined()) return generator;
   if (owns(generator)) {
-    if (!call_) return generator;
+    if (!is_of_function()) return generator;
     if (!again_) {
       record_start(generator);
       return generator;
@@ -183,18 +180,19 @@ at::Generator RandomScope::given(const at::Generator& generator) {
   if (again_) {
     // A program may also pass the default generator itself.
     const bool passed = std::any_of(
-        draws_->begin(), draws_->end(),
+        draws_->given.begin(), draws_->given.end(),
         [&](const GivenDraw& draw) { return draw.generator == generator; });
-    const at::Generator* const copy = call_ && !passed && is_default(generator)
-                                          ? copy_for(generator.device())
-                                          : nullptr;
+    const at::Generator* const copy =
+        is_of_function() && !passed && is_default(generator)
+            ? copy_for(generator.device())
+            : nullptr;
     return copy ? *copy : replayed(generator);
   }
   // The outer layer that runs this pipeline, or that runs this function, may be
   // in a recompute, too.
-  RandomScope* const outer = call_ ? outer_ : step_->outer_;
+  RandomScope* const outer = is_of_function() ? outer_ : step_->outer_;
   const at::Generator found = outer ? outer->given(generator) : generator;
-  if (draws_) draws_->push_back({generator, copy_of(found)});
+  if (draws_) draws_->given.push_back({generator, copy_of(found)});
   return found;
 }
 
@@ -202,8 +200,8 @@ at::Generator RandomScope::given(const at::Generator& generator) {
 // also seed its generator between draws.
 at::Generator RandomScope::replayed(const at::Generator& generator) {
   std::size_t& next = next_[generator.unsafeGetGeneratorImpl()];
-  while (next < draws_->size()) {
-    const GivenDraw& draw = (*draws_)[next++];
+  while (next < draws_->given.size()) {
+    const GivenDraw& draw = draws_->given[next++];
     if (draw.generator == generator) return draw.before.clone();
   }
   return generator;  // made by the layer during this call

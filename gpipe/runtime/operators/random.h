@@ -60,10 +60,12 @@ struct GivenDraw {
   at::Generator generator, before;
 };
 
-// The random numbers that one call of a function draws, so that a second call
-// draws the same. Filled by a RandomScope, and read by another one.
+// The random numbers that one call of a function, or of the layers of a cell,
+// draws, so that a second call draws the same. Filled by a RandomScope, and
+// read by another one.
 struct CallDraws {
-  // The state of the generator of a device before the first draw from it.
+  // The state of the generator of a device before the first draw from it; none
+  // in a cell, which seeds its generators itself.
   struct Start {
     c10::Device device;
     at::Generator before;
@@ -92,7 +94,7 @@ class RandomScope {
   // `draws`: for a checkpointed cell, filled in the forward and read in the
   // recompute; else null. `again`: this is a recompute.
   RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-              std::vector<GivenDraw>* draws = nullptr, bool again = false);
+              CallDraws* draws = nullptr, bool again = false);
   // For one call of a function, inside or outside of a cell. In the first call
   // (`again` is false) operators draw as without this scope, and `draws` is
   // filled. In the second call they draw the same numbers again from copies, so
@@ -133,19 +135,20 @@ class RandomScope {
   const at::Generator* copy_for(const c10::Device& device) const;
   void record_start(const at::Generator& generator);
 
+  bool is_of_function() const { return !step_; }
+
   StepSeed* const step_ = nullptr;     // null in a call of a function
-  CallDraws* const call_ = nullptr;    // null in a cell
-  std::vector<at::Generator> copies_;  // for a second call, as in call_->starts
+  std::vector<at::Generator> copies_;  // of draws_->starts, for a second call
   const int64_t microbatch_ = 0;
   const c10::Device device_ = c10::Device(c10::kCPU);
   int64_t layer_ = -1;
   Lazy cpu_, accelerator_;
-  std::vector<GivenDraw>* const draws_;
+  CallDraws* const draws_;  // null in a cell without checkpointing
   const bool again_;
   std::mutex mutex_;  // guards draws_ and next_
-  // Index in `draws_` from which the next draw of each generator is searched.
-  // Layers may have their own generators, and the layers of an inner pipeline
-  // run at the same time.
+  // Index in `draws_->given` from which the next draw of each generator is
+  // searched. Layers may have their own generators, and the layers of an inner
+  // pipeline run at the same time.
   std::unordered_map<const c10::GeneratorImpl*, std::size_t> next_;
   RandomScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};

@@ -164,8 +164,8 @@ TEST(RandomScope, AnInnerPipelineDrawsItsSeedFromTheLayerAroundIt) {
 }
 
 // Draws twice with a generator of the layer's own.
-Tensor with_own(StepSeed& step, const at::Generator& own,
-                std::vector<GivenDraw>* draws, bool again) {
+Tensor with_own(StepSeed& step, const at::Generator& own, CallDraws* draws,
+                bool again) {
   RandomScope scope(step, 0, testing::device(), draws, again);
   scope.enter_layer(0);
   return torch::cat({torch::rand({4}, own), torch::rand({4}, own)});
@@ -176,17 +176,17 @@ TEST(RandomScope, AGeneratorOfTheLayerIsUsedAndReplayedInTheRecompute) {
   step.set(7);
   const at::Generator own = at::detail::createCPUGenerator(11);
   const Tensor expected = torch::rand({4}, own.clone());
-  std::vector<GivenDraw> draws;
+  CallDraws draws;
   const Tensor first = with_own(step, own, &draws, /*again=*/false);
   EXPECT_TRUE(first.narrow(0, 0, 4).equal(expected));
-  EXPECT_EQ(draws.size(), 2u);
+  EXPECT_EQ(draws.given.size(), 2u);
   EXPECT_FALSE(step.used());
 
   torch::rand({1}, own);  // other code draws from it in between
   const at::Generator before = own.clone();
   EXPECT_TRUE(with_own(step, own, &draws, /*again=*/true).equal(first));
   EXPECT_TRUE(torch::rand({4}, own).equal(torch::rand({4}, before)));
-  EXPECT_EQ(draws.size(), 2u);
+  EXPECT_EQ(draws.given.size(), 2u);
 }
 
 // A generator whose state cannot be copied.

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
+#include <cstddef>
 #include <unordered_set>
 #include <vector>
 
@@ -28,7 +29,17 @@ class BufferCopies {
   // the buffers for a backward, and must not see a change.
   void put_back() const;
 
+  bool empty() const { return groups_.empty(); }
   std::vector<at::Tensor> buffers() const;
+  // Calls visit(buffer, value) for each buffer.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Group& group : groups_) {
+      for (std::size_t k = 0; k < group.buffers.size(); ++k) {
+        visit(group.buffers[k], group.values[k]);
+      }
+    }
+  }
 
  private:
   // Buffers of one dtype and device, with their values.

@@ -88,7 +88,7 @@ void check_sharing(const std::vector<Partition>& partitions,
       owners;
   for (const Partition& partition : partitions) {
     std::set<const at::TensorImpl*> norms;
-    for (const at::Tensor& each : partition.norm_buffers) {
+    for (const at::Tensor& each : partition.modules.norm_buffers()) {
       norms.insert(each.unsafeGetTensorImpl());
     }
     const auto check = [&](const Layer& layer, const std::string& what,

@@ -245,7 +245,7 @@ Gradients BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
 
 std::string BackwardPass::describe_leaf(int64_t j,
                                         const at::Tensor& leaf) const {
-  const std::string name = stages_.partitions[j].name_of(leaf);
+  const std::string name = stages_.partitions[j].modules.name_of(leaf);
   return name.empty() ? "a tensor that a layer has captured"
                       : "parameter '" + name + "'";
 }

@@ -124,7 +124,7 @@ class StepBackward : public OpaqueBackward {
   // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
   std::string describe(const at::Tensor& leaf) const {
     for (const Partition& each : pipeline_->workers_.stages().partitions) {
-      const std::string name = each.name_of(leaf);
+      const std::string name = each.modules.name_of(leaf);
       if (!name.empty()) return "parameter '" + name + "'";
     }
     return "a tensor that a layer has captured";

@@ -1,0 +1,143 @@
+#include "gpipe/runtime/recompute/past_call.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace gpipe::internal {
+namespace {
+
+bool contains(const std::vector<at::Tensor>& tensors,
+              const at::Tensor& tensor) {
+  return std::any_of(
+      tensors.begin(), tensors.end(),
+      [&](const at::Tensor& each) { return each.is_same(tensor); });
+}
+
+}  // namespace
+
+PastCall::PastCall(std::string callee, std::string remedy,
+                   CalledModules* modules)
+    : callee_(std::move(callee)),
+      remedy_(std::move(remedy)),
+      modules_(modules) {
+  if (!modules_) return;
+  training_ = modules_->training();
+  buffers_ = modules_->copy_buffers();
+}
+
+void PastCall::watch_input(std::string name, const at::Tensor& tensor) {
+  inputs_.push_back({std::move(name), WatchedVersion(tensor)});
+}
+
+void PastCall::watch_parameter(const at::Tensor& parameter) {
+  parameters_.push_back({parameter, WatchedVersion(parameter)});
+}
+
+void PastCall::check_inputs(const char* when) const {
+  for (const Input& each : inputs_) {
+    TORCH_CHECK(!each.version.is_changed(), each.name, " of ", callee_,
+                " has been changed in place ", when,
+                ", so that the forward cannot be computed again with the same "
+                "value; let the change work out of place (such as ReLU without "
+                "inplace), or on a clone",
+                remedy_);
+  }
+}
+
+void PastCall::keep_changed_buffers() {
+  for (BufferValue& each : buffers_) {
+    if (!each.version.is_changed() &&
+        !contains(norms_.statistics, each.buffer)) {
+      each.value.reset();
+    }
+  }
+}
+
+void PastCall::first_call_done(const std::vector<at::Tensor>& outputs,
+                               bool with_grad) {
+  check_inputs("by the forward itself");
+  with_grad_ = with_grad;
+  for (const at::Tensor& each : outputs) {
+    outputs_.emplace_back(each, with_grad);
+  }
+}
+
+std::string PastCall::describe(const char* kind,
+                               const at::Tensor& tensor) const {
+  const std::string name = modules_ ? modules_->name_of(tensor) : "";
+  return c10::str(name.empty() ? "a " : "", kind,
+                  name.empty() ? "" : " '" + name + "'", " (",
+                  Outline(tensor).text(), ") of ", callee_);
+}
+
+void PastCall::check_unchanged() const {
+  check_inputs("between forward and backward");
+  TORCH_CHECK(!modules_ || modules_->training() == training_,
+              "train() or eval() was called between forward and backward; ",
+              callee_,
+              " cannot be computed again in another mode. Call backward first");
+  for (const Parameter& each : parameters_) {
+    TORCH_CHECK(!each.version.is_changed(), describe("parameter", each.tensor),
+                " has been changed in place between forward and backward; the "
+                "forward cannot be computed again with it. Call backward "
+                "first, or forward again; a tensor that the forward changes "
+                "itself must be a buffer");
+  }
+  for (const BufferValue& each : buffers_) {
+    TORCH_CHECK(each.value.defined() || !each.version.is_changed(),
+                describe("buffer", each.buffer),
+                " has been changed in place between forward and backward, and "
+                "not by the forward that is computed again; call backward "
+                "first, or change the buffer in each forward");
+  }
+}
+
+bool PastCall::is_norm(const BufferValue& buffer) const {
+  // A layer may have used the buffer as statistics only after it was noted.
+  return buffer.is_norm || modules_->is_norm_buffer(buffer.buffer) ||
+         contains(norms_.statistics, buffer.buffer);
+}
+
+BufferCopies PastCall::changed_buffers() const {
+  BufferCopies changed;
+  for (const BufferValue& each : buffers_) {
+    if (each.value.defined() && (each.version.is_changed() || is_norm(each))) {
+      changed.add(each.buffer, each.value);
+    }
+  }
+  for (const CallNorms::Counter& each : norms_.counters) {
+    const bool is_known = std::any_of(
+        buffers_.begin(), buffers_.end(), [&](const BufferValue& buffer) {
+          return buffer.buffer.is_same(each.tensor);
+        });
+    if (!is_known) changed.add(each.tensor, each.before);
+  }
+  return changed;
+}
+
+bool PastCall::has_changed_other_buffers() const {
+  return std::any_of(buffers_.begin(), buffers_.end(),
+                     [this](const BufferValue& each) {
+                       return each.value.defined() &&
+                              each.version.is_changed() && !is_norm(each);
+                     });
+}
+
+void PastCall::check_outputs(const std::vector<at::Tensor>& outputs) const {
+  TORCH_CHECK(outputs.size() == outputs_.size(), callee_, " returned ",
+              outputs_.size(), " tensors in the forward and ", outputs.size(),
+              " in the recompute; ", callee_,
+              " must do the same in both calls");
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    const Outline now(outputs[k], with_grad_);
+    TORCH_CHECK(now == outputs_[k], "output ", k, " of ", callee_, " is ",
+                outputs_[k].text(), " in the forward and ", now.text(),
+                " in the recompute; ", callee_,
+                " must do the same in both calls");
+  }
+}
+
+}  // namespace gpipe::internal

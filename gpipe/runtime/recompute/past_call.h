@@ -1,0 +1,104 @@
+// What a second call must see again, and must do again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/called_modules.h"
+#include "gpipe/runtime/recompute/outline.h"
+#include "gpipe/runtime/recompute/watched_version.h"
+
+namespace gpipe::internal {
+
+// The first call of some layers or of a function, which is computed again in
+// the backward: what it has seen (inputs, parameters, training modes, buffers,
+// random numbers) and what it has returned. A cell and a checkpointed function
+// each have one:
+//
+//   PastCall past("partition 3", "", &modules);
+//   past.watch_input(...); past.watch_parameter(...);
+//   ... the first call, with draws() and norms() ...
+//   past.first_call_done(outputs, ...);
+//   ... later ...
+//   past.check_unchanged();
+//   PastBuffers buffers(past.changed_buffers());
+//   ... the second call, with draws() and norms() ...
+//   past.check_outputs(outputs); buffers.restore();
+//
+// Tensors are watched by their versions. Threads: one at a time.
+class PastCall {
+ public:
+  PastCall() = default;
+  // Notes the training modes of `modules` and copies their buffers. `callee`:
+  // what is called, for errors. `remedy`: what else a user can do about inputs
+  // that change. `modules`: null if they are not known; must outlive this
+  // object.
+  PastCall(std::string callee, std::string remedy, CalledModules* modules);
+
+  // Watch from now on.
+  void watch_input(std::string name, const at::Tensor& tensor);
+  void watch_parameter(const at::Tensor& parameter);
+
+  // Random numbers and statistics, for RandomScope and NormScope.
+  CallDraws& draws() { return draws_; }
+  CallNorms& norms() { return norms_; }
+
+  // Notes sizes and dtypes of what the first call has returned. `with_grad`:
+  // and which outputs require grad. Throws c10::Error if the call has changed
+  // an input in place.
+  void first_call_done(const std::vector<at::Tensor>& outputs, bool with_grad);
+
+  // Drops the copies of the buffers that the first call has not changed. From
+  // now on these must not change (check_unchanged()). Without this function,
+  // other code may change any buffer.
+  void keep_changed_buffers();
+
+  // Throws c10::Error if an input, a parameter, a training mode, or a buffer
+  // without copy has changed, so that a second call would see something else.
+  void check_unchanged() const;
+
+  // Returns the buffers that must have their old values in a second call: those
+  // of norms, others that have changed, and counters.
+  BufferCopies changed_buffers() const;
+  // Returns whether buffers other than those of norms and counters are among
+  // changed_buffers().
+  bool has_changed_other_buffers() const;
+
+  // Throws c10::Error if the second call has returned other sizes or dtypes.
+  void check_outputs(const std::vector<at::Tensor>& outputs) const;
+
+ private:
+  struct Input {
+    std::string name;
+    WatchedVersion version;
+  };
+  struct Parameter {
+    at::Tensor tensor;
+    WatchedVersion version;
+  };
+
+  // Throws c10::Error if an input has been changed in place. `when`: by what,
+  // or at which time.
+  void check_inputs(const char* when) const;
+  bool is_norm(const BufferValue& buffer) const;
+  // Returns "parameter '0.weight' ([3, 3] Float) of partition 2".
+  std::string describe(const char* kind, const at::Tensor& tensor) const;
+
+  std::string callee_, remedy_;
+  CalledModules* modules_ = nullptr;
+  std::vector<bool> training_;
+  std::vector<Input> inputs_;
+  std::vector<Parameter> parameters_;
+  std::vector<BufferValue> buffers_;  // undefined value: the copy was dropped
+  CallDraws draws_;
+  CallNorms norms_;
+  std::vector<Outline> outputs_;
+  bool with_grad_ = false;  // of outputs_
+};
+
+}  // namespace gpipe::internal
