@@ -40,12 +40,12 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariableHooks;
 
-class Call;
+class CheckpointedCall;
 
 // A tensor that the first call has saved for its backward. `value`: undefined
 // until a second call has set it.
-struct Slot {
-  Slot(std::shared_ptr<Call> call, const at::Tensor& tensor)
+struct SavedTensor {
+  SavedTensor(std::shared_ptr<CheckpointedCall> call, const at::Tensor& tensor)
       : call(std::move(call)), outline(tensor), first_version(tensor) {
     if (tensor.has_storage()) {
       first_memory = tensor.storage().getWeakStorageImpl();
@@ -60,7 +60,7 @@ struct Slot {
            first_version.is_changed();
   }
 
-  const std::shared_ptr<Call> call;
+  const std::shared_ptr<CheckpointedCall> call;
   const Outline outline;
   const WatchedVersion first_version;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> first_memory;
@@ -69,17 +69,19 @@ struct Slot {
 };
 
 // One call of a checkpointed function, kept by what its graph has saved.
-class Call : public std::enable_shared_from_this<Call> {
+class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
-  Call(CheckpointedFunction function, const std::vector<Value>& inputs,
-       std::shared_ptr<torch::nn::Module> module);
+  CheckpointedCall(CheckpointedFunction function,
+                   const std::vector<Value>& inputs,
+                   std::shared_ptr<torch::nn::Module> module);
 
-  Value first(std::vector<Value> inputs);
+  // Makes the first call.
+  Value run(std::vector<Value> inputs);
 
   // Returns the value of a saved tensor. Calls the function again if the value
   // is not known.
   // Threads: any; those of the autograd engine.
-  at::Tensor value_of(Slot& slot);
+  at::Tensor value_of(SavedTensor& saved);
 
  private:
   class FirstHooks;
@@ -87,7 +89,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
   void watch_leaves_of(const Value& output, uint64_t begin);
   std::vector<Value> inputs_again() const;
-  void second();
+  void recompute();
   void run_again(std::vector<Value> inputs, SkipTracker& skips);
 
   const CheckpointedFunction function_;
@@ -99,39 +101,39 @@ class Call : public std::enable_shared_from_this<Call> {
   std::string layer_;  // of the pipeline, in which the function was called
   bool first_is_done_ = false;
 
-  std::mutex mutex_;  // guards values of slots and second calls
-  std::vector<std::weak_ptr<Slot>> slots_;
+  std::mutex mutex_;  // guards values of saved tensors, and second calls
+  std::vector<std::weak_ptr<SavedTensor>> saved_;
 };
 
 // The hooks of the first call. They keep no tensor.
-class Call::FirstHooks : public SavedTensorHooks {
+class CheckpointedCall::FirstHooks : public SavedTensorHooks {
  public:
-  explicit FirstHooks(Call& call) : call_(call) {}
+  explicit FirstHooks(CheckpointedCall& call) : call_(call) {}
   std::unique_ptr<SavedVariableHooks> next() override {
     return std::make_unique<Hook>(call_);
   }
 
  private:
   struct Hook : SavedVariableHooks {
-    explicit Hook(Call& call) : call(&call) {}
+    explicit Hook(CheckpointedCall& call) : call(&call) {}
     void call_pack_hook(const at::Tensor& tensor) override {
-      slot = std::make_shared<Slot>(call->shared_from_this(), tensor);
-      call->slots_.push_back(slot);
+      saved = std::make_shared<SavedTensor>(call->shared_from_this(), tensor);
+      call->saved_.push_back(saved);
     }
     at::Tensor call_unpack_hook() override {
-      return slot->call->value_of(*slot);
+      return saved->call->value_of(*saved);
     }
-    Call* const call;
-    std::shared_ptr<Slot> slot;
+    CheckpointedCall* const call;
+    std::shared_ptr<SavedTensor> saved;
   };
-  Call& call_;
+  CheckpointedCall& call_;
 };
 
-// The hooks of a second call. They give the values of saved tensors to the
-// slots of the first call, if the graph still has these.
-class Call::SecondHooks : public SavedTensorHooks {
+// The hooks of a second call. They give values to the saved tensors of the
+// first call, if the graph still has these.
+class CheckpointedCall::SecondHooks : public SavedTensorHooks {
  public:
-  explicit SecondHooks(Call& call) : call_(call) {}
+  explicit SecondHooks(CheckpointedCall& call) : call_(call) {}
   std::unique_ptr<SavedVariableHooks> next() override {
     return std::make_unique<Hook>(*this);
   }
@@ -162,29 +164,30 @@ class Call::SecondHooks : public SavedTensorHooks {
   // first call.
   void add(const at::Tensor& value, bool is_buffer) {
     const std::size_t k = next_++;
-    if (k >= call_.slots_.size()) return;
-    const auto slot = call_.slots_[k].lock();
-    if (!slot || slot->value.defined()) return;
+    if (k >= call_.saved_.size()) return;
+    const auto saved = call_.saved_[k].lock();
+    if (!saved || saved->value.defined()) return;
     const Outline outline(value);
-    if (!(outline == slot->outline) && difference_.empty()) {
+    if (!(outline == saved->outline) && difference_.empty()) {
       difference_ =
-          c10::str("saved tensor ", k, " is ", slot->outline.text(),
+          c10::str("saved tensor ", k, " is ", saved->outline.text(),
                    " in the forward and ", outline.text(), " in the recompute");
     }
-    if (!is_buffer && slot->has_changed(value) && changed_.empty()) {
+    if (!is_buffer && saved->has_changed(value) && changed_.empty()) {
       changed_ = outline.text();
     }
-    slot->value = value;
-    slot->version = WatchedVersion(value);
+    saved->value = value;
+    saved->version = WatchedVersion(value);
   }
 
-  Call& call_;
+  CheckpointedCall& call_;
   std::size_t next_ = 0;
   std::string difference_, changed_;
 };
 
-Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
-           std::shared_ptr<torch::nn::Module> module)
+CheckpointedCall::CheckpointedCall(CheckpointedFunction function,
+                                   const std::vector<Value>& inputs,
+                                   std::shared_ptr<torch::nn::Module> module)
     : function_(std::move(function)) {
   if (module) modules_.emplace().add(/*prefix=*/"", module);
   past_ = PastCall(module ? module->name() : "a checkpointed function",
@@ -207,7 +210,7 @@ Call::Call(CheckpointedFunction function, const std::vector<Value>& inputs,
   if (const std::string* const layer = layer_at_work()) layer_ = *layer;
 }
 
-Value Call::first(std::vector<Value> inputs) {
+Value CheckpointedCall::run(std::vector<Value> inputs) {
   const uint64_t begin = at::sequence_number::peek();
   Value output;
   {
@@ -237,7 +240,7 @@ Value Call::first(std::vector<Value> inputs) {
 }
 
 // Walks the part of the graph that the first call has made on this thread.
-void Call::watch_leaves_of(const Value& output, uint64_t begin) {
+void CheckpointedCall::watch_leaves_of(const Value& output, uint64_t begin) {
   std::unordered_set<const Node*> seen;
   std::vector<Node*> stack;
   const auto visit = [&](const Edge& edge) {
@@ -259,7 +262,7 @@ void Call::watch_leaves_of(const Value& output, uint64_t begin) {
   }
 }
 
-std::vector<Value> Call::inputs_again() const {
+std::vector<Value> CheckpointedCall::inputs_again() const {
   std::vector<Value> inputs;
   for (const auto& [kind, kept] : inputs_) {
     std::vector<at::Tensor> tensors;
@@ -269,17 +272,17 @@ std::vector<Value> Call::inputs_again() const {
   return inputs;
 }
 
-at::Tensor Call::value_of(Slot& slot) {
+at::Tensor CheckpointedCall::value_of(SavedTensor& saved) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!slot.value.defined()) second();
-  TORCH_CHECK(!slot.version.is_changed(), "a tensor that backward needs (",
-              slot.outline.text(),
+  if (!saved.value.defined()) recompute();
+  TORCH_CHECK(!saved.version.is_changed(), "a tensor that backward needs (",
+              saved.outline.text(),
               ") has been changed in place after a checkpointed function saved "
               "it; let the function, or the code after it, change a clone");
-  return slot.value;
+  return saved.value;
 }
 
-void Call::second() {
+void CheckpointedCall::recompute() {
   past_.check_unchanged();
   const c10::AutoGradMode with_graph(true);
   try {
@@ -289,8 +292,8 @@ void Call::second() {
     run_again(std::move(inputs), skips);
   } catch (...) {
     // The next attempt begins anew.
-    for (const auto& each : slots_) {
-      if (const auto slot = each.lock()) slot->value.reset();
+    for (const auto& each : saved_) {
+      if (const auto saved = each.lock()) saved->value.reset();
     }
     if (std::string* const layer = layer_at_work()) {
       if (layer->empty()) *layer = layer_;
@@ -299,7 +302,8 @@ void Call::second() {
   }
 }
 
-void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
+void CheckpointedCall::run_again(std::vector<Value> inputs,
+                                 SkipTracker& skips) {
   SecondHooks hooks(*this);
   Value output;
   {
@@ -309,10 +313,8 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
     const UseAutocast autocast(autocast_);
     PastBuffers buffers(past_.changed_buffers());
     RandomScope random(past_.draws(), /*again=*/true);
-    {
-      const NormScope norms(past_.norms(), /*again=*/true);
-      output = function_(std::move(inputs));
-    }
+    const NormScope norms(past_.norms(), /*again=*/true);
+    output = function_(std::move(inputs));
     buffers.restore();
   }
   // The function may also run a backward inside its first call.
@@ -327,8 +329,8 @@ void Call::run_again(std::vector<Value> inputs, SkipTracker& skips) {
               "function or by other code, so that the recompute has another "
               "value. Make it a buffer of a module, and use "
               "gpipe::Recomputed(module) or gpipe::checkpoint(module, inputs)");
-  TORCH_CHECK(hooks.count() == slots_.size(), "a checkpointed function saved ",
-              slots_.size(), " tensors for its backward in the forward and ",
+  TORCH_CHECK(hooks.count() == saved_.size(), "a checkpointed function saved ",
+              saved_.size(), " tensors for its backward in the forward and ",
               hooks.count(), " in the recompute", kRemedy);
 }
 
@@ -347,9 +349,9 @@ Value call_checkpointed(CheckpointedFunction function,
       any_tangent) {
     return function(std::move(inputs));
   }
-  const auto call =
-      std::make_shared<Call>(std::move(function), inputs, std::move(module));
-  return call->first(std::move(inputs));
+  const auto call = std::make_shared<CheckpointedCall>(
+      std::move(function), inputs, std::move(module));
+  return call->run(std::move(inputs));
 }
 
 }  // namespace gpipe::internal
