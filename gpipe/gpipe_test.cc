@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -31,10 +30,12 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "gpipe/testing/threads.h"
 
 namespace gpipe {
 namespace {
 
+using testing::count_threads;
 using testing::device;
 using testing::devices;
 using ::testing::ElementsAre;
@@ -63,11 +64,6 @@ torch::nn::Sequential two_layers() {
 std::string construction_error(torch::nn::Sequential model,
                                GPipeOptions options) {
   return error_of([&] { GPipe(model, options); });
-}
-
-std::ptrdiff_t threads() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
-                       std::filesystem::directory_iterator());
 }
 
 TEST(Construction, KeepsWhatItWasGiven) {
@@ -272,14 +268,14 @@ TEST(Construction, LeavesNothingBehindWhenItFails) {
   auto model = sharing_model();
   model[0]->train();
   model[1]->eval();
-  const auto before = threads();
+  const auto before = count_threads();
   const auto* weight = model->parameters()[0].unsafeGetTensorImpl();
   for (const auto& options : {GPipeOptions({1, 1}).devices({kCuda0, kCuda1}),
                               GPipeOptions({1, 1}).devices({kCpu}),
                               GPipeOptions({3}), GPipeOptions({2}).chunks(0)}) {
     EXPECT_NE(construction_error(model, options), "");
   }
-  EXPECT_EQ(threads(), before);
+  EXPECT_EQ(count_threads(), before);
   EXPECT_EQ(model->parameters()[0].unsafeGetTensorImpl(), weight);
   EXPECT_EQ(model->parameters()[0].device(), kCpu);
   EXPECT_TRUE(model[0]->is_training());
@@ -309,19 +305,19 @@ TEST(Destruction, EndsTheWorkers) {
     look();
   };
   run([] {});
-  const auto before = threads();
+  const auto before = count_threads();
   for (int k = 0; k < 3; ++k) {
     run([&] {
       EXPECT_EQ(live_threads, 2);
       // Accelerators may start threads of their own and keep them.
       if (device().is_cpu()) {
-        EXPECT_EQ(threads(), before + 2);
+        EXPECT_EQ(count_threads(), before + 2);
       }
     });
     EXPECT_EQ(live_threads, 0);
   }
   if (device().is_cpu()) {
-    EXPECT_EQ(threads(), before);
+    EXPECT_EQ(count_threads(), before);
   }
 }
 

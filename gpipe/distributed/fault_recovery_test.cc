@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -26,6 +25,7 @@
 #include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/threads.h"
 
 namespace gpipe::testing {
 namespace {
@@ -50,15 +50,6 @@ const RankProgramEntry kRecover("recover", [] {
   }
   return kFailedAsTold;
 });
-
-int count_threads() {
-  int count = 0;
-  for ([[maybe_unused]] const auto& each :
-       std::filesystem::directory_iterator("/proc/self/task")) {
-    ++count;
-  }
-  return count;
-}
 
 // Makes one world after the other, on the same port.
 const RankProgramEntry kAgain("again", [] {

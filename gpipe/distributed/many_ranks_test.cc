@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <filesystem>
 #include <iostream>
-#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,14 +21,10 @@
 #include "gpipe/distributed/world/world.h"
 #include "gpipe/processes/connections.h"
 #include "gpipe/testing/rounds.h"
+#include "gpipe/testing/threads.h"
 
 namespace gpipe::testing {
 namespace {
-
-int64_t count_threads() {
-  const std::filesystem::directory_iterator threads("/proc/self/task");
-  return std::distance(begin(threads), end(threads));
-}
 
 // Prints the state of the rank after its first step, then trains until a rank
 // fails.

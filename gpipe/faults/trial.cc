@@ -11,8 +11,6 @@
 #include <torch/utils.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -25,6 +23,7 @@
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/engine.h"
+#include "gpipe/testing/threads.h"
 
 namespace gpipe::faults {
 namespace {
@@ -313,12 +312,7 @@ std::vector<int64_t> live_bytes() {
 
 ThreadCount thread_count() {
   ThreadCount count;
-  for (const auto& thread :
-       std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(thread.path() / "comm");
-    std::string name;
-    // There is no name of a thread that has just ended.
-    if (!std::getline(file, name)) continue;
+  for (const std::string& name : testing::thread_names()) {
     ++(name == "stream" ? count.streams : count.others);
   }
   return count;
