@@ -95,25 +95,33 @@ def statements(text):
     return found
 
 
-def arrows_of(package, text):
-    """The other packages that the targets of a BUILD file depend on, without tests."""
-    found = set()
+def arrows_of(package, text, targets=()):
+    """What the targets of a BUILD file depend on, without tests: {package: packages}.
+    The labels in `targets` stand for themselves instead of for their package."""
+    found = {package: set()}
     if "default_testonly = True" in text:
         return found
     for call in statements(text):
         if (_TEST_RULE.search(call) or "testonly = True" in call or
                 re.search(r"^(load|package)\(", call, re.MULTILINE)):
             continue
+        name = re.search(r'name = "(\w+)"', call)
+        user = f"{package}:{name[1]}" if name else ""
+        user = user if user in targets else package
         call = re.sub(r"visibility = \[.*?\]", "", call, flags=re.DOTALL)
-        for label in re.findall(r'"//([\w/]*)(?::[\w.]+)?"', call):
-            if (label and label != package and
+        for folder, target in re.findall(r'"(?://([\w/]*))?(:[\w.]+)?"', call):
+            label = (folder or package) + target
+            label = label if label in targets else label.split(":")[0]
+            if ((folder or target) and label != user and
                     not label.startswith(("third_party", "conditions", "tools/"))):
-                found.add(label)
+                found.setdefault(user, set()).add(label)
+        found.setdefault(user, set())
     return found
 
 
 class Map:
-    """What docs/architecture.md says of the folders."""
+    """What docs/architecture.md says of the folders, and of targets of a folder that
+    lower folders use."""
 
     def __init__(self, page):
         section = page.split("\n## The folders\n")[1].split("\n## ")[0]
@@ -151,9 +159,11 @@ class Map:
         return any((package + "/").startswith(user + "/") for user in self.private[other])
 
 
-def arrows(root, packages):
-    return {package: arrows_of(package, (root / package / "BUILD").read_text())
-            for package in packages}
+def arrows(root, packages, targets=()):
+    found = {}
+    for package in packages:
+        found.update(arrows_of(package, (root / package / "BUILD").read_text(), targets))
+    return found
 
 
 def packages(root):
@@ -221,7 +231,7 @@ class SourcesTest(unittest.TestCase):
 
     def test_packages_depend_on_each_other_as_the_map_says(self):
         page = (ROOT / "docs/architecture.md").read_text()
-        found = arrows(ROOT, packages(ROOT))
+        found = arrows(ROOT, packages(ROOT), Map(page).layer)
         self.assertEqual(Map(page).problems(found), [])
         self.assertIn("gpipe/runtime/run", found["gpipe/runtime/step"])
 
@@ -233,7 +243,7 @@ class SourcesTest(unittest.TestCase):
                 "base": set()}
         check = Map(page).problems
         self.assertEqual(check(good), [])
-        self.assertEqual(check({**good, "base": arrows_of("base", build % "low/room:y")}),
+        self.assertEqual(check({**good, **arrows_of("base", build % "low/room:y")}),
                          ["base -> low/room points upwards or sideways"])
         self.assertEqual(check({**good, "low/room": {"side"}}),
                          ["low/room -> side points upwards or sideways"])
@@ -243,7 +253,23 @@ class SourcesTest(unittest.TestCase):
         private = Map(page.replace("for top", "for base"))
         self.assertIn("top -> low/room, which is private", private.problems(good))
         test = build.replace("library", "test")
-        self.assertEqual(arrows_of("base", test % "low/room:y"), set())
+        self.assertEqual(arrows_of("base", test % "low/room:y"), {"base": set()})
+
+    def test_a_target_may_be_lower_than_its_package(self):
+        page = "\n## The folders\n\n    top\n    low\n    top:x\n\n    low for top\n"
+        build = 'gpipe_cc_library(\n    name = "%s",\n    deps = ["%s"],\n)\n'
+        targets = Map(page).layer
+
+        def check(top, low):
+            return Map(page).problems({**arrows_of("top", top, targets),
+                                       **arrows_of("low", low, targets)})
+        top = build % ("x", "@libtorch//:aten") + build % ("y", "//low")
+        self.assertEqual(check(top, build % ("z", "//top:x")), [])
+        self.assertEqual(check(top + build % ("w", ":x"), build % ("z", "//top:x")), [])
+        self.assertEqual(check(top, build % ("z", "//top:y")),
+                         ["low -> top points upwards or sideways"])
+        self.assertEqual(check(build % ("x", ":y") + build % ("y", "//low"), ""),
+                         ["top:x -> top points upwards or sideways"])
 
 
 if __name__ == "__main__":
