@@ -181,8 +181,7 @@ int run_table(const Benchmark& benchmark) {
       // The row fails on the other ranks, too, and so do all later rows, since
       // the ranks are no longer at the same row.
       if (const auto& world = options.world) {
-        world->fail({Fault::kFailed, world->rank(), world->rank(), kMeasuring,
-                     outcome.error});
+        world->fail(kMeasuring, outcome.error);
       }
     }
     if (!outcome.error.empty()) {

@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/run/run_ahead.h"

@@ -19,13 +19,14 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_backend.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule.h"
@@ -259,13 +260,13 @@ const RankProgramEntry kStreams("streams", [] {
 });
 
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = World::connect(world_options());
+  const auto world = internal::Communicator::connect(world_options());
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
-      std::cout << to_string(
-                       internal::agree_on_transfers(*world, 1, device, asked)
-                           .transfers)
-                << std::endl;
+      std::cout
+          << to_string(
+                 internal::agree_on_transfers(*world, 1, device, asked).first)
+          << std::endl;
     } catch (const c10::ValueError& error) {
       std::cout << error.what_without_backtrace() << std::endl;
     }
@@ -286,13 +287,12 @@ const RankProgramEntry kAgree("agree", [] {
 const RankProgramEntry kNamed("named", [] {
   WorldOptions options = world_options();
   options.backend = "cpu:gloo,hpu:simulated";
-  const auto world = World::connect(options);
+  const auto world = internal::Communicator::connect(options);
   for (const c10::Device& device :
        {testing::device(world->rank()), c10::Device(c10::kCPU)}) {
-    const auto choice =
+    const auto [transfers, reason] =
         internal::agree_on_transfers(*world, 1, device, Transfers::kAuto);
-    std::cout << to_string(choice.transfers) << ": " << choice.reason
-              << std::endl;
+    std::cout << to_string(transfers) << ": " << reason << std::endl;
   }
   return 0;
 });
@@ -312,10 +312,11 @@ const RankProgramEntry kLeave("leave", [] {
     pipeline->train_step(input, input, mean_square,
                          one_forward_one_backward(2, 4));
     if (world->rank() == 1) {
-      world->store().wait({"rank 0 leaves"});
+      internal::communicator_of(*world)->store().wait({"rank 0 leaves"});
       std::raise(SIGKILL);
     }
-    world->store().set("rank 0 leaves", std::vector<uint8_t>());
+    internal::communicator_of(*world)->store().set("rank 0 leaves",
+                                                   std::vector<uint8_t>());
   }
   const auto failure = world->failure();
   check(failure && failure->rank == 1, "rank 1 is at fault");

@@ -13,7 +13,8 @@
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_backend.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
 namespace gpipe::testing {
 namespace {
@@ -40,11 +41,13 @@ const RankProgramEntry kKeeps("keeps", [] {
     DistributedPipeline pipeline = make_pipeline(trainee, world);
     train_step(pipeline);
     if (world->rank() == 1) {
-      world->store().wait({"rank 0 is out"}, seconds(30));
+      internal::communicator_of(*world)->store().wait({"rank 0 is out"},
+                                                      seconds(30));
     }
   }
   if (world->rank() == 0) {
-    world->store().set("rank 0 is out", std::vector<uint8_t>());
+    internal::communicator_of(*world)->store().set("rank 0 is out",
+                                                   std::vector<uint8_t>());
   }
   return world->failure() ? kFailedAsTold : 0;
 });

@@ -27,7 +27,7 @@
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/listeners.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/testing/rounds.h"
 
 // LibTorch's store leaks the buffer of its last read when a connection ends.

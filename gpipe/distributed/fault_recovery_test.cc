@@ -19,11 +19,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/gather.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/threads.h"
 

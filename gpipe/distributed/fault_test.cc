@@ -22,12 +22,13 @@
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
-#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/world.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/devices.h"
@@ -51,7 +52,8 @@ const RankProgramEntry kGarbage("garbage", [] {
       train_step(pipeline);
       return 0;
     }
-    const internal::Tags tags(world->next_channel() - 1);  // of the pipeline
+    internal::Communicator& links = *internal::communicator_of(*world);
+    const internal::Tags tags(links.next_channel() - 1);  // of the pipeline
     const std::string schedule =
         to_csv(one_forward_one_backward(world->size(), kMicrobatches));
     internal::Message message;
@@ -60,8 +62,8 @@ const RankProgramEntry kGarbage("garbage", [] {
         schedule.data(), static_cast<int64_t>(schedule.size()));
     internal::Beginning beginning;
     beginning.schedule = message.id.schedule;
-    all_gather(*world, tags.words, beginning.encode(),
-               "the beginning of a step");
+    internal::all_gather(links, tags.words, beginning.encode(),
+                         "the beginning of a step");
     message.id.from_stage = 1;
     message.id.to_stage = 2;
     message.value_kind = static_cast<uint8_t>(internal::Value::Kind::kTensor);
@@ -90,15 +92,15 @@ const RankProgramEntry kGarbage("garbage", [] {
     if (to == 0) {
       // Waits for an output, to which a gradient can be sent.
       const Tensor output = torch::empty_like(header);
-      world->wait(*world->receive(output, 0, tags.header, action), 0, action);
+      links.wait(links.receive(output, 0, tags.header, action), 0, action);
     }
-    const auto work = world->send(header, to, tags.header, action);
-    const auto payload = world->send(
+    const auto work = links.send(header, to, tags.header, action);
+    const auto payload = links.send(
         internal::bytes_of(truth), to,
         tags.payload_of(internal::bytes_of(truth).numel(), truth.scalar_type()),
         action);
-    world->wait(*work, to, action);
-    world->wait(*payload, to, action);
+    links.wait(work, to, action);
+    links.wait(payload, to, action);
     say("payload", "taken");
   } catch (...) {
     say_exception(std::current_exception());

@@ -1,4 +1,20 @@
-// Public: gathers bytes from all ranks of a world.
+// An exchange of short texts between ranks, apart from the tensors.
 #pragma once
 
-#include "gpipe/distributed/world/gather.h"
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/world.h"
+
+namespace gpipe {
+
+// Returns the text `mine` of every rank of the world, by rank. All ranks call
+// it at the same point. All texts together have at most 1 GiB.
+// `action`: what the call is for, in error texts; the same on all ranks.
+//
+// Throws PeerError if the world has failed, or if a rank calls with another
+// `action`. Threads: one call at a time in a world.
+std::vector<std::string> all_gather(World& world, const std::string& mine,
+                                    const std::string& action = "all_gather()");
+
+}  // namespace gpipe

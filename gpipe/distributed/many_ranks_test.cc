@@ -16,9 +16,8 @@
 
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/heartbeat_peers.h"
-#include "gpipe/distributed/world/tree.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/distributed/world/topology.h"
 #include "gpipe/processes/connections.h"
 #include "gpipe/testing/rounds.h"
 #include "gpipe/testing/threads.h"

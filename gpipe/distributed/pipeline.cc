@@ -8,15 +8,16 @@
 #include <numeric>
 #include <ostream>
 #include <set>
+#include <tuple>
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/runner.h"
 #include "gpipe/distributed/world/agreement.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
-#include "gpipe/distributed/world/report.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
@@ -29,7 +30,7 @@ namespace gpipe {
 namespace {
 
 internal::RankLayout make_layout(const DistributedOptions& options,
-                                 const World& world) {
+                                 const internal::Communicator& world) {
   const auto stages = static_cast<int>(options.balance().size());
   const auto per_rank = static_cast<int>(options.stages_per_rank());
   internal::check_stages_per_rank(options.balance().size(),
@@ -171,8 +172,8 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(std::move(world)) {
-  internal::reporting_failure(*world_, kMaking, [&] { take(module); });
+      world_(internal::communicator_of(*world)) {
+  world_->reporting_failure(kMaking, [&] { take(module); });
 }
 
 DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
@@ -180,8 +181,8 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(std::move(world)) {
-  internal::reporting_failure(*world_, kMaking, [&] { build_own(build); });
+      world_(internal::communicator_of(*world)) {
+  world_->reporting_failure(kMaking, [&] { build_own(build); });
 }
 
 void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
@@ -256,9 +257,9 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
       layers[layer.index].module = std::move(layer.module);
     }
   }
-  for (const std::string& text :
-       all_gather(*world_, layout_.pipeline(), tags.words, encode_layers(own),
-                  "exchanging the names and skips of the layers")) {
+  for (const std::string& text : internal::all_gather(
+           *world_, layout_.pipeline(), tags.words, encode_layers(own),
+           "exchanging the names and skips of the layers")) {
     decode_layers(text, layers);
   }
   check_names(layers);
@@ -276,7 +277,7 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
                     "threads_per_partition must be positive, or 0 for those "
                     "that LibTorch would use (threads_per_partition: ",
                     options_.threads_per_partition(), ")");
-  device_ = choose_device(options_.device(), world_->local_rank());
+  device_ = choose_device(options_.device(), world_->options().local_rank);
   const std::vector<c10::Device> devices(options_.balance().size(), device_);
   std::vector<internal::Partition> partitions =
       internal::partition(std::move(layers), options_.balance(), devices);
@@ -293,14 +294,14 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
     }
   }
   const internal::Tags tags(world_->next_channel());
-  choice_ = internal::agree_on_transfers(*world_, tags.words, device_,
-                                         options_.transfers());
+  std::tie(transfers_, transfers_reason_) = internal::agree_on_transfers(
+      *world_, tags.words, device_, options_.transfers());
   runner_ = std::make_shared<internal::Runner>(
       world_, std::move(partitions), layout_, device_,
       options_.threads_per_partition() > 0
           ? static_cast<int>(options_.threads_per_partition())
           : at::get_num_threads(),
-      choice_.transfers, std::move(foreign), options_.unsplit(),
+      transfers_, std::move(foreign), options_.unsplit(),
       options_.shard_optimizer());
 }
 
@@ -357,8 +358,7 @@ void DistributedPipelineImpl::pretty_print(std::ostream& stream) const {
   stream << "gpipe::DistributedPipeline(balance=" << c10::IntArrayRef(balance())
          << ", rank=" << layout_.rank << "/" << layout_.ranks
          << ", replica=" << layout_.replica << "/" << layout_.replicas
-         << ", device=" << device_
-         << ", transfers=" << to_string(choice_.transfers)
+         << ", device=" << device_ << ", transfers=" << to_string(transfers_)
          << ", chunks=" << options_.chunks()
          << ", checkpoint=" << to_string(options_.checkpoint()) << ")";
 }

@@ -1,4 +1,4 @@
-// Public: a pipeline whose ranks are processes, on one machine or on several.
+// A pipeline whose ranks are processes, on one machine or on several.
 #pragma once
 
 #include <torch/arg.h>
@@ -14,11 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/transfers.h"
-#include "gpipe/distributed/channel/transport_choice.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/layout.h"
-#include "gpipe/distributed/world/error.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/loss.h"
@@ -217,10 +216,10 @@ class DistributedPipelineImpl : public PipelineModule {
   const torch::Device& device() const override { return device_; }
   // Returns the transport that DistributedOptions::transfers has led to: kHost
   // or kDirect.
-  Transfers transfers() const { return choice_.transfers; }
+  Transfers transfers() const { return transfers_; }
   // Returns why it is that transport, the same text on all ranks: for example
   // which rank has failed which part of the self-test.
-  const std::string& transfers_reason() const { return choice_.reason; }
+  const std::string& transfers_reason() const { return transfers_reason_; }
   // Returns which rank has which stages, and the rank of this process.
   const internal::RankLayout& layout() const { return layout_; }
 
@@ -252,10 +251,11 @@ class DistributedPipelineImpl : public PipelineModule {
   DistributedOptions options_;
   // Not set if the layers come from a builder.
   std::optional<internal::SourceModel> source_;
-  std::shared_ptr<World> world_;
+  std::shared_ptr<internal::Communicator> world_;
   internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;
-  internal::TransportChoice choice_;
+  Transfers transfers_ = Transfers::kHost;
+  std::string transfers_reason_;
   // Each parameter once, with the index of its layer.
   std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<internal::Runner> runner_;

@@ -13,20 +13,19 @@
 #include "gpipe/distributed/ending.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
-#include "gpipe/distributed/world/report.h"
-#include "gpipe/distributed/world/tree.h"
-#include "gpipe/runtime/operators/random.h"
+#include "gpipe/distributed/world/topology.h"
+#include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/step/training.h"
 #include "gpipe/schedule/placement.h"
 
 namespace gpipe::internal {
 
-Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
-               RankLayout layout, c10::Device device, int threads,
-               Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
-               bool shard_optimizer)
+Runner::Runner(std::shared_ptr<Communicator> world,
+               std::vector<Partition> partitions, RankLayout layout,
+               c10::Device device, int threads, Transfers transfers,
+               ForeignParameters foreign, Unsplit unsplit, bool shard_optimizer)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
@@ -34,11 +33,12 @@ Runner::Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
       workers_(std::move(partitions), std::move(unsplit), layout_.rank_of_stage,
                {device}, threads,
                /*one_at_a_time=*/false, /*other_workers=*/world_->size() - 1),
-      transport_(make_transport(*world_, device, transfers,
+      transport_(make_transport(world_, device, transfers,
                                 c10::str("pipeline ", tags_.payload))),
-      sums_transport_(make_transport(*world_, device, transfers,
+      sums_transport_(make_transport(world_, device, transfers,
                                      c10::str("sums ", tags_.sums))) {
-  world_->reach(peers(), tags_.words);
+  world_->connect_to(peers());
+  all_gather(*world_, tags_.words, "", "making the pipeline");
   if (layout_.replicas > 1) {
     sums_ = std::make_unique<ReplicaSums>(
         *world_, *sums_transport_, layout_.same_stages(), tags_.sums,
@@ -110,8 +110,8 @@ void Runner::fail(bool locked) {
   const auto failure = locked ? workers_.last_failure() : std::nullopt;
   // Reported before disconnect(), which would otherwise wait for messages that
   // never come.
-  report_failure(*world_, std::current_exception(),
-                 failure ? failure->place() : "train_step()");
+  world_->fail(std::current_exception(),
+               failure ? failure->place() : "train_step()");
   // After the step, no thread may deliver to it.
   if (locked && step_) disconnect();
   if (sums_) sums_->stop();
@@ -175,7 +175,7 @@ std::unique_lock<std::mutex> Runner::enter() {
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
   const auto running = enter();
-  return reporting_failure(*world_, "the number of micro-batches", [&] {
+  return world_->reporting_failure("the number of micro-batches", [&] {
     std::string mine;
     put(mine, layout_.has_first() ? number() : int64_t{0});
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
@@ -187,7 +187,7 @@ int64_t Runner::from_first(const std::function<int64_t()>& number) {
 
 bool Runner::any(bool here) {
   const auto running = enter();
-  return reporting_failure(*world_, "any()", [&] {
+  return world_->reporting_failure("any()", [&] {
     bool found = false;
     for (const std::string& each :
          all_gather(*world_, tags_.words, here ? "1" : "0", "any()")) {
@@ -220,7 +220,7 @@ double Runner::clip_grad_norm(
                                            shards, max_norm, norm_type, agreed);
   } catch (...) {
     if (!agreed) {
-      report_failure(*world_, std::current_exception(), "clip_grad_norm_()");
+      world_->fail(std::current_exception(), "clip_grad_norm_()");
     }
     throw;
   }

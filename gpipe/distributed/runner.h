@@ -17,14 +17,14 @@
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/receiver.h"
 #include "gpipe/distributed/channel/sender.h"
-#include "gpipe/distributed/channel/transfers.h"
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/foreign_parameters.h"
 #include "gpipe/distributed/layout.h"
 #include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/route.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
@@ -62,7 +62,7 @@ class Runner : private StepPeers, private RemoteStages {
   // `foreign`: the known parameters of layers on other ranks.
   // `unsplit`: elements of the input that every micro-batch gets whole.
   // `shard_optimizer`: whether each replica updates a part of the parameters.
-  Runner(std::shared_ptr<World> world, std::vector<Partition> partitions,
+  Runner(std::shared_ptr<Communicator> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
          Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
          bool shard_optimizer);
@@ -182,7 +182,7 @@ class Runner : private StepPeers, private RemoteStages {
                 const Event& made) override;
   void complete(int64_t stage) override { sums_->close(stage); }
 
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Communicator> world_;
   const RankLayout layout_;
   const Tags tags_;
   const ForeignParameters foreign_;
@@ -209,7 +209,7 @@ class Runner : private StepPeers, private RemoteStages {
   // The number of the callback for failures of the world.
   int callback_ = -1;
   // Transports of the pipeline and of the sums, which run at the same time.
-  const std::unique_ptr<Transport> transport_, sums_transport_;
+  const std::shared_ptr<Transport> transport_, sums_transport_;
   // By rank of the pipeline. Declared last: their threads must end first.
   std::map<int, std::unique_ptr<Sender>> senders_;
   std::map<int, std::unique_ptr<Receiver>> receivers_;

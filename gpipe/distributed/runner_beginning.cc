@@ -12,12 +12,12 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/beginning.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/route.h"
 #include "gpipe/distributed/runner.h"
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/failure_conversion.h"
-#include "gpipe/distributed/world/gather.h"
-#include "gpipe/distributed/world/report.h"
+#include "gpipe/runtime/cell/random.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/step/train_schedule.h"
@@ -27,6 +27,17 @@
 
 namespace gpipe::internal {
 namespace {
+
+// Returns the exception that `part` throws, or null.
+template <typename Part>
+std::exception_ptr exception_of(Part part) {
+  try {
+    part();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
 
 bool has_tensors(const Value& value) {
   for (const at::Tensor& each : value.tensors()) {

@@ -94,7 +94,7 @@ Sender& Runner::sender_to(int rank) {
 void Runner::waits_for(int64_t stage) {
   const bool remote = 0 <= stage && stage < workers_.stages().size() &&
                       !layout_.has(static_cast<int>(stage));
-  world_->set_waits_for(
+  world_->waits().set_own(
       remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
 }
 

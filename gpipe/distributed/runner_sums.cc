@@ -9,7 +9,6 @@
 #include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/runner.h"
-#include "gpipe/distributed/world/report.h"
 
 namespace gpipe::internal {
 
@@ -122,7 +121,7 @@ std::optional<std::vector<at::Tensor>> Runner::own_shards() {
 void Runner::share_parameters() {
   if (!shards_) return;
   const auto running = enter();
-  reporting_failure(*world_, "share_parameters()", [&] {
+  world_->reporting_failure("share_parameters()", [&] {
     shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
                     tags_.sums);
   });

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/channel/transfers.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_backend.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"

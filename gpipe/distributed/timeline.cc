@@ -9,15 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/timeline_json.h"
 
 namespace gpipe {
 
-SharedClock::SharedClock(std::shared_ptr<World> world)
-    : world_(std::move(world)),
+SharedClock::SharedClock(const std::shared_ptr<World>& world)
+    : world_(internal::communicator_of(*world)),
       channel_(world_->next_channel()),
       before_(internal::measure_clock(*world_, channel_)) {}
 
@@ -32,7 +33,8 @@ WholeTimeline SharedClock::gather(Timeline own) {
   const auto nanoseconds = static_cast<int64_t>(std::ceil(1e9 * offset.error));
   const std::string text = std::to_string(nanoseconds) + " " + to_json(own);
   const int tag = internal::Tags(channel_).header;
-  const auto texts = all_gather(*world_, tag, text, "gathering the timelines");
+  const auto texts =
+      internal::all_gather(*world_, tag, text, "gathering the timelines");
   WholeTimeline whole;
   // Two ranks may err by their errors in opposite directions.
   std::vector<double> errors;

@@ -1,11 +1,11 @@
-// Public: one timeline of a step of all ranks.
+// One timeline of a step of all ranks.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world/clock.h"
-#include "gpipe/distributed/world/world.h"
 #include "gpipe/simulation/named_timeline.h"
 #include "gpipe/simulation/timeline.h"
 
@@ -40,7 +40,7 @@ struct WholeTimeline {
 // PeerError if the world has failed.
 class SharedClock {
  public:
-  explicit SharedClock(std::shared_ptr<World> world);
+  explicit SharedClock(const std::shared_ptr<World>& world);
 
   // Returns the timelines of all ranks on rank 0. `own`: StepResult::timeline
   // of this rank. Throws std::invalid_argument if the timelines do not fit
@@ -48,7 +48,7 @@ class SharedClock {
   WholeTimeline gather(Timeline own);
 
  private:
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<internal::Communicator> world_;
   const int channel_;
   internal::ClockOffset before_;
 };

@@ -15,8 +15,8 @@
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world/clock.h"
-#include "gpipe/distributed/world/world.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/testing/models.h"
@@ -100,7 +100,7 @@ const RankProgramEntry kTimeline("timeline", [] {
 
 // All processes of a machine have one steady clock, so the offset is 0.
 const RankProgramEntry kClock("clock", [] {
-  const auto world = World::connect(world_options());
+  const auto world = internal::Communicator::connect(world_options());
   const int channel = world->next_channel();
   const internal::ClockOffset first = internal::measure_clock(*world, channel);
   const internal::ClockOffset last = internal::measure_clock(*world, channel);

@@ -1,4 +1,49 @@
-// Public: the transport of tensors between the accelerators of two ranks.
+// The transport of tensors between the accelerators of two ranks.
 #pragma once
 
-#include "gpipe/distributed/channel/transfers.h"
+#include <string>
+
+namespace gpipe {
+
+// The transport of tensors from the accelerator of one rank to that of another.
+enum class Transfers {
+  // The default: kTested if WorldOptions::backend names a backend for the type
+  // of the accelerators, else kAutoTransfers.
+  kAuto,
+  // Through the memory of the hosts.
+  kHost,
+  // From accelerator to accelerator: over NCCL between CUDA devices, in a
+  // program that is built with --config=cuda and with nccl.h. Else the
+  // constructor of a pipeline throws c10::ValueError. Each rank needs its own
+  // device, unless NCCL is 2.31 or newer and NCCL_MULTI_RANK_GPU_ENABLE is 1.
+  kDirect,
+  // kDirect if all ranks can, and if a self-test of direct transfers passes
+  // between each rank and the next one when a pipeline is made; else kHost. All
+  // ranks decide alike. See DistributedPipelineImpl::transfers_reason().
+  kTested,
+};
+
+// The meaning of kAuto. It becomes kTested when the self-test has passed on a
+// GPU: direct transfers have only run on simulated accelerators.
+constexpr Transfers kAutoTransfers = Transfers::kHost;
+
+// Returns "auto", "host", "direct" or "tested".
+constexpr const char* to_string(Transfers transfers) {
+  switch (transfers) {
+    case Transfers::kAuto:
+      return "auto";
+    case Transfers::kHost:
+      return "host";
+    case Transfers::kDirect:
+      return "direct";
+    case Transfers::kTested:
+      return "tested";
+  }
+  return "?";
+}
+
+// Returns the transfers with this name. Throws c10::ValueError, which lists all
+// names, if there are none.
+Transfers parse_transfers(const std::string& name);
+
+}  // namespace gpipe

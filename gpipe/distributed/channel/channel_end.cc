@@ -3,13 +3,13 @@
 #include <atomic>
 #include <memory>
 
-#include "gpipe/distributed/world/report.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/notifier.h"
 
 namespace gpipe::internal {
 
-ChannelEnd::ChannelEnd(World& world, Transport& transport, int peer, Tags tags)
+ChannelEnd::ChannelEnd(Communicator& world, Transport& transport, int peer,
+                       Tags tags)
     : world_(world),
       transport_(transport),
       peer_(peer),
@@ -27,7 +27,7 @@ void ChannelEnd::guard(const MessageId& message,
   } catch (...) {
     if (world_.failure()) return;
     thrown_ = std::current_exception();
-    report_failure(world_, thrown_, message.to_string());
+    world_.fail(thrown_, message.to_string());
   }
 }
 

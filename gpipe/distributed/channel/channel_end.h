@@ -9,9 +9,9 @@
 
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/shape_prediction.h"
-#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
@@ -22,12 +22,13 @@ namespace gpipe::internal {
 class ChannelEnd {
  public:
   // Throws the exception by which this end has failed, if any. Failures of
-  // other ranks are not thrown here; see World::check(). Call it after flush().
+  // other ranks are not thrown here; see Communicator::check(). Call it after
+  // flush().
   void rethrow() const;
 
  protected:
   // `peer`: the rank at the other end.
-  ChannelEnd(World& world, Transport& transport, int peer, Tags tags);
+  ChannelEnd(Communicator& world, Transport& transport, int peer, Tags tags);
 
   // Runs `part`. An exception is reported as a failure of this rank and kept
   // for rethrow(), unless the world has failed before.
@@ -41,7 +42,7 @@ class ChannelEnd {
                                              : nullptr;
   }
 
-  World& world_;
+  Communicator& world_;
   Transport& transport_;
   const int peer_;
   const Tags tags_;

@@ -16,9 +16,9 @@
 
 #include "gpipe/distributed/channel/device_groups.h"
 #include "gpipe/distributed/channel/self_test.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/distributed/world/interruptible_store.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/runtime/device/stream.h"
@@ -27,24 +27,12 @@ namespace gpipe::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Backends =
-    std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>;
 
 // The most time for the self-test of two ranks. NCCL loads its kernels in it.
 constexpr std::chrono::milliseconds kSelfTestLimit{20000};
 
-Backends& backends() {
-  static auto* const backends = new Backends();
-  return *backends;
-}
-
-const DeviceTransportBackend* backend_of(const c10::Device& device) {
-  const auto found = backends().find(device.type());
-  return found == backends().end() ? nullptr : found->second.get();
-}
-
 DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
-  const DeviceTransportBackend* const backend = backend_of(device);
+  const DeviceTransportBackend* const backend = backend_of(device.type());
   if (backend) return backend->offer(device);
   return {"the program has no engine for direct transfers from " +
               device.str() +
@@ -55,21 +43,14 @@ DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
           "", "", ""};
 }
 
-// Work that is complete.
-class DoneWork final : public c10d::Work {
- public:
-  bool isCompleted() override { return true; }
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-};
-
 // Returns the store of the world, by a connection of its own. Its waits end
 // when `failed` is set.
 c10::intrusive_ptr<c10d::Store> store_of(
-    World& world, std::shared_ptr<const std::atomic<bool>> failed) {
+    Communicator& world, std::shared_ptr<const std::atomic<bool>> failed) {
   auto own = world.store().clone();
-  own->setTimeout(world.timeout());
+  own->setTimeout(world.options().timeout);
   return c10::make_intrusive<InterruptibleStore>(
-      std::move(own), std::move(failed), world.timeout());
+      std::move(own), std::move(failed), world.options().timeout);
 }
 
 // The direct transport. Each direction between two ranks has a group of its
@@ -88,7 +69,7 @@ c10::intrusive_ptr<c10d::Store> store_of(
 // is full, waits for transfers that end without it.
 class DeviceTransport final : public Transport {
  public:
-  DeviceTransport(World& world, const DeviceTransportBackend& backend,
+  DeviceTransport(Communicator& world, const DeviceTransportBackend& backend,
                   const c10::Device& device, std::string name)
       : world_(world),
         backend_(backend),
@@ -117,7 +98,7 @@ class DeviceTransport final : public Transport {
   bool takes_early_receives() const override { return false; }
 
   Work send(const at::Tensor& bytes, int to, int,
-            const World::Action& action) override {
+            const Transport::Action& action) override {
     Event::record(device_).wait(c10::Device(c10::kCPU));
     return transfer(world_.rank(), to, action, [&] {
       std::vector<at::Tensor> list{bytes};
@@ -126,7 +107,7 @@ class DeviceTransport final : public Transport {
   }
 
   Work receive(const at::Tensor& bytes, int from, int,
-               const World::Action& action) override {
+               const Transport::Action& action) override {
     return transfer(from, world_.rank(), action, [&] {
       std::vector<at::Tensor> list{bytes};
       return group(from, world_.rank()).recv(list, 0, 0);
@@ -135,7 +116,7 @@ class DeviceTransport final : public Transport {
 
  private:
   // Blocks until both ranks can transfer, and then until `post` has done so.
-  Work transfer(int from, int to, const World::Action& action,
+  Work transfer(int from, int to, const Transport::Action& action,
                 const std::function<Work()>& post) {
     const int peer = from == world_.rank() ? to : from;
     const int tag = from < to ? tags_.header : tags_.payload;
@@ -143,25 +124,25 @@ class DeviceTransport final : public Transport {
       const Work work = world_.begin(peer, action, [&]() -> Work {
         return c10::make_intrusive<HostWork>(post());
       });
-      world_.wait(*work, peer, action);
+      world_.wait(work, peer, action);
     };
     // The higher rank says that it is there; the lower one answers when it has
     // its turn.
     at::Tensor here = at::zeros({1}, at::kByte), go = at::zeros({1}, at::kByte);
     if (world_.rank() < peer) {
-      world_.wait(*world_.receive(here, peer, tag, action), peer, action);
+      world_.wait(world_.receive(here, peer, tag, action), peer, action);
       const Turn turn(device_, [this] { world_.check(); });
       const Work answer = world_.send(go, peer, tag, action);
       run();
-      world_.wait(*answer, peer, action);
+      world_.wait(answer, peer, action);
     } else {
       const Work answer = world_.receive(go, peer, tag, action);
-      world_.wait(*world_.send(here, peer, tag, action), peer, action);
-      world_.wait(*answer, peer, action);
+      world_.wait(world_.send(here, peer, tag, action), peer, action);
+      world_.wait(answer, peer, action);
       const Turn turn(device_, [this] { world_.check(); });
       run();
     }
-    return c10::make_intrusive<DoneWork>();
+    return {};
   }
 
   // Returns the group for the direction; connects if there is none. Only one
@@ -174,10 +155,10 @@ class DeviceTransport final : public Transport {
     }
     // Without the lock, because connect() may wait for the other end while
     // other directions go on.
-    auto group =
-        backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
-                             c10::str(name_, "/", from, ">", to), store_),
-                         world_.rank() == to, device_, world_.timeout());
+    auto group = backend_.connect(
+        c10::make_intrusive<c10d::PrefixStore>(
+            c10::str(name_, "/", from, ">", to), store_),
+        world_.rank() == to, device_, world_.options().timeout);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       groups_.emplace(std::pair(from, to), group);
@@ -201,7 +182,7 @@ class DeviceTransport final : public Transport {
     close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
   }
 
-  World& world_;
+  Communicator& world_;
   const DeviceTransportBackend& backend_;
   const c10::Device device_;
   const std::string name_;
@@ -217,7 +198,8 @@ class DeviceTransport final : public Transport {
 
 // Returns why the ranks cannot transfer directly, the same on all ranks; empty
 // if they can.
-std::string compare_offers(World& world, int tag, const c10::Device& device) {
+std::string compare_offers(Communicator& world, int tag,
+                           const c10::Device& device) {
   using Offer = DeviceTransportBackend::Offer;
   const Offer mine = offer_of(device);
   std::string bytes;
@@ -260,10 +242,11 @@ std::string compare_offers(World& world, int tag, const c10::Device& device) {
 // Runs the self-test of each rank with the next one: first of those pairs whose
 // lower rank is even, then of the others. Returns which have failed and why,
 // the same on all ranks; empty if none has.
-std::string test_neighbours(World& world, int tag, const c10::Device& device) {
+std::string test_neighbours(Communicator& world, int tag,
+                            const c10::Device& device) {
   // All rounds together take less than the world's timeout, so that a rank
   // without a partner may wait for the others.
-  const auto limit = std::min(kSelfTestLimit, world.timeout() / 4);
+  const auto limit = std::min(kSelfTestLimit, world.options().timeout / 4);
   const int channel = world.next_channel();
   auto stopped = std::make_shared<std::atomic<bool>>(false);
   const int callback = world.on_failure([stopped] { *stopped = true; });
@@ -275,7 +258,7 @@ std::string test_neighbours(World& world, int tag, const c10::Device& device) {
     if (lower < 0 || lower + 1 >= world.size()) continue;
     auto ended = std::make_shared<std::atomic<bool>>(false);
     tests.push_back(std::make_unique<SelfTest>(
-        *backend_of(device),
+        *backend_of(device.type()),
         c10::make_intrusive<c10d::PrefixStore>(
             c10::str("self-test/", channel, "/", lower),
             store_of(world, ended)),
@@ -297,18 +280,14 @@ std::string test_neighbours(World& world, int tag, const c10::Device& device) {
 
 }  // namespace
 
-void register_device_transport(
-    c10::DeviceType type, std::unique_ptr<DeviceTransportBackend> backend) {
-  add_backend(type, backend->name());
-  backends()[type] = std::move(backend);
-}
-
-TransportChoice agree_on_transfers(World& world, int tag,
-                                   const c10::Device& device, Transfers asked) {
+std::pair<Transfers, std::string> agree_on_transfers(Communicator& world,
+                                                     int tag,
+                                                     const c10::Device& device,
+                                                     Transfers asked) {
   const bool is_auto = asked == Transfers::kAuto;
   if (is_auto) {
-    asked = names_direct_transfers(world.backend()) ? Transfers::kTested
-                                                    : kAutoTransfers;
+    asked = names_direct_transfers(world.options().backend) ? Transfers::kTested
+                                                            : kAutoTransfers;
   }
   if (asked == Transfers::kHost) {
     return {asked, c10::str("Transfers::", is_auto ? "kAuto means" : "kHost is",
@@ -334,15 +313,12 @@ TransportChoice agree_on_transfers(World& world, int tag,
           c10::str("the self-test of direct transfers has failed: ", failed)};
 }
 
-std::unique_ptr<Transport> make_transport(World& world,
-                                          const c10::Device& device,
-                                          Transfers transfers,
-                                          const std::string& name) {
-  if (transfers != Transfers::kDirect) {
-    return std::make_unique<HostTransport>(world);
-  }
-  return std::make_unique<DeviceTransport>(world, *backend_of(device), device,
-                                           name);
+std::shared_ptr<Transport> make_transport(
+    const std::shared_ptr<Communicator>& world, const c10::Device& device,
+    Transfers transfers, const std::string& name) {
+  if (transfers != Transfers::kDirect) return world;
+  return std::make_shared<DeviceTransport>(*world, *backend_of(device.type()),
+                                           device, name);
 }
 
 }  // namespace gpipe::internal

@@ -2,65 +2,19 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
-#include "gpipe/distributed/channel/transfers.h"
-#include "gpipe/distributed/channel/transport.h"
-#include "gpipe/distributed/channel/transport_choice.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 
-// A backend of c10d that transfers directly between devices of one type. A
-// source file that is linked into the program registers it (nccl.cc).
-class DeviceTransportBackend {
- public:
-  // The abilities of one rank, compared among all ranks.
-  struct Offer {
-    std::string why_not;  // reason if it cannot transfer; empty if it can
-    std::string version;  // must be the same on all ranks
-    std::string device;   // a name, different from those of other devices
-    // Reason if no other rank may have this device, with what to do; empty if
-    // others may.
-    std::string why_not_shared;
-  };
-  virtual ~DeviceTransportBackend() = default;
-
-  // Returns c10d's name of the backend.
-  virtual std::string name() const = 0;
-
-  // Whether transfers run on streams of high priority. On CUDA, computations
-  // run on streams of normal priority from a pool of 32, which are used in
-  // turn. A transfer on one of these would hold up a computation.
-  static constexpr bool kHighPriorityStreams = true;
-
-  // Returns what this rank can do with `device`.
-  virtual Offer offer(const c10::Device& device) const = 0;
-
-  // Returns one end of a connection between two ranks. The other end calls this
-  // with the other `rank` (0 or 1) and the same `store`, which nothing else
-  // uses. A transfer starts after the work that the current stream of the
-  // device already has. It is complete when its work says so
-  // (Work::isCompleted()). The first one may block until the other end has
-  // begun it, too; abort() of the group ends that on any thread.
-  // `timeout`: for each operation of the returned group.
-  virtual c10::intrusive_ptr<c10d::Backend> connect(
-      c10::intrusive_ptr<c10d::Store> store, int rank,
-      const c10::Device& device, std::chrono::milliseconds timeout) const = 0;
-};
-
-// Registers `backend` for devices of `type`, for the life of the program. Call
-// it before any pipeline is made. Not thread-safe.
-void register_device_transport(c10::DeviceType type,
-                               std::unique_ptr<DeviceTransportBackend> backend);
-
-// Returns the transport for `asked`. All ranks call this with the same `asked`.
+// Returns kHost or kDirect for `asked`, and why, with the same text on all
+// ranks. All ranks call this with the same `asked`.
 // kAuto means kTested if the world's backend names one for direct transfers. If
 // it is kDirect or kTested, blocks until all ranks have called. If it is
 // kTested and all ranks can transfer directly, each rank runs the self-test
@@ -71,16 +25,17 @@ void register_device_transport(c10::DeviceType type,
 // Throws c10::ValueError on all ranks if `asked` is kDirect and one of them
 // cannot transfer directly; it names the rank and the reason. Throws PeerError
 // if the world has failed.
-TransportChoice agree_on_transfers(World& world, int tag,
-                                   const c10::Device& device, Transfers asked);
+std::pair<Transfers, std::string> agree_on_transfers(Communicator& world,
+                                                     int tag,
+                                                     const c10::Device& device,
+                                                     Transfers asked);
 
 // Returns a transport for this rank's `device`.
 // `transfers`: the choice of agree_on_transfers().
 // `name`: a name for this transport, the same on all ranks and different from
 // those of other transports in the world.
-std::unique_ptr<Transport> make_transport(World& world,
-                                          const c10::Device& device,
-                                          Transfers transfers,
-                                          const std::string& name);
+std::shared_ptr<Transport> make_transport(
+    const std::shared_ptr<Communicator>& world, const c10::Device& device,
+    Transfers transfers, const std::string& name);
 
 }  // namespace gpipe::internal

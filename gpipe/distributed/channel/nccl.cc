@@ -18,8 +18,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
-#include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/channel/nccl_rules.h"
+#include "gpipe/distributed/world/backends.h"
 #include "gpipe/text/host_name.h"
 
 namespace gpipe::internal {
@@ -56,8 +56,8 @@ class Nccl final : public DeviceTransportBackend {
       c10::intrusive_ptr<c10d::Store> store, int rank, const c10::Device&,
       std::chrono::milliseconds timeout) const override {
     // NCCL's watchdog ends the process if a transfer fails or is late. Here the
-    // World reports the failure to all ranks and throws. Values set by the user
-    // are kept.
+    // Communicator reports the failure to all ranks and throws. Values set by
+    // the user are kept.
     c10::utils::set_env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0",
                         /*overwrite=*/false);
     c10::utils::set_env("TORCH_NCCL_ENABLE_MONITORING", "0",
@@ -74,7 +74,7 @@ class Nccl final : public DeviceTransportBackend {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  register_device_transport(c10::kCUDA, std::make_unique<Nccl>());
+  register_backend(c10::kCUDA, std::make_unique<Nccl>());
   return true;
 }();
 

@@ -23,7 +23,7 @@ std::string waiting_for(const MessageId& message) {
 
 }  // namespace
 
-Receiver::Receiver(World& world, Transport& transport,
+Receiver::Receiver(Communicator& world, Transport& transport,
                    const c10::Device& device, int from, Tags tags)
     : ChannelEnd(world, transport, from, tags),
       device_(device),
@@ -106,8 +106,7 @@ void Receiver::complete(const Message& message, Unsplit& unsplit,
 }
 
 void Receiver::wait(const Posted& posted, const MessageId& expected) {
-  if (!posted.work) return;
-  world_.wait(*posted.work, peer_, [&] { return waiting_for(expected); });
+  world_.wait(posted.work, peer_, [&] { return waiting_for(expected); });
 }
 
 Receiver::Incoming Receiver::post(const MessageId& expected) {

@@ -15,9 +15,9 @@
 #include "gpipe/distributed/channel/channel_end.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/shape_prediction.h"
-#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
@@ -45,7 +45,7 @@ class Receiver : public ChannelEnd {
   // `device`: if it is an accelerator and `transport` is between hosts, this
   // thread copies tensors there as soon as they have arrived, from pinned
   // memory and on a stream of its own, beside the worker's computation.
-  Receiver(World& world, Transport& transport, const c10::Device& device,
+  Receiver(Communicator& world, Transport& transport, const c10::Device& device,
            int from, Tags tags);
 
   // Receives `messages` in this order and calls `deliver` for each, on the

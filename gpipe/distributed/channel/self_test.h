@@ -10,7 +10,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/world/backends.h"
 
 namespace gpipe::internal {
 

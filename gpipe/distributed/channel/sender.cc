@@ -14,7 +14,7 @@
 
 namespace gpipe::internal {
 
-Sender::Sender(World& world, Transport& transport, int to, Tags tags)
+Sender::Sender(Communicator& world, Transport& transport, int to, Tags tags)
     : ChannelEnd(world, transport, to, tags),
       copier_(transport.device()),
       worker_([] {}) {}
@@ -77,7 +77,9 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
   const at::Tensor header = at::empty({size}, at::kByte);
   std::memcpy(header.mutable_data_ptr(), encoded.data(), encoded.size());
 
-  const World::Action action = [&] { return "sending " + head.id.to_string(); };
+  const Transport::Action action = [&] {
+    return "sending " + head.id.to_string();
+  };
   std::vector<Transport::Work> works;
   const auto post = [&](const at::Tensor& bytes, int tag) {
     if (bytes.numel() == 0) return;
@@ -116,7 +118,7 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
                head.tensors, payload);
   if (head.as_predicted) post_header();
   prediction_.observe(head.id, head.tensors);
-  for (const auto& work : works) world_.wait(*work, peer_, action);
+  for (const auto& work : works) world_.wait(work, peer_, action);
 }
 
 }  // namespace gpipe::internal

@@ -9,9 +9,9 @@
 #include "gpipe/distributed/channel/channel_end.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
-#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
@@ -24,7 +24,7 @@ namespace gpipe::internal {
 // worker goes on computing.
 class Sender : public ChannelEnd {
  public:
-  Sender(World& world, Transport& transport, int to, Tags tags);
+  Sender(Communicator& world, Transport& transport, int to, Tags tags);
 
   // Sends `content` behind the header `head`, after all earlier messages;
   // returns at once. `head.tensors` is filled in from `content`. The copies

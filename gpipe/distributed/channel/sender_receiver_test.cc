@@ -19,11 +19,11 @@
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/receiver.h"
 #include "gpipe/distributed/channel/sender.h"
-#include "gpipe/distributed/channel/transport.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/testing/two_worlds.h"
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/stream.h"
@@ -77,12 +77,12 @@ class FakeTransport final : public Transport {
   c10::Device device() const override { return c10::Device(c10::kCPU); }
   bool takes_early_receives() const override { return early_; }
   Work send(const Tensor& bytes, int to, int tag,
-            const World::Action&) override {
+            const Transport::Action&) override {
     EXPECT_EQ(to, 1);
     return add(sends_, bytes, tag);
   }
   Work receive(const Tensor& bytes, int from, int tag,
-               const World::Action&) override {
+               const Transport::Action&) override {
     EXPECT_EQ(from, 0);
     return add(receives_, bytes, tag);
   }
@@ -141,7 +141,7 @@ Message head_of(const MessageId& id) {
 }
 
 // Returns the failure of `world` as soon as there is one.
-RankFailure failure_of(World& world) {
+RankFailure failure_of(Communicator& world) {
   std::promise<void> failed;
   const int callback = world.on_failure([&] { failed.set_value(); });
   failed.get_future().wait();
@@ -154,7 +154,7 @@ void expect_failure(Channel& channel, Fault fault, int rank,
                     const std::string& what) {
   channel.sender.flush();
   channel.receiver.flush();
-  for (World* const world :
+  for (Communicator* const world :
        {channel.worlds.first.get(), channel.worlds.second.get()}) {
     const RankFailure failure = failure_of(*world);
     EXPECT_EQ(failure.fault, fault);
@@ -330,22 +330,6 @@ TEST(Receiver, ReportsWhoHasFailedIfDeliverThrows) {
     }
     expect_failure(channel, each.fault, each.rank, "the reason");
     EXPECT_EQ(error_of([&] { channel.receiver.rethrow(); }), each.error);
-  }
-}
-
-TEST(HostTransport, SendsOverTheConnectionsOfTheWorld) {
-  TwoWorlds worlds;
-  HostTransport first(*worlds.first), second(*worlds.second);
-  EXPECT_EQ(first.device(), c10::Device(c10::kCPU));
-  const auto action = [] { return std::string("the test"); };
-  for (int64_t size : {1, 100000}) {
-    const Tensor sent = at::full({size}, 7, at::kByte);
-    const Tensor received = at::zeros({size}, at::kByte);
-    const auto receive = second.receive(received, 0, 5, action);
-    const auto send = first.send(sent, 1, 5, action);
-    worlds.first->wait(*send, 1, action);
-    worlds.second->wait(*receive, 0, action);
-    EXPECT_TRUE(at::equal(received, sent));
   }
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
 #include "gpipe/runtime/cell/grad_norm.h"
 #include "gpipe/runtime/cell/read_scalars.h"
 
@@ -27,8 +27,9 @@ struct Norm {
 
 // Throws on all members if two of them have other arguments. `all`: by member,
 // each beginning with its `max_norm` and `norm_type`.
-void check_arguments(World& world, const std::vector<int>& members, int tag,
-                     const std::vector<std::string>& all, bool& agreed) {
+void check_arguments(Communicator& world, const std::vector<int>& members,
+                     int tag, const std::vector<std::string>& all,
+                     bool& agreed) {
   const auto text = [&](std::size_t k) {
     std::size_t at = 0;
     const auto max_norm = take<double>(all[k], at);
@@ -48,7 +49,8 @@ void check_arguments(World& world, const std::vector<int>& members, int tag,
 
 }  // namespace
 
-double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
+double clip_grad_norm(Communicator& world, const std::vector<int>& members,
+                      int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
                       double max_norm, double norm_type, bool& agreed) {
   const c10::AutoGradMode no_graph(false);

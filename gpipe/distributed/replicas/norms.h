@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
 namespace gpipe::internal {
 
@@ -24,7 +24,8 @@ namespace gpipe::internal {
 // values of `max_norm` or `norm_type`; gradients are then as before. Throws
 // PeerError if the world has failed. Threads: one call at a time for each
 // `tag`.
-double clip_grad_norm(World& world, const std::vector<int>& members, int tag,
+double clip_grad_norm(Communicator& world, const std::vector<int>& members,
+                      int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
                       double max_norm, double norm_type, bool& agreed);
 

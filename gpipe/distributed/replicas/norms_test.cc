@@ -71,7 +71,7 @@ std::vector<Tensor> parameters_of(const Layers& layers, std::size_t layer) {
 }
 
 const RankProgramEntry kClip("clip", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   torch::set_num_threads(1);
   for (const Layers& layers : settings()) {
     for (const double type : {2.0, 1.0, 0.0, 3.0, kInfinity, -kInfinity}) {

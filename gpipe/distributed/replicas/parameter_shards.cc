@@ -59,7 +59,7 @@ at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
   return shards_[k];
 }
 
-void ParameterShards::spread(World& world, Transport& transport,
+void ParameterShards::spread(Communicator& world, Transport& transport,
                              const std::vector<int>& ranks, int tag) {
   const c10::AutoGradMode no_graph(false);
   std::vector<Summand> all;

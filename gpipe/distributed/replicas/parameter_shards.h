@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 
@@ -43,8 +43,8 @@ class ParameterShards {
   // Brings the rows of the other replicas here, and sends this replica's.
   // Blocks until all have called. `ranks`: of the world, by member. `tag`: see
   // Reducer. Throws PeerError if the world has failed.
-  void spread(World& world, Transport& transport, const std::vector<int>& ranks,
-              int tag);
+  void spread(Communicator& world, Transport& transport,
+              const std::vector<int>& ranks, int tag);
 
  private:
   // Makes the shard of parameter `k` a view of its present memory.

@@ -10,8 +10,8 @@
 
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/replicas/member_rows.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
 
 namespace gpipe::internal {
 namespace {
@@ -50,8 +50,8 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
   return ends;
 }
 
-Reducer::Reducer(World& world, Transport& transport, std::vector<int> members,
-                 int tag, SumShare share)
+Reducer::Reducer(Communicator& world, Transport& transport,
+                 std::vector<int> members, int tag, SumShare share)
     : world_(world),
       transport_(transport),
       members_(std::move(members)),
@@ -223,7 +223,7 @@ void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
   }
 }
 
-void exchange_tensors(World& world, Transport& transport,
+void exchange_tensors(Communicator& world, Transport& transport,
                       const std::vector<int>& members, std::size_t own, int tag,
                       const std::function<at::Tensor(std::size_t)>& out,
                       const std::function<at::Tensor(std::size_t)>& in,
@@ -245,10 +245,10 @@ void exchange_tensors(World& world, Transport& transport,
       if (from != to && (from == own || to == own)) begin(from, to);
     }
   }
-  for (const auto& [peer, work] : works) world.wait(*work, peer, action);
+  for (const auto& [peer, work] : works) world.wait(work, peer, action);
 }
 
-void all_reduce(World& world, Transport& transport,
+void all_reduce(Communicator& world, Transport& transport,
                 const std::vector<int>& members, int tag,
                 std::vector<Summand>& all, int64_t bucket_bytes) {
   if (members.size() == 1) return;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 
@@ -50,8 +50,8 @@ class Reducer {
  public:
   // `members`: ranks of the world, at least two, this rank among them; the same
   // list on all of them. Sums are computed on the device of `transport`.
-  Reducer(World& world, Transport& transport, std::vector<int> members, int tag,
-          SumShare share = SumShare::kAll);
+  Reducer(Communicator& world, Transport& transport, std::vector<int> members,
+          int tag, SumShare share = SumShare::kAll);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
   // until all have called. Throws c10::Error on all members if the lists
@@ -75,7 +75,7 @@ class Reducer {
   void exchange(const std::function<at::Tensor(std::size_t)>& out,
                 const std::function<at::Tensor(std::size_t)>& in);
 
-  World& world_;
+  Communicator& world_;
   Transport& transport_;
   const std::vector<int> members_;
   const int tag_;
@@ -86,7 +86,7 @@ class Reducer {
 // Sends the tensor out(k) to, and receives in(k) from, each other member k.
 // Blocks until all have arrived. `own`: this rank's index in `members`.
 // `action`: for errors. Throws PeerError if the world has failed.
-void exchange_tensors(World& world, Transport& transport,
+void exchange_tensors(Communicator& world, Transport& transport,
                       const std::vector<int>& members, std::size_t own, int tag,
                       const std::function<at::Tensor(std::size_t)>& out,
                       const std::function<at::Tensor(std::size_t)>& in,
@@ -94,7 +94,7 @@ void exchange_tensors(World& world, Transport& transport,
 
 // Runs agree(), then add_up() for each bucket. Does nothing for a single
 // member.
-void all_reduce(World& world, Transport& transport,
+void all_reduce(Communicator& world, Transport& transport,
                 const std::vector<int>& members, int tag,
                 std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
 

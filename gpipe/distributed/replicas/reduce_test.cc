@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 namespace {
@@ -102,8 +102,9 @@ Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
   return any ? sum : Tensor();
 }
 
-void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
-  HostTransport transport(world);
+void check_sums(Communicator& world, const std::vector<int>& members,
+                int64_t bucket) {
+  Communicator& transport = world;
   const int rank = world.rank();
   if (std::find(members.begin(), members.end(), rank) == members.end()) return;
   std::vector<std::vector<Tensor>> by_member;
@@ -138,7 +139,7 @@ void check_sums(World& world, const std::vector<int>& members, int64_t bucket) {
 }
 
 const RankProgramEntry kSums("sums", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   at::set_num_threads(1);
   std::vector<int> everybody(world->size());
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -152,7 +153,7 @@ const RankProgramEntry kSums("sums", [] {
     check_sums(*world, same_stage, bucket);
   }
   std::vector<Summand> none;
-  HostTransport transport(*world);
+  Communicator& transport = *world;
   all_reduce(*world, transport, everybody, kTag, none);
   return 0;
 });
@@ -164,28 +165,28 @@ void check(bool holds, const std::string& what) {
 // A host transport that counts the bytes that it sends.
 class CountingTransport final : public Transport {
  public:
-  explicit CountingTransport(World& world) : host_(world) {}
+  explicit CountingTransport(Communicator& world) : host_(world) {}
   c10::Device device() const override { return host_.device(); }
   bool takes_early_receives() const override { return true; }
   Work send(const Tensor& bytes, int to, int tag,
-            const World::Action& action) override {
+            const Transport::Action& action) override {
     sent += bytes.numel();
     return host_.send(bytes, to, tag, action);
   }
   Work receive(const Tensor& bytes, int from, int tag,
-               const World::Action& action) override {
+               const Transport::Action& action) override {
     return host_.receive(bytes, from, tag, action);
   }
   int64_t sent = 0;
 
  private:
-  HostTransport host_;
+  Communicator& host_;
 };
 
 // Each member gets its rows of the sums, to the bit, and gives its rows of the
 // parameters to the others.
 const RankProgramEntry kShards("shards", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   const int ranks = world->size();
   std::vector<int> everybody(ranks);
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -201,7 +202,7 @@ const RankProgramEntry kShards("shards", [] {
       whole.push_back({parameters[n], by_member[world->rank()][n]});
     }
     rows = whole;
-    HostTransport all(*world), own(*world);
+    Communicator &all = *world, &own = *world;
     all_reduce(*world, all, everybody, kTag, whole, bucket);
     if (ranks > 1) {
       Reducer reducer(*world, own, everybody, kTag, SumShare::kOwnRows);
@@ -234,7 +235,7 @@ const RankProgramEntry kShards("shards", [] {
 
 // Returns the bytes that all members send to add up `gradients` and, with
 // `sharded`, to share the parameters.
-int64_t bytes_sent(World& world, const std::vector<Tensor>& gradients,
+int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
                    bool sharded) {
   std::vector<int> everybody(world.size());
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -254,14 +255,14 @@ int64_t bytes_sent(World& world, const std::vector<Tensor>& gradients,
   }
   int64_t sent = 0;
   for (const std::string& each :
-       all_gather(world, std::to_string(transport.sent))) {
+       all_gather(world, kTag, std::to_string(transport.sent), "the test")) {
     sent += std::stoll(each);
   }
   return sent;
 }
 
 const RankProgramEntry kBytes("bytes", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   std::vector<Tensor> gradients;
   for (int layer = 0; layer < 24; ++layer) {
     gradients.push_back(at::ones({36, 12}));
@@ -275,8 +276,8 @@ const RankProgramEntry kBytes("bytes", [] {
 });
 
 const RankProgramEntry kDiffer("differ", [] {
-  const auto world = World::connect(world_options());
-  HostTransport transport(*world);
+  const auto world = Communicator::connect(world_options());
+  Communicator& transport = *world;
   const bool last = world->rank() == world->size() - 1;
   std::vector<int> everybody(world->size());
   std::iota(everybody.begin(), everybody.end(), 0);

@@ -10,7 +10,7 @@
 
 namespace gpipe::internal {
 
-ReplicaSums::ReplicaSums(World& world, Transport& transport,
+ReplicaSums::ReplicaSums(Communicator& world, Transport& transport,
                          std::vector<int> members, int tag, SumShare share,
                          int64_t bucket_bytes)
     : reducer_(world, transport, std::move(members), tag, share),

@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/replicas/reduce.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
@@ -33,8 +33,9 @@ namespace gpipe::internal {
 class ReplicaSums {
  public:
   // `members`, `share`: as for Reducer.
-  ReplicaSums(World& world, Transport& transport, std::vector<int> members,
-              int tag, SumShare share = SumShare::kAll,
+  ReplicaSums(Communicator& world, Transport& transport,
+              std::vector<int> members, int tag,
+              SumShare share = SumShare::kAll,
               int64_t bucket_bytes = kBucketBytes);
   ~ReplicaSums();
 

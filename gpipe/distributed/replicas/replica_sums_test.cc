@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/distributed/channel/transport.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 namespace {
@@ -30,7 +30,7 @@ void check(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-std::vector<int> everybody(const World& world) {
+std::vector<int> everybody(const Communicator& world) {
   std::vector<int> members(world.size());
   std::iota(members.begin(), members.end(), 0);
   return members;
@@ -57,11 +57,11 @@ void wait_until_done(const ReplicaSums& sums, std::size_t buckets) {
 
 // A bucket for each parameter.
 const RankProgramEntry kOverlap("overlap", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   const int rank = world->rank(), size = world->size();
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
-  HostTransport transport(*world);
+  Communicator& transport = *world;
   ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
                    1);
   for (int step = 0; step < 3; ++step) {
@@ -98,9 +98,9 @@ const RankProgramEntry kOverlap("overlap", [] {
 });
 
 const RankProgramEntry kStopped("stopped", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   const Tensor a = at::zeros({4}), b = at::zeros({4});
-  HostTransport transport(*world);
+  Communicator& transport = *world;
   ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
                    1);
   sums.begin({{0, a}, {0, b}});
@@ -117,10 +117,10 @@ const RankProgramEntry kStopped("stopped", [] {
 
 // Ranks with different parameters, and ranks whose peer fails.
 const RankProgramEntry kErrors("errors", [] {
-  const auto world = World::connect(world_options());
+  const auto world = Communicator::connect(world_options());
   const bool last = world->rank() == world->size() - 1;
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
-  HostTransport transport(*world);
+  Communicator& transport = *world;
   ReplicaSums sums(*world, transport, everybody(*world), kTag);
   sums.begin({{0, a}, {0, b}});
   try {

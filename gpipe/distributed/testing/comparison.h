@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/transfers.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/checkpoint.h"
 

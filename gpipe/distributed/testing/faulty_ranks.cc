@@ -19,7 +19,7 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
-#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/transfers.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/devices.h"

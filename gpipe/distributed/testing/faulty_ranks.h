@@ -25,7 +25,7 @@
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
 
 namespace gpipe::testing {
 

@@ -19,8 +19,8 @@
 #include <system_error>
 #include <thread>
 
+#include "gpipe/distributed/environment.h"
 #include "gpipe/distributed/testing/rank_server.h"
-#include "gpipe/distributed/world/environment.h"
 
 // Present only with sanitizers.
 extern "C" __attribute__((weak)) void __sanitizer_print_stack_trace();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world.h"
 #include "gpipe/processes/processes.h"
 
 namespace gpipe::testing {

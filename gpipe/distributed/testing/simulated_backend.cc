@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/store_text.h"
 #include "gpipe/runtime/device/stream.h"
@@ -249,8 +249,8 @@ class HostedGroup final : public c10d::Backend {
     if (text_of(store_->get("decision")) != "connect") {
       throw std::runtime_error("it was aborted");
     }
-    hosts_ = internal::gloo_group(store_, internal::gloo_device("127.0.0.1"),
-                                  getRank(), 2, timeout_);
+    hosts_ = c10::make_intrusive<internal::GlooGroup>(
+        store_, internal::gloo_device("127.0.0.1"), getRank(), 2, timeout_);
     peer_.emplace(
         std::stoi(text_of(store_->get(name("process", 1 - getRank())))));
     connected_ = true;
@@ -268,7 +268,7 @@ class HostedGroup final : public c10d::Backend {
   const c10::Stream stream_;
   std::atomic<bool> connected_{false}, aborted_{false}, closed_{false};
   // Made by the first transfer, before `connected_` is set.
-  c10::intrusive_ptr<internal::RankGroup> hosts_;
+  c10::intrusive_ptr<internal::GlooGroup> hosts_;
   std::optional<Process> peer_;
 
   std::mutex mutex_;
@@ -293,8 +293,7 @@ class SimulatedBackend final : public internal::DeviceTransportBackend {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  internal::register_device_transport(c10::kHPU,
-                                      std::make_unique<SimulatedBackend>());
+  internal::register_backend(c10::kHPU, std::make_unique<SimulatedBackend>());
   return true;
 }();
 

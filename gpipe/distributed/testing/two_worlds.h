@@ -1,4 +1,4 @@
-// The worlds of two ranks in one process.
+// The communicators of two ranks in one process.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
 namespace gpipe::testing {
 
@@ -25,9 +25,9 @@ struct TwoWorlds {
     options.store_is_served = true;
     auto other = std::async(std::launch::async, [options]() mutable {
       options.rank = 1;
-      return World::connect(options);
+      return internal::Communicator::connect(options);
     });
-    first = World::connect(options);
+    first = internal::Communicator::connect(options);
     second = other.get();
   }
   // Each rank waits until the other one leaves, too.
@@ -37,7 +37,7 @@ struct TwoWorlds {
   }
 
   c10::intrusive_ptr<c10d::TCPStore> store;
-  std::shared_ptr<World> first, second;
+  std::shared_ptr<internal::Communicator> first, second;
 };
 
 }  // namespace gpipe::testing

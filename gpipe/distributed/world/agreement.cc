@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gather.h"
 
 namespace gpipe::internal {
 namespace {
@@ -45,7 +45,7 @@ std::string difference(const Terms& theirs, const Terms& ours, int rank) {
 
 }  // namespace
 
-void agree(World& world, int tag, const Terms& terms) {
+void agree(Communicator& world, int tag, const Terms& terms) {
   const auto all = all_gather(world, tag, encode(terms),
                               "comparing what the ranks were given");
   // Every rank compares all ranks with rank 0, so that all find the same

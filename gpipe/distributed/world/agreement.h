@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
 namespace gpipe::internal {
 
@@ -21,6 +21,6 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 // term, the rank and both values. Throws PeerError if the world has failed.
 //
 // Threads: one call at a time for each `tag`.
-void agree(World& world, int tag, const Terms& terms);
+void agree(Communicator& world, int tag, const Terms& terms);
 
 }  // namespace gpipe::internal

@@ -83,7 +83,7 @@ const RankProgramEntry kAgree("agree", [] {
   for (std::size_t k = 0; k < all.size(); ++k) {
     WorldOptions options = world_options();
     options.port = std::stoi(argument("port" + std::to_string(k)));
-    const auto world = World::connect(options);
+    const auto world = Communicator::connect(options);
     const auto found = all[k].terms.find(world->rank());
     try {
       agree(*world, kTag, found == all[k].terms.end() ? kTerms : found->second);

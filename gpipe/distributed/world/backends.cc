@@ -1,11 +1,11 @@
 #include "gpipe/distributed/world/backends.h"
 
-#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <optional>
 #include <sstream>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -15,9 +15,10 @@ using Names = std::map<c10::DeviceType, std::string>;
 constexpr char kGloo[] = "gloo";
 
 // The backends of this program for direct transfers.
-Names& direct() {
-  static auto* const names = new Names();
-  return *names;
+auto& direct() {
+  static auto* const backends =
+      new std::map<c10::DeviceType, std::unique_ptr<DeviceTransportBackend>>();
+  return *backends;
 }
 
 std::string type_name(c10::DeviceType type) {
@@ -38,9 +39,9 @@ std::optional<c10::DeviceType> type_of(const std::string& name) {
                                   const std::string& why) {
   std::string some = c10::str("cpu:", kGloo);
   std::string others;
-  for (const auto& [type, name] : direct()) {
-    some += c10::str(",", type_name(type), ":", name);
-    others += c10::str(", and '", name, "' between devices of type ",
+  for (const auto& [type, backend] : direct()) {
+    some += c10::str(",", type_name(type), ":", backend->name());
+    others += c10::str(", and '", backend->name(), "' between devices of type ",
                        type_name(type));
   }
   C10_THROW_ERROR(ValueError,
@@ -51,8 +52,14 @@ std::optional<c10::DeviceType> type_of(const std::string& name) {
 
 }  // namespace
 
-void add_backend(c10::DeviceType type, const std::string& name) {
-  direct()[type] = name;
+void register_backend(c10::DeviceType type,
+                      std::unique_ptr<DeviceTransportBackend> backend) {
+  direct()[type] = std::move(backend);
+}
+
+const DeviceTransportBackend* backend_of(c10::DeviceType type) {
+  const auto found = direct().find(type);
+  return found == direct().end() ? nullptr : found->second.get();
 }
 
 Names parse_backends(const std::string& text) {
@@ -69,8 +76,8 @@ Names parse_backends(const std::string& text) {
     if (!type) {
       refuse_backends(text, c10::str("'", part, "' names no type of device"));
     }
-    const auto found = direct().find(*type);
-    if (name != kGloo && (found == direct().end() || found->second != name)) {
+    const DeviceTransportBackend* const backend = backend_of(*type);
+    if (name != kGloo && (!backend || backend->name() != name)) {
       refuse_backends(text,
                       c10::str("there is no '", name, "' for devices of type ",
                                type_name(*type)));

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace gpipe::internal {
@@ -15,6 +17,18 @@ using ::testing::ThrowsMessage;
 
 using Names = std::map<c10::DeviceType, std::string>;
 
+// A backend that is never used.
+class Hccl final : public DeviceTransportBackend {
+ public:
+  std::string name() const override { return "hccl"; }
+  Offer offer(const c10::Device&) const override { return {}; }
+  c10::intrusive_ptr<c10d::Backend> connect(
+      c10::intrusive_ptr<c10d::Store>, int, const c10::Device&,
+      std::chrono::milliseconds) const override {
+    return nullptr;
+  }
+};
+
 TEST(BackendsTest, OneNameIsTheOneOfTheCpu) {
   EXPECT_EQ(parse_backends("gloo"), (Names{{c10::kCPU, "gloo"}}));
   EXPECT_EQ(parse_backends("cpu:gloo"), (Names{{c10::kCPU, "gloo"}}));
@@ -22,16 +36,18 @@ TEST(BackendsTest, OneNameIsTheOneOfTheCpu) {
 }
 
 TEST(BackendsTest, EachTypeOfDeviceHasItsOwn) {
-  add_backend(c10::kHPU, "hccl");
+  register_backend(c10::kHPU, std::make_unique<Hccl>());
   EXPECT_EQ(parse_backends("cpu:gloo,hpu:hccl"),
             (Names{{c10::kCPU, "gloo"}, {c10::kHPU, "hccl"}}));
+  EXPECT_EQ(backend_of(c10::kHPU)->name(), "hccl");
+  EXPECT_EQ(backend_of(c10::kCUDA), nullptr);
   EXPECT_TRUE(names_direct_transfers("cpu:gloo,hpu:hccl"));
   EXPECT_TRUE(names_direct_transfers("hpu:hccl,cpu:gloo"));
   EXPECT_FALSE(names_direct_transfers("cpu:gloo,hpu:gloo"));
 }
 
 TEST(BackendsTest, WhatThereIsNotIsRefusedWithWhatThereIs) {
-  add_backend(c10::kHPU, "hccl");
+  register_backend(c10::kHPU, std::make_unique<Hccl>());
   const auto refused = [](const std::string& text, const std::string& why) {
     EXPECT_THAT([&] { parse_backends(text); },
                 ThrowsMessage<c10::ValueError>(HasSubstr(

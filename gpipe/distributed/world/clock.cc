@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "gpipe/distributed/world/tags.h"
 
@@ -22,21 +21,21 @@ double now() {
 
 std::string action() { return "comparing clocks"; }
 
-void send_time(World& world, int to, int tag, double time) {
+void send_time(Communicator& world, int to, int tag, double time) {
   const at::Tensor bytes = at::empty({1}, at::kDouble);
   *bytes.mutable_data_ptr<double>() = time;
-  world.wait(*world.send(bytes, to, tag, action), to, action);
+  world.wait(world.send(bytes, to, tag, action), to, action);
 }
 
-double receive_time(World& world, int from, int tag) {
+double receive_time(Communicator& world, int from, int tag) {
   const at::Tensor bytes = at::empty({1}, at::kDouble);
-  world.wait(*world.receive(bytes, from, tag, action), from, action);
+  world.wait(world.receive(bytes, from, tag, action), from, action);
   return *bytes.const_data_ptr<double>();
 }
 
 }  // namespace
 
-ClockOffset measure_clock(World& world, int channel) {
+ClockOffset measure_clock(Communicator& world, int channel) {
   const int tag = Tags(channel).words;
   if (world.rank() == 0) {
     for (int rank = 1; rank < world.size(); ++rank) {

@@ -1,7 +1,7 @@
 // The clocks of the ranks of a world, compared with that of rank 0.
 #pragma once
 
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
 namespace gpipe::internal {
 
@@ -24,9 +24,9 @@ struct ClockOffset {
 // share a round trip. Drift within the exchange, some nanoseconds, is
 // neglected.
 //
-// `channel`: World::next_channel(), for the tag of the messages.
+// `channel`: Communicator::next_channel(), for the tag of the messages.
 // Throws PeerError if the world has failed.
-ClockOffset measure_clock(World& world, int channel);
+ClockOffset measure_clock(Communicator& world, int channel);
 
 // Returns the offset at `time` (seconds of the clock here), on the line through
 // two measurements. Its error is the larger one of both.

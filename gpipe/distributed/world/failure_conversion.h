@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/error.h"
 
 namespace gpipe::internal {
 

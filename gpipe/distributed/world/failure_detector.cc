@@ -11,7 +11,7 @@
 
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/failure_conversion.h"
-#include "gpipe/distributed/world/heartbeat_peers.h"
+#include "gpipe/distributed/world/topology.h"
 #include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {

@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/waits.h"
 
 namespace gpipe::internal {
@@ -58,15 +58,9 @@ class FailureDetector {
   // Returns whether `rank` has announced that it leaves.
   bool has_left(int rank) const { return has_left_[rank]; }
 
-  // Sets the rank that this rank waits for, or -1 for none; returns the
-  // previous one. The others learn it with the next heartbeats, one for each
-  // rank on the way.
-  int set_waits_for(int rank) { return waits_.set_own(rank); }
-  // Sets it to `to` only if the current value is `from`.
-  void set_waits_for(int from, int to) { waits_.set_own(from, to); }
-  // Returns the last rank of the chain of ranks that wait for each other, from
-  // `rank` on. See Waits::end_of_chain().
-  int end_of_waiting(int rank) const { return waits_.end_of_chain(rank); }
+  // Returns which rank waits for which. The others learn a change with the next
+  // heartbeats, one for each rank on the way.
+  Waits& waits() { return waits_; }
 
  private:
   using Clock = std::chrono::steady_clock;

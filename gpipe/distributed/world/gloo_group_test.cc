@@ -30,15 +30,16 @@ constexpr milliseconds kTimeout{60000};
 
 class GlooGroupTest : public ::testing::Test {
  protected:
-  c10::intrusive_ptr<RankGroup> rank(int number, int size = 2) {
-    return gloo_group(store_, device_, number, size, kTimeout);
+  c10::intrusive_ptr<GlooGroup> rank(int number, int size = 2) {
+    return c10::make_intrusive<GlooGroup>(store_, device_, number, size,
+                                          kTimeout);
   }
-  static c10::intrusive_ptr<c10d::Work> send(RankGroup& group, int to,
+  static c10::intrusive_ptr<c10d::Work> send(GlooGroup& group, int to,
                                              at::Tensor tensor) {
     std::vector<at::Tensor> list{std::move(tensor)};
     return group.send(list, to, kTag);
   }
-  static at::Tensor receive(RankGroup& group, int from, int64_t bytes) {
+  static at::Tensor receive(GlooGroup& group, int from, int64_t bytes) {
     std::vector<at::Tensor> list{at::zeros({bytes}, at::kByte)};
     EXPECT_TRUE(group.recv(list, from, kTag)->wait(kTimeout));
     return list[0];
@@ -54,7 +55,7 @@ class GlooGroupTest : public ::testing::Test {
 
 TEST_F(GlooGroupTest, ExchangesMessagesWithEachRankApart) {
   // One group per rank, all on one device.
-  std::vector<c10::intrusive_ptr<RankGroup>> ranks;
+  std::vector<c10::intrusive_ptr<GlooGroup>> ranks;
   for (int k = 0; k < 3; ++k) ranks.push_back(rank(k, 3));
   ranks[0]->connect({1, 2});
   ranks[1]->connect({0});
@@ -108,8 +109,10 @@ TEST_F(GlooGroupTest, IsNotLazyWhateverTheEnvironmentSays) {
   const GlooDevice device = gloo_device("127.0.0.1");
   for (int round = 0; round < 20; ++round) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
-    const auto first = gloo_group(store, device, 0, 2, kTimeout);
-    const auto second = gloo_group(store, device, 1, 2, kTimeout);
+    const auto first =
+        c10::make_intrusive<GlooGroup>(store, device, 0, 2, kTimeout);
+    const auto second =
+        c10::make_intrusive<GlooGroup>(store, device, 1, 2, kTimeout);
     first->connect({1});
     second->connect({0});
     const auto sent = send(*first, 1, bytes_of(1, 1));

@@ -1,5 +1,7 @@
 #include "gpipe/distributed/world/rendezvous.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -18,12 +20,10 @@
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gloo_group.h"
-#include "gpipe/distributed/world/heartbeat_peers.h"
-#include "gpipe/distributed/world/reach.h"
 #include "gpipe/distributed/world/sockets.h"
 #include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/store_text.h"
-#include "gpipe/distributed/world/tree.h"
+#include "gpipe/distributed/world/topology.h"
 #include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
@@ -56,7 +56,7 @@ constexpr char kCount[] = "count", kAll[] = "all";
 
 // The tag of the first messages of a connection. Pipelines use others (tags.h),
 // and so does the failure detector.
-constexpr int kReachTag = 0;
+constexpr int kFirstTag = 0;
 // A key of the store's server: its first world is complete.
 constexpr char kComplete[] = "gpipe/complete";
 // A key of a world: the failure because of which it is given up.
@@ -91,6 +91,21 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const WorldOptions& options,
                std::chrono::milliseconds(1));
   if (listening >= 0) store.masterListenFd = listening;
   return c10::make_intrusive<c10d::TCPStore>(options.address, store);
+}
+
+// Exchanges one byte with each of `peers`, which all do the same. So this rank
+// is connected with them when it leaves the rendezvous, while all are alive.
+// Throws what c10d throws if a connection cannot be made in time.
+void exchange_bytes(GlooGroup& group, const std::vector<int>& peers) {
+  std::vector<at::Tensor> out{at::zeros({1}, at::kByte)};
+  std::vector<std::vector<at::Tensor>> in;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (const int peer : peers) {
+    in.push_back({at::empty({1}, at::kByte)});
+    works.push_back(group.send(out, peer, kFirstTag));
+    works.push_back(group.recv(in.back(), peer, kFirstTag));
+  }
+  for (const auto& work : works) work->wait();
 }
 
 // One rank's part of a rendezvous. Calls that wait for other ranks run on a
@@ -192,7 +207,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     const int rank = options_.rank, size = options_.size;
     const GlooDevice device = size > 1 ? gloo_device(own) : nullptr;
     const auto group = [&](const char* name, const std::vector<int>& peers) {
-      auto group = gloo_group(
+      auto group = c10::make_intrusive<GlooGroup>(
           c10::make_intrusive<c10d::PrefixStore>(name, meeting.store), device,
           rank, size, options_.timeout);
       group->connect(peers);
@@ -202,8 +217,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     const auto beaten = heartbeat_peers(rank, size);
     meeting.data = group("data", neighbours);
     meeting.control = group("control", beaten);
-    reach(*meeting.data, neighbours, kReachTag);
-    reach(*meeting.control, beaten, kReachTag);
+    exchange_bytes(*meeting.data, neighbours);
+    exchange_bytes(*meeting.control, beaten);
     // The failure detector uses no other links.
     meeting.control->stop_connecting();
   }

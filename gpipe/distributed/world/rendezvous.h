@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "gpipe/distributed/world/gloo_group.h"
-#include "gpipe/distributed/world/world_options.h"
+#include "gpipe/distributed/world_options.h"
 
 namespace gpipe::internal {
 
@@ -15,7 +15,7 @@ struct Rendezvous {
   c10::intrusive_ptr<c10d::Store> store;  // with a prefix for this world
   // Groups of all ranks, with separate connections: for the pipeline's
   // messages, and for the failure detector.
-  c10::intrusive_ptr<RankGroup> data, control;
+  c10::intrusive_ptr<GlooGroup> data, control;
 };
 
 // Blocks until all ranks have called, at most for twice the timeout, and

@@ -9,7 +9,7 @@ namespace gpipe::internal {
 
 // The tags of one pipeline, different from all others in the world.
 struct Tags {
-  // `channel`: see World::next_channel().
+  // `channel`: see Communicator::next_channel().
   explicit Tags(int channel)
       : header(4 * channel),
         payload(header + 1),

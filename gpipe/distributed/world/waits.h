@@ -16,7 +16,8 @@ class Waits {
  public:
   Waits(int rank, int size) : rank_(rank), known_(size) {}
 
-  // Sets the rank that this rank waits for, or -1; returns the previous one.
+  // Declares that this rank can do nothing before `rank` has done something;
+  // -1: that it waits for no rank. Returns the previous one.
   int set_own(int rank);
   // Sets it to `to` only if the current value is `from`.
   void set_own(int from, int to);

@@ -1,9 +1,9 @@
-#include "gpipe/distributed/world/world_options.h"
+#include "gpipe/distributed/world_options.h"
 
 #include <cstdlib>
 #include <string>
 
-#include "gpipe/distributed/world/environment.h"
+#include "gpipe/distributed/environment.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe {

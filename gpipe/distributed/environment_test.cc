@@ -1,4 +1,4 @@
-#include "gpipe/distributed/world/environment.h"
+#include "gpipe/distributed/environment.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/world/error.h"
+#include "gpipe/distributed/error.h"
 
 #include <c10/util/StringUtil.h>
 

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/world/world_options.h"
+#include "gpipe/distributed/world_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Public: the options with which a process connects to a World.
+// The options with which a process connects to a World.
 #pragma once
 
 #include <chrono>

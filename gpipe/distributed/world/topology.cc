@@ -1,6 +1,18 @@
-#include "gpipe/distributed/world/tree.h"
+#include "gpipe/distributed/world/topology.h"
+
+#include <set>
 
 namespace gpipe::internal {
+
+std::vector<int> heartbeat_peers(int rank, int size) {
+  std::set<int> peers;
+  for (const int distance : {1, 2}) {
+    peers.insert((rank + distance) % size);
+    peers.insert((rank + (size - 1) * distance) % size);
+  }
+  peers.erase(rank);
+  return {peers.begin(), peers.end()};
+}
 
 // The parent of a binary number lacks its lowest 1.
 std::size_t tree_parent(std::size_t k) { return k & (k - 1); }

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/world/gather.h"
+#include "gpipe/distributed/world/all_gather.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -7,15 +7,13 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/tree.h"
+#include "gpipe/distributed/world/topology.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 // A text is sent as a packet of a fixed size, which both sides know: a checksum
@@ -27,13 +25,13 @@ constexpr int64_t kHead = kChecksum + kLength;
 constexpr int64_t kMost = int64_t{1} << 30;
 
 uint32_t checksum_of(const std::string& packet) {
-  return internal::crc32c(packet.data() + kChecksum, kPacket - kChecksum);
+  return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
 }
 
 // The texts that one call of all_gather() sends and receives.
 class Mail {
  public:
-  Mail(World& world, int tag, const std::string& action)
+  Mail(Communicator& world, int tag, const std::string& action)
       : world_(world), tag_(tag), action_(action) {}
 
   void send(int to, const std::string& text) {
@@ -43,26 +41,26 @@ class Mail {
                       " are possible; send large data as tensors");
     const int64_t first = std::min(size, kPacket - kHead);
     std::string packet(kChecksum, '\0');
-    internal::put(packet, static_cast<uint64_t>(size));
+    put(packet, static_cast<uint64_t>(size));
     packet.append(text, 0, first);
     packet.resize(kPacket);
     std::string checksum;
-    internal::put(checksum, checksum_of(packet));
+    put(checksum, checksum_of(packet));
     post(to, packet.replace(0, kChecksum, checksum));
     if (first == size) return;
     post(to, text.substr(first));
   }
 
   void flush() {
-    for (auto& [to, work] : sends_) wait(*work, to);
+    for (auto& [to, work] : sends_) wait(work, to);
     sends_.clear();
   }
 
   std::string receive(int from) {
     const std::string packet = take_bytes(from, kPacket);
     std::size_t at = 0;
-    const auto checksum = internal::take<uint32_t>(packet, at);
-    const auto length = internal::take<uint64_t>(packet, at);
+    const auto checksum = take<uint32_t>(packet, at);
+    const auto length = take<uint64_t>(packet, at);
     if (checksum != checksum_of(packet) ||
         length > static_cast<uint64_t>(kMost)) {
       disagree(from, "it sent something that is not a message of gpipe");
@@ -97,20 +95,21 @@ class Mail {
   }
   std::string take_bytes(int from, int64_t size) {
     const at::Tensor bytes = at::empty({size}, at::kByte);
-    wait(*world_.receive(bytes, from, tag_, say_action_), from);
+    wait(world_.receive(bytes, from, tag_, say_action_), from);
     return {static_cast<const char*>(bytes.const_data_ptr()),
             static_cast<std::size_t>(size)};
   }
-  void wait(c10d::Work& work, int peer) {
-    const World::WaitsFor waits(world_, peer);
+  void wait(const Transport::Work& work, int peer) {
+    const int before = world_.waits().set_own(peer);
     world_.wait(work, peer, say_action_);
+    world_.waits().set_own(peer, before);
   }
 
-  World& world_;
+  Communicator& world_;
   const int tag_;
   const std::string& action_;
-  const World::Action say_action_ = [this] { return action_; };
-  std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> sends_;
+  const Transport::Action say_action_ = [this] { return action_; };
+  std::vector<std::pair<int, Transport::Work>> sends_;
 };
 
 // Returns the position of this rank among `members`.
@@ -122,33 +121,33 @@ std::size_t position_in(const std::vector<int>& members, int rank) {
 
 }  // namespace
 
-std::vector<std::string> all_gather(World& world,
+std::vector<std::string> all_gather(Communicator& world,
                                     const std::vector<int>& members, int tag,
                                     const std::string& mine,
                                     const std::string& action) {
   if (members.size() == 1) return {mine};
   Mail mail(world, tag, action);
   const std::size_t own = position_in(members, world.rank());
-  const auto children = internal::tree_children(own, members.size());
+  const auto children = tree_children(own, members.size());
   // The actions and texts of the members of this subtree, in their order.
   std::string bundle;
-  internal::put_text(bundle, action);
-  internal::put_text(bundle, mine);
+  put_text(bundle, action);
+  put_text(bundle, mine);
   for (const std::size_t child : children) {
     bundle += mail.receive(members[child]);
   }
   if (own > 0) {
-    const int parent = members[internal::tree_parent(own)];
+    const int parent = members[tree_parent(own)];
     mail.send(parent, bundle);
     bundle = mail.receive(parent);
   }
   std::vector<std::string> all;
   for (std::size_t at = 0; at < bundle.size();) {
-    const std::string theirs = internal::take_text(bundle, at);
+    const std::string theirs = take_text(bundle, at);
     if (all.size() < members.size()) {
       mail.check_action(members[all.size()], theirs);
     }
-    all.push_back(internal::take_text(bundle, at));
+    all.push_back(take_text(bundle, at));
   }
   if (all.size() != members.size()) {
     mail.disagree(members.front(),
@@ -161,12 +160,7 @@ std::vector<std::string> all_gather(World& world,
   return all;
 }
 
-std::vector<std::string> all_gather(World& world, const std::string& mine,
-                                    const std::string& action) {
-  return all_gather(world, internal::Tags(0).words, mine, action);
-}
-
-std::vector<std::string> all_gather(World& world, int tag,
+std::vector<std::string> all_gather(Communicator& world, int tag,
                                     const std::string& mine,
                                     const std::string& action) {
   std::vector<int> everybody(world.size());
@@ -174,4 +168,4 @@ std::vector<std::string> all_gather(World& world, int tag,
   return all_gather(world, everybody, tag, mine, action);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -5,9 +5,9 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <functional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-
-#include "gpipe/distributed/world/world.h"
 
 namespace gpipe::internal {
 
@@ -17,7 +17,12 @@ namespace gpipe::internal {
 // rank, and at most one receives from it.
 class Transport {
  public:
+  // A transfer that has started; null if it is complete already.
   using Work = c10::intrusive_ptr<c10d::Work>;
+
+  // A function that returns what this rank is doing, for error texts. It is
+  // called only when an error text needs it, on any thread.
+  using Action = std::function<std::string()>;
 
   virtual ~Transport() = default;
 
@@ -32,41 +37,20 @@ class Transport {
 
   // send() starts to send `bytes` to rank `to`; receive() starts to receive
   // `bytes` from rank `from`. Both return the started work, which is complete
-  // when World::wait() has returned. Both may block until the other rank makes
-  // its call, and until the transfer is complete (direct transfers).
+  // when Communicator::wait() has returned. Both may block until the other rank
+  // makes its call, and until the transfer is complete (direct transfers).
   //
   // `bytes`: a uint8 tensor of one dimension on device(). It must live until
-  // World::wait() has returned. The transfer starts after the work that this
-  // thread's current stream already has; after the wait, any stream may use the
-  // bytes.
-  // `action`: a description for error texts.
+  // Communicator::wait() has returned. The transfer starts after the work that
+  // this thread's current stream already has; after the wait, any stream may
+  // use the bytes.
   //
   // Between two ranks and in one direction, receives must match sends in order,
   // tag and length. Throws PeerError if the connection is broken.
   virtual Work send(const at::Tensor& bytes, int to, int tag,
-                    const World::Action& action) = 0;
+                    const Action& action) = 0;
   virtual Work receive(const at::Tensor& bytes, int from, int tag,
-                       const World::Action& action) = 0;
-};
-
-// The host transport: from CPU to CPU, over the connections of the world.
-class HostTransport final : public Transport {
- public:
-  explicit HostTransport(World& world) : world_(world) {}
-
-  c10::Device device() const override { return c10::Device(c10::kCPU); }
-  bool takes_early_receives() const override { return true; }
-  Work send(const at::Tensor& bytes, int to, int tag,
-            const World::Action& action) override {
-    return world_.send(bytes, to, tag, action);
-  }
-  Work receive(const at::Tensor& bytes, int from, int tag,
-               const World::Action& action) override {
-    return world_.receive(bytes, from, tag, action);
-  }
-
- private:
-  World& world_;
+                       const Action& action) = 0;
 };
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/channel/transfers.h"
+#include "gpipe/distributed/transfers.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,5 +1,6 @@
-#include "gpipe/distributed/world/world.h"
+#include "gpipe/distributed/world/communicator.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@
 #include "gpipe/distributed/testing/two_worlds.h"
 #include "gpipe/testing/errors.h"
 
-namespace gpipe {
+namespace gpipe::internal {
 namespace {
 
 using testing::error_of;
@@ -67,7 +68,7 @@ class End final : public c10d::Work {
   bool aborted_ = false;
 };
 
-TEST(WorldTest, AnnouncesAFailureBeforeItAbortsTransfers) {
+TEST(CommunicatorTest, AnnouncesAFailureBeforeItAbortsTransfers) {
   Ends ends;
   std::promise<void> called;
   {
@@ -76,10 +77,10 @@ TEST(WorldTest, AnnouncesAFailureBeforeItAbortsTransfers) {
         [] { throw std::runtime_error("a callback fails"); });
     const int next =
         worlds.first->on_failure([&called] { called.set_value(); });
-    const auto wait = [&ends](World& world, int peer) {
+    const auto wait = [&ends](Communicator& world, int peer) {
       const auto work = c10::make_intrusive<End>(ends);
       return error_of(
-          [&] { world.wait(*work, peer, [] { return "an activation"; }); });
+          [&] { world.wait(work, peer, [] { return "an activation"; }); });
     };
     auto first =
         std::async(std::launch::async, [&] { return wait(*worlds.first, 1); });
@@ -96,13 +97,28 @@ TEST(WorldTest, AnnouncesAFailureBeforeItAbortsTransfers) {
   EXPECT_EQ(ends.alone, 0);
 }
 
-TEST(WorldTest, RefusesABackendThatThereIsNot) {
+TEST(CommunicatorTest, IsTheTransportBetweenHosts) {
+  TwoWorlds worlds;
+  EXPECT_EQ(worlds.first->device(), c10::Device(c10::kCPU));
+  const auto action = [] { return std::string("the test"); };
+  for (int64_t size : {1, 100000}) {
+    const at::Tensor sent = at::full({size}, 7, at::kByte);
+    const at::Tensor received = at::zeros({size}, at::kByte);
+    const auto receive = worlds.second->receive(received, 0, 5, action);
+    const auto send = worlds.first->send(sent, 1, 5, action);
+    worlds.first->wait(send, 1, action);
+    worlds.second->wait(receive, 0, action);
+    EXPECT_TRUE(at::equal(received, sent));
+  }
+}
+
+TEST(CommunicatorTest, RefusesABackendThatThereIsNot) {
   WorldOptions options;
   options.backend = "mpi";
-  EXPECT_THAT([&] { World::connect(options); },
+  EXPECT_THAT([&] { Communicator::connect(options); },
               ThrowsMessage<c10::ValueError>(
                   HasSubstr("WorldOptions::backend is 'mpi', but")));
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::internal

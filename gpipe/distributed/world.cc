@@ -1,0 +1,38 @@
+#include "gpipe/distributed/world.h"
+
+#include <utility>
+
+#include "gpipe/distributed/world/communicator.h"
+
+namespace gpipe {
+
+std::shared_ptr<World> World::connect(const WorldOptions& options) {
+  return std::shared_ptr<World>(
+      new World(internal::Communicator::connect(options)));
+}
+
+World::World(std::shared_ptr<internal::Communicator> communicator)
+    : communicator_(std::move(communicator)) {}
+World::~World() = default;
+
+int World::rank() const { return communicator_->rank(); }
+int World::size() const { return communicator_->size(); }
+int World::local_rank() const { return communicator_->options().local_rank; }
+std::chrono::milliseconds World::timeout() const {
+  return communicator_->options().timeout;
+}
+std::string World::backend() const { return communicator_->options().backend; }
+std::optional<RankFailure> World::failure() const {
+  return communicator_->failure();
+}
+void World::check() const { communicator_->check(); }
+void World::fail(const std::string& action, const std::string& what) {
+  communicator_->fail({Fault::kFailed, rank(), rank(), action, what});
+}
+
+std::shared_ptr<internal::Communicator> internal::communicator_of(
+    const World& world) {
+  return world.communicator_;
+}
+
+}  // namespace gpipe
