@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/distributed/beginning.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/runner/agreement.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
@@ -60,9 +60,9 @@ const RankProgramEntry kGarbage("garbage", [] {
     message.id.step = 1;
     message.id.schedule = internal::crc32c(
         schedule.data(), static_cast<int64_t>(schedule.size()));
-    internal::Beginning beginning;
-    beginning.schedule = message.id.schedule;
-    internal::all_gather(links, tags.words, beginning.encode(),
+    internal::StartReport report;
+    report.schedule = message.id.schedule;
+    internal::all_gather(links, tags.words, report.encode(),
                          "the beginning of a step");
     message.id.from_stage = 1;
     message.id.to_stage = 2;

@@ -12,8 +12,8 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/foreign_parameters.h"
-#include "gpipe/distributed/runner.h"
+#include "gpipe/distributed/runner/foreign_parameters.h"
+#include "gpipe/distributed/runner/runner.h"
 #include "gpipe/distributed/world/agreement.h"
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"

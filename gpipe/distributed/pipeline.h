@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gpipe/distributed/error.h"
-#include "gpipe/distributed/layout.h"
+#include "gpipe/distributed/runner/layout.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/pipeline_module.h"

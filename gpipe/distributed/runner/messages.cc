@@ -1,20 +1,41 @@
-// The messages of a step: what leaves for other ranks, and what arrives.
+#include "gpipe/distributed/runner/messages.h"
+
 #include <c10/util/Exception.h>
 
 #include <chrono>
-#include <utility>
-
-#include "gpipe/distributed/route.h"
-#include "gpipe/distributed/runner.h"
 
 namespace gpipe::internal {
 
-void Runner::receive() {
-  for (const auto& [from, bundles] : plan_->incoming) {
+StepMessages::StepMessages(Communicator& world,
+                           std::shared_ptr<Transport> transport,
+                           const RankLayout& layout, const Tags& tags,
+                           StageWorkers& workers)
+    : world_(world),
+      transport_(std::move(transport)),
+      layout_(layout),
+      tags_(tags),
+      workers_(workers) {}
+
+void StepMessages::begin(std::vector<int64_t> rows, int64_t all_rows,
+                         uint64_t seed) {
+  widths_.clear();
+  rows_ = std::move(rows);
+  all_rows_ = all_rows;
+  seed_ = seed;
+}
+
+void StepMessages::connect(TrainStep& step, const IncomingMessages& incoming,
+                           Recording* recording) {
+  ++number_;
+  if (layout_.has_first()) step.seed().set(seed_);
+  step_ = &step;
+  incoming_ = &incoming;
+  recording_ = recording;
+  for (const auto& [from, bundles] : incoming.by_sender) {
     auto& receiver = receivers_[from];
     if (!receiver) {
       receiver = std::make_unique<Receiver>(
-          *world_, *transport_, workers_.executor().devices().front(),
+          world_, *transport_, workers_.executor().devices().front(),
           layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
@@ -31,10 +52,23 @@ void Runner::receive() {
   }
 }
 
-MessageId Runner::id_of(const StageEdge& edge) const {
+void StepMessages::disconnect() {
+  if (!step_) return;
+  for (auto& [from, receiver] : receivers_) receiver->flush();
+  for (auto& [to, sender] : senders_) sender->flush();
+  step_ = nullptr;
+  recording_ = nullptr;
+}
+
+void StepMessages::rethrow() const {
+  for (auto& [from, receiver] : receivers_) receiver->rethrow();
+  for (auto& [to, sender] : senders_) sender->rethrow();
+}
+
+MessageId StepMessages::id_of(const StageEdge& edge) const {
   MessageId id;
   id.step = number_;
-  id.schedule = plan_->checksum;
+  id.schedule = incoming_->schedule;
   id.direction = edge.backward ? Direction::kBackward : Direction::kForward;
   id.from_stage = static_cast<int32_t>(edge.from);
   id.to_stage = static_cast<int32_t>(edge.to);
@@ -43,7 +77,7 @@ MessageId Runner::id_of(const StageEdge& edge) const {
   return id;
 }
 
-void Runner::send(std::vector<StageOutput> all, const Event& made) {
+void StepMessages::send(std::vector<StageOutput> all, const Event& made) {
   // A message for each rank, as route() predicts it.
   struct Bundled {
     StageEdge edge;  // of the last part
@@ -82,24 +116,17 @@ void Runner::send(std::vector<StageOutput> all, const Event& made) {
   }
 }
 
-Sender& Runner::sender_to(int rank) {
+Sender& StepMessages::sender_to(int rank) {
   auto& sender = senders_[rank];
   if (!sender) {
-    sender = std::make_unique<Sender>(*world_, *transport_,
+    sender = std::make_unique<Sender>(world_, *transport_,
                                       layout_.world_rank(rank), tags_);
   }
   return *sender;
 }
 
-void Runner::waits_for(int64_t stage) {
-  const bool remote = 0 <= stage && stage < workers_.stages().size() &&
-                      !layout_.has(static_cast<int>(stage));
-  world_->waits().set_own(
-      remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
-}
-
-void Runner::record(const StageEdge& edge, const Message& message,
-                    Recording::Time start) {
+void StepMessages::record(const StageEdge& edge, const Message& message,
+                          Recording::Time start) {
   if (!recording_) return;
   const Action made_by = {
       static_cast<int>(edge.from),
@@ -114,8 +141,8 @@ void Runner::record(const StageEdge& edge, const Message& message,
                       std::chrono::steady_clock::now());
 }
 
-void Runner::arrive(const MessageEdges& edges, const Message& message,
-                    std::vector<at::Tensor> tensors, const Event& ready) {
+void StepMessages::arrive(const MessageEdges& edges, const Message& message,
+                          std::vector<at::Tensor> tensors, const Event& ready) {
   const std::size_t skips =
       edges.back().link < 0 ? edges.size() - 1 : edges.size();
   TORCH_CHECK(message.skips == skips, "received ", message.id.to_string(),
@@ -150,7 +177,7 @@ void Runner::arrive(const MessageEdges& edges, const Message& message,
   workers_.executor().notify(0);
 }
 
-std::size_t Runner::width_of(int64_t stage, int64_t microbatch) {
+std::size_t StepMessages::width_of(int64_t stage, int64_t microbatch) {
   std::lock_guard<std::mutex> lock(widths_mutex_);
   const auto found = widths_.find({stage, microbatch});
   return found == widths_.end() ? 0 : found->second;

@@ -4,7 +4,7 @@
 //
 // The needed messages and the waits are derived here a second time, from the
 // rules of a pipeline.
-#include "gpipe/distributed/route.h"
+#include "gpipe/distributed/runner/route.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/foreign_parameters.h"
+#include "gpipe/distributed/runner/foreign_parameters.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/route.h"
+#include "gpipe/distributed/runner/route.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,0 +1,273 @@
+#include "gpipe/distributed/runner/agreement.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "gpipe/distributed/error.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/runtime/operators/random.h"
+#include "gpipe/schedule/difference.h"
+#include "gpipe/schedule/text.h"
+
+namespace gpipe::internal {
+namespace {
+
+// Appends the dtype and the value of a real scalar. Every such value fits into
+// a double or an int64 without loss.
+void put_scalar(std::string& bytes, const at::Tensor& scalar) {
+  put(bytes, static_cast<int8_t>(scalar.scalar_type()));
+  if (scalar.is_floating_point()) {
+    put(bytes, scalar.item<double>());
+  } else {
+    put(bytes, scalar.item<int64_t>());
+  }
+}
+
+at::Tensor take_scalar(const std::string& bytes, std::size_t& at) {
+  const auto type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
+  TORCH_CHECK(c10::isFloatingType(type) ||
+                  c10::isIntegralType(type, /*includeBool=*/false),
+              "the end of a step holds a number of dtype ",
+              static_cast<int>(type), "; run the same gpipe on all ranks");
+  const at::TensorOptions options(type);
+  if (c10::isFloatingType(type)) {
+    return at::scalar_tensor(take<double>(bytes, at), options);
+  }
+  return at::scalar_tensor(take<int64_t>(bytes, at), options);
+}
+
+std::exception_ptr value_error(const std::string& text) {
+  return std::make_exception_ptr(c10::ValueError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+}  // namespace
+
+std::string StartReport::encode() const {
+  std::string bytes;
+  put(bytes, static_cast<uint8_t>(refused));
+  put_text(bytes, refusal);
+  put(bytes, schedule);
+  put(bytes, rows);
+  put(bytes, static_cast<uint8_t>(split));
+  put(bytes, seed);
+  return bytes;
+}
+
+StartReport StartReport::decode(const std::string& bytes) {
+  StartReport report;
+  std::size_t at = 0;
+  report.refused = take<uint8_t>(bytes, at) != 0;
+  report.refusal = take_text(bytes, at);
+  report.schedule = take<uint32_t>(bytes, at);
+  report.rows = take<int64_t>(bytes, at);
+  report.split = take<uint8_t>(bytes, at) != 0;
+  report.seed = take<uint64_t>(bytes, at);
+  TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
+              " bytes, but its content takes ", at,
+              "; run the same gpipe on all ranks");
+  return report;
+}
+
+std::optional<Misfit> find_other_rows(const std::vector<StartReport>& all,
+                                      const RankLayout& layout) {
+  const int first = layout.rank_of_stage.front();
+  const int last = layout.rank_of_stage.back();
+  // A rank that has both has compared them itself.
+  if (first == last) return std::nullopt;
+  const auto form = [](bool split) {
+    return split ? "given as Microbatches" : "one value";
+  };
+  for (int replica = 0; replica < layout.replicas; ++replica) {
+    const int from = replica * layout.ranks + first;
+    const int to = replica * layout.ranks + last;
+    const StartReport &input = all[from], &target = all[to];
+    if (input.rows < 0 || target.rows < 0) continue;
+    if (input.split != target.split) {
+      return Misfit{
+          to, c10::str("the input of rank ", from, " is ", form(input.split),
+                       ", but the target of rank ", to, " is ",
+                       form(target.split), "; give both in the same way")};
+    }
+    // The rows of parts are those of the targets.
+    if (input.split || input.rows == target.rows) continue;
+    return Misfit{
+        to, c10::str("the input of rank ", from, " has ", input.rows,
+                     input.rows == 1 ? " row" : " rows",
+                     ", but the target of rank ", to, " has ", target.rows,
+                     "; on the last rank, pass the target that "
+                     "belongs to the input of the first rank")};
+  }
+  return std::nullopt;
+}
+
+std::optional<OtherSchedule> find_other_schedule(
+    const std::vector<StartReport>& all) {
+  std::map<uint32_t, int> count;
+  for (const StartReport& each : all) ++count[each.schedule];
+  const auto most = std::max_element(
+      all.begin(), all.end(), [&](const StartReport& a, const StartReport& b) {
+        return count[a.schedule] < count[b.schedule];
+      });
+  const auto other = std::find_if(
+      all.begin(), all.end(),
+      [&](const StartReport& each) { return each.schedule != most->schedule; });
+  if (other == all.end()) return std::nullopt;
+  return OtherSchedule{static_cast<int>(other - all.begin()),
+                       static_cast<int>(most - all.begin())};
+}
+
+std::string EndReport::encode() const {
+  std::string bytes;
+  put(bytes, static_cast<uint8_t>(drew));
+  put(bytes, static_cast<int32_t>(replica));
+  put(bytes, static_cast<int8_t>(type));
+  put(bytes, static_cast<uint64_t>(losses.size()));
+  for (const double each : losses) put(bytes, each);
+  if (losses.empty()) return bytes;
+  put(bytes, static_cast<uint8_t>(totals.weighted));
+  put_scalar(bytes, totals.sum);
+  put(bytes, totals.weight);
+  put(bytes, static_cast<uint64_t>(totals.metrics.size()));
+  for (const auto& [name, value] : totals.metrics) {
+    put_text(bytes, name);
+    put_scalar(bytes, value);
+  }
+  return bytes;
+}
+
+EndReport EndReport::decode(const std::string& bytes) {
+  EndReport report;
+  std::size_t at = 0;
+  report.drew = take<uint8_t>(bytes, at) != 0;
+  report.replica = take<int32_t>(bytes, at);
+  report.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
+  const auto count = take<uint64_t>(bytes, at);
+  // `count` is checked against a quotient, because the product may overflow.
+  TORCH_CHECK(count <= bytes.size() / sizeof(double),
+              "the end of a step says that it has ", count,
+              " losses, for which its ", bytes.size(),
+              " bytes are not the right number; run the same gpipe on all "
+              "ranks");
+  for (uint64_t k = 0; k < count; ++k) {
+    report.losses.push_back(take<double>(bytes, at));
+  }
+  uint64_t metrics = 0;
+  if (count > 0) {
+    report.totals.weighted = take<uint8_t>(bytes, at) != 0;
+    report.totals.sum = take_scalar(bytes, at);
+    report.totals.weight = take<double>(bytes, at);
+    metrics = take<uint64_t>(bytes, at);
+    for (uint64_t k = 0; k < metrics && at < bytes.size(); ++k) {
+      std::string name = take_text(bytes, at);
+      report.totals.metrics.emplace_back(std::move(name),
+                                         take_scalar(bytes, at));
+    }
+  }
+  TORCH_CHECK(at == bytes.size() && report.totals.metrics.size() == metrics,
+              "the end of a step has ", bytes.size(), " bytes, but its ",
+              metrics, " metrics and the rest take another number",
+              "; run the same gpipe on all ranks");
+  return report;
+}
+
+std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
+                                              const std::exception_ptr& refusal,
+                                              const Schedule* schedule) {
+  std::vector<StartReport> all;
+  for (const std::string& bytes :
+       all_gather(world_, tag_, mine.encode(), "the beginning of a step")) {
+    all.push_back(StartReport::decode(bytes));
+  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].refused) continue;
+    throw_on_all(refusal, {static_cast<int>(rank), all[rank].refusal});
+  }
+  if (const auto other = find_other_schedule(all)) {
+    // No rank has refused, so all have a schedule, and all come here.
+    const auto texts = all_gather(world_, tag_, to_csv(*schedule),
+                                  "comparing the schedules of a step");
+    const auto name = [](int rank) {
+      return "the schedule of rank " + std::to_string(rank);
+    };
+    const std::string what = describe_difference(
+        parse_schedule(texts[other->rank]), name(other->rank),
+        parse_schedule(texts[other->most]), name(other->most));
+    throw_on_all(
+        value_error("the ranks were given different schedules: " + what +
+                    "; give all ranks the same schedule, and the same mode "
+                    "(train() or eval())"),
+        {other->rank, what});
+  }
+  if (const auto misfit = find_other_rows(all, layout_)) {
+    const bool own = misfit->rank == world_.rank();
+    throw_on_all(own ? value_error(misfit->what) : nullptr, *misfit);
+  }
+  return all;
+}
+
+LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
+  EndReport mine;
+  mine.drew = step.drew();
+  mine.replica = layout_.replica;
+  if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
+  mine.totals = step.totals();
+  mine.losses = mine.totals.losses;
+
+  bool drew = false;
+  const c10::AutoGradMode no_graph(false);
+  std::vector<EndReport> all;
+  for (const std::string& bytes :
+       all_gather(world_, tag_, mine.encode(), "the end of a step")) {
+    const EndReport& each = all.emplace_back(EndReport::decode(bytes));
+    drew = drew || each.drew;
+    if (each.replica != layout_.replica || layout_.has_last()) continue;
+    for (const double loss : each.losses) {
+      result.losses.push_back(
+          at::scalar_tensor(loss, at::TensorOptions(each.type)));
+    }
+  }
+  // One process would have drawn the seed from the default generator, too.
+  if (drew) StepSeed::draw();
+  LossTotals totals;
+  is_refused_ = true;  // all ranks have the same totals
+  try {
+    for (const EndReport& each : all) totals.add(each.totals);
+    totals.check();
+  } catch (...) {
+    meet_before_throwing();
+    throw;
+  }
+  is_refused_ = false;
+  if (layout_.has_last() && totals.sum.defined()) {
+    result.loss = result.losses.back();  // for its device
+  }
+  return totals;
+}
+
+void StepAgreement::throw_on_all(const std::exception_ptr& own,
+                                 const Misfit& misfit) {
+  is_refused_ = true;
+  meet_before_throwing();
+  if (own) std::rethrow_exception(own);
+  throw_peer_error({Fault::kRefused, misfit.rank, misfit.rank, "", misfit.what},
+                   world_.rank());
+}
+
+void StepAgreement::meet_before_throwing() {
+  try {
+    all_gather(world_, tag_, "", "the end of a refused step");
+  } catch (const PeerError&) {
+    // A rank has left after all had met.
+  }
+}
+
+}  // namespace gpipe::internal

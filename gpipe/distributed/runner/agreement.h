@@ -1,0 +1,130 @@
+// What all ranks agree on when a step begins and ends.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/distributed/runner/layout.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/runtime/step/loss_totals.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/runtime/step/train_step.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::internal {
+
+// The arguments that one rank was given for a step.
+struct StartReport {
+  // Whether this rank refuses the step, and the text of its exception.
+  bool refused = false;
+  std::string refusal;
+  // CRC-32C of the schedule's text.
+  uint32_t schedule = 0;
+  // On the first rank of a pipeline the rows of the input, on its last rank
+  // those of the target; -1 if this rank has neither.
+  int64_t rows = -1;
+  // Whether this input or target is given as Microbatches.
+  bool split = false;
+  // The seed of the step's random numbers, if this rank has the first stage.
+  uint64_t seed = 0;
+
+  // Returns this report as bytes.
+  std::string encode() const;
+  // Returns the report in `bytes`. Throws c10::Error if the number of bytes
+  // does not fit the content.
+  static StartReport decode(const std::string& bytes);
+};
+
+// A rank that was given something that does not fit, and what that is.
+struct Misfit {
+  int rank = 0;
+  std::string what;
+};
+
+// Returns the first last rank of a pipeline whose target does not fit the input
+// of the first rank; nullopt if all fit.
+// `all`: by rank of the world; none has refused the step.
+// `layout`: its own rank is not used.
+std::optional<Misfit> find_other_rows(const std::vector<StartReport>& all,
+                                      const RankLayout& layout);
+
+// Two ranks that were given different schedules.
+struct OtherSchedule {
+  // `rank` has another schedule than `most`, whose schedule the most ranks
+  // have.
+  int rank = 0, most = 0;
+};
+
+// Returns the first rank with another schedule than the most common one;
+// nullopt if all are equal. Of two that are equally common, the one of the
+// lower rank counts.
+// `all`: by rank of the world.
+std::optional<OtherSchedule> find_other_schedule(
+    const std::vector<StartReport>& all);
+
+// The results of one rank's part of a step.
+struct EndReport {
+  bool drew = false;  // whether the step drew random numbers
+  int replica = 0;
+  // The dtype of the losses.
+  at::ScalarType type = at::kFloat;
+  // By micro-batch; empty unless the rank has the last stage.
+  std::vector<double> losses;
+  // The totals of these losses, as scalars on the host.
+  LossTotals totals;
+
+  // See StartReport.
+  std::string encode() const;
+  static EndReport decode(const std::string& bytes);
+};
+
+// The exchanges of all ranks around a step. An argument that is wrong on one
+// rank must not end the world. So all ranks compare what they were given before
+// a step begins. If it does not fit, all throw, and the next step works.
+//
+// Not thread-safe.
+class StepAgreement {
+ public:
+  // `tag`: of the exchanges.
+  StepAgreement(Communicator& world, const RankLayout& layout, int tag)
+      : world_(world), layout_(layout), tag_(tag) {}
+
+  void reset() { is_refused_ = false; }
+  // Returns whether all ranks throw the same exception, or a PeerError because
+  // of it, so that the world has not failed.
+  bool is_refused() const { return is_refused_; }
+
+  // Blocks until all ranks have called, and returns what they were given, by
+  // rank of the world. Throws on all ranks, with is_refused(), if a rank has
+  // refused the step, or if schedules or rows differ.
+  // `refusal`: null unless this rank refuses. `schedule`: null if it does.
+  std::vector<StartReport> begin(const StartReport& mine,
+                                 const std::exception_ptr& refusal,
+                                 const Schedule* schedule);
+
+  // Returns the totals of all ranks, and adds the losses of this replica to
+  // `result`. Throws on all ranks, with is_refused(), if the totals are wrong.
+  LossTotals end(const TrainStep& step, StepResult& result);
+
+ private:
+  // Throws `own`, or, if it is null, `misfit` as a PeerError with
+  // Fault::kRefused. All ranks call it.
+  [[noreturn]] void throw_on_all(const std::exception_ptr& own,
+                                 const Misfit& misfit);
+  // Blocks until all ranks know the exception that they are going to throw. A
+  // program that ends with it must not look like a failure to a rank that does
+  // not know it yet.
+  void meet_before_throwing();
+
+  Communicator& world_;
+  const RankLayout& layout_;
+  const int tag_;
+  bool is_refused_ = false;
+};
+
+}  // namespace gpipe::internal

@@ -1,0 +1,174 @@
+#include "gpipe/distributed/runner/agreement.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/testing/errors.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::error_of;
+
+StartReport start_report() {
+  StartReport report;
+  report.refused = true;
+  report.refusal = "no";
+  report.schedule = 0xfedcba98;
+  report.rows = int64_t{1} << 40;
+  report.split = true;
+  report.seed = ~uint64_t{0};
+  return report;
+}
+
+StartReport rows(int64_t count, bool split = false) {
+  StartReport report;
+  report.rows = count;
+  report.split = split;
+  return report;
+}
+
+StartReport schedule(uint32_t checksum) {
+  StartReport report;
+  report.schedule = checksum;
+  return report;
+}
+
+// Returns two pipelines of two ranks.
+RankLayout two_by_two() {
+  RankLayout layout;
+  layout.ranks = layout.replicas = 2;
+  layout.rank_of_stage = {0, 1};
+  return layout;
+}
+
+TEST(StartReport, ComesBack) {
+  const StartReport back = StartReport::decode(start_report().encode());
+  EXPECT_TRUE(back.refused);
+  EXPECT_EQ(back.refusal, "no");
+  EXPECT_EQ(back.schedule, 0xfedcba98);
+  EXPECT_EQ(back.rows, int64_t{1} << 40);
+  EXPECT_TRUE(back.split);
+  EXPECT_EQ(back.seed, ~uint64_t{0});
+  EXPECT_EQ(StartReport::decode(StartReport().encode()).rows, -1);
+}
+
+TEST(StartReport, IsRefusedIfItIsCutOffOrTooLong) {
+  const std::string bytes = start_report().encode();
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_NE(error_of([&] { StartReport::decode(bytes.substr(0, size)); }), "")
+        << size;
+  }
+  EXPECT_NE(error_of([&] { StartReport::decode(bytes + "x"); }), "");
+}
+
+TEST(FindOtherRows, AcceptsEqualRowsPartsAndRanksWithoutTarget) {
+  EXPECT_FALSE(
+      find_other_rows({rows(8), rows(8), rows(4), rows(-1)}, two_by_two()));
+  EXPECT_FALSE(find_other_rows({rows(8, true), rows(3, true), rows(4), rows(4)},
+                               two_by_two()));
+}
+
+TEST(FindOtherRows, NamesBothRanksOfThePipeline) {
+  const auto misfit =
+      find_other_rows({rows(8), rows(8), rows(1), rows(7)}, two_by_two());
+  ASSERT_TRUE(misfit);
+  EXPECT_EQ(misfit->rank, 3);
+  EXPECT_EQ(misfit->what,
+            "the input of rank 2 has 1 row, but the target of rank 3 has 7; on "
+            "the last rank, pass the target that belongs to the input of the "
+            "first rank");
+}
+
+TEST(FindOtherRows, ComparesHowInputAndTargetAreGiven) {
+  const auto misfit =
+      find_other_rows({rows(8), rows(8, true), rows(8), rows(8)}, two_by_two());
+  ASSERT_TRUE(misfit);
+  EXPECT_EQ(misfit->rank, 1);
+  EXPECT_EQ(misfit->what,
+            "the input of rank 0 is one value, but the target of rank 1 is "
+            "given as Microbatches; give both in the same way");
+}
+
+TEST(FindOtherSchedule, IsTheFirstThatIsNotTheMostCommon) {
+  EXPECT_FALSE(find_other_schedule({schedule(5), schedule(5)}));
+  const auto first =
+      find_other_schedule({schedule(4), schedule(5), schedule(5)});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->rank, 0);
+  EXPECT_EQ(first->most, 1);
+  const auto tie = find_other_schedule({schedule(4), schedule(5)});
+  ASSERT_TRUE(tie);
+  EXPECT_EQ(tie->rank, 1);
+  EXPECT_EQ(tie->most, 0);
+}
+
+EndReport end_report() {
+  EndReport report;
+  report.drew = true;
+  report.replica = 3;
+  report.type = at::kDouble;
+  report.losses = {0.5, -2};
+  report.totals.weighted = true;
+  report.totals.sum = at::scalar_tensor(-1.5, at::kDouble);
+  report.totals.weight = 0.1;
+  report.totals.metrics = {
+      {"correct", at::scalar_tensor((int64_t{1} << 60) + 1, at::kLong)},
+      {"loss", at::scalar_tensor(0.5, at::kBFloat16)}};
+  return report;
+}
+
+TEST(EndReport, ComesBack) {
+  const EndReport back = EndReport::decode(end_report().encode());
+  EXPECT_TRUE(back.drew);
+  EXPECT_EQ(back.replica, 3);
+  EXPECT_EQ(back.type, at::kDouble);
+  EXPECT_EQ(back.losses, end_report().losses);
+  EXPECT_TRUE(back.totals.weighted);
+  EXPECT_EQ(back.totals.sum.item<double>(), -1.5);
+  EXPECT_EQ(back.totals.weight, 0.1);
+  ASSERT_EQ(back.totals.metrics.size(), 2u);
+  EXPECT_EQ(back.totals.metrics[0].first, "correct");
+  EXPECT_EQ(back.totals.metrics[0].second.item<int64_t>(),
+            (int64_t{1} << 60) + 1);
+  EXPECT_EQ(back.totals.metrics[1].second.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(back.totals.metrics[1].second.item<double>(), 0.5);
+  EXPECT_TRUE(EndReport::decode(EndReport().encode()).losses.empty());
+}
+
+TEST(EndReport, IsRefusedIfItIsCutOffOrTooLong) {
+  const std::string bytes = end_report().encode();
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_NE(error_of([&] { EndReport::decode(bytes.substr(0, size)); }), "")
+        << size;
+  }
+  EXPECT_NE(error_of([&] { EndReport::decode(bytes + "x"); }), "");
+}
+
+// Reading such a count must end, and allocate nothing for it.
+TEST(EndReport, IsRefusedIfItsLengthsAreHuge) {
+  const uint64_t huge = uint64_t{1} << 61;
+  std::string count;
+  put(count, huge);
+  std::string bytes = end_report().encode();
+  const std::size_t losses = 1 + 4 + 1;  // after drew, replica and type
+  bytes.replace(losses, count.size(), count);
+  EXPECT_EQ(error_of([&] { EndReport::decode(bytes); }),
+            "c10::Error: the end of a step says that it has " +
+                std::to_string(huge) + " losses, for which its " +
+                std::to_string(bytes.size()) +
+                " bytes are not the right number; run the same gpipe on all "
+                "ranks");
+  // The number of metrics: after two losses with their count, weighted, the
+  // sum with its type, and the weight.
+  bytes = end_report().encode();
+  bytes.replace(losses + 8 + 16 + 1 + 9 + 8, count.size(), count);
+  EXPECT_NE(error_of([&] { EndReport::decode(bytes); }), "");
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,391 @@
+#include "gpipe/distributed/runner/runner.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+
+#include "gpipe/bytes/crc32c.h"
+#include "gpipe/distributed/channel/device_transport.h"
+#include "gpipe/distributed/replicas/member_rows.h"
+#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/replicas/reduce.h"
+#include "gpipe/distributed/runner/route.h"
+#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/topology.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/step/train_schedule.h"
+#include "gpipe/runtime/step/training.h"
+#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/text.h"
+
+namespace gpipe::internal {
+namespace {
+
+bool has_tensors(const Value& value) {
+  const auto tensors = value.tensors();
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& each) { return each.defined(); });
+}
+
+// Returns the parameters of all layers of this rank, each once.
+std::vector<at::Tensor> own_parameters(
+    const std::vector<Partition>& partitions) {
+  std::vector<at::Tensor> parameters;
+  std::set<const at::TensorImpl*> seen;
+  for (const Partition& part : partitions) {
+    if (part.remote) continue;
+    for (const Layer& layer : part.layers) {
+      for (at::Tensor& each : layer.module.ptr()->parameters()) {
+        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
+        parameters.push_back(std::move(each));
+      }
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
+// The messages and the sums have a transport each, because they run at the same
+// time.
+Runner::Runner(std::shared_ptr<Communicator> world,
+               std::vector<Partition> partitions, RankLayout layout,
+               c10::Device device, int threads, Transfers transfers,
+               ForeignParameters foreign, Unsplit unsplit, bool shard_optimizer)
+    : world_(std::move(world)),
+      layout_(std::move(layout)),
+      tags_(world_->next_channel()),
+      foreign_(std::move(foreign)),
+      agreement_(*world_, layout_, tags_.words),
+      workers_(std::move(partitions), std::move(unsplit), layout_.rank_of_stage,
+               {device}, threads,
+               /*one_at_a_time=*/false, /*other_workers=*/world_->size() - 1),
+      messages_(*world_,
+                make_transport(world_, device, transfers,
+                               c10::str("pipeline ", tags_.payload)),
+                layout_, tags_, workers_) {
+  world_->connect_to(peers());
+  all_gather(*world_, tags_.words, "", "making the pipeline");
+  if (layout_.replicas > 1) {
+    sums_transport_ = make_transport(world_, device, transfers,
+                                     c10::str("sums ", tags_.sums));
+    sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
+                  shard_optimizer ? SumShare::kOwnRows : SumShare::kAll);
+    if (shard_optimizer) {
+      shards_.emplace(own_parameters(workers_.stages().partitions),
+                      layout_.replicas, layout_.replica);
+    }
+  }
+  callback_ = world_->on_failure([this] { workers_.executor().notify(0); });
+}
+
+// Neighbouring stages, both ends of skips, the same stages of other replicas,
+// and the trees over the ranks of a pipeline and over the replicas.
+std::vector<int> Runner::peers() const {
+  std::set<int> peers;
+  const auto& ranks = layout_.rank_of_stage;
+  const auto link = [&](int from, int to) {
+    if (from == layout_.rank) peers.insert(layout_.world_rank(to));
+    if (to == layout_.rank) peers.insert(layout_.world_rank(from));
+  };
+  for (std::size_t s = 0; s + 1 < ranks.size(); ++s) {
+    link(ranks[s], ranks[s + 1]);
+  }
+  for (const SkipLink& skip : workers_.stages().links) {
+    link(ranks[skip.from], ranks[skip.to]);
+  }
+  for (const int r : tree_neighbours(layout_.rank, layout_.ranks)) {
+    peers.insert(layout_.world_rank(r));
+  }
+  for (const int rank : layout_.same_stages()) peers.insert(rank);
+  peers.erase(world_->rank());
+  return {peers.begin(), peers.end()};
+}
+
+Runner::~Runner() { world_->forget(callback_); }
+
+StepResult Runner::step(const StepArguments& given) {
+  StepResult result = train(workers_, given, *this);
+  if (result.timeline) result.timeline->first_rank = layout_.rank;
+  return result;
+}
+
+void Runner::open() {
+  world_->check();
+  workers_.set_failure(std::nullopt);
+  plan_ = nullptr;
+  agreement_.reset();
+}
+
+Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
+                                    Checkpoint checkpoint) const {
+  const std::vector<int> placed = check_schedule(
+      schedule, workers_.stages().size(), layout_.ranks, "DistributedOptions");
+  for (std::size_t s = 0; s < placed.size(); ++s) {
+    TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
+                      "the schedule has stage ", s, " on rank ", placed[s],
+                      ", but its layers are on rank ", layout_.rank_of_stage[s],
+                      "; make the pipeline with the schedule's "
+                      "DistributedOptions::placement");
+  }
+  Plan whole(with_checkpoint(schedule, checkpoint));
+  Plan mine = whole.of_rank(layout_.rank);
+  const std::string text = to_csv(whole.schedule);
+  IncomingMessages incoming{
+      crc32c(text.data(), static_cast<int64_t>(text.size())), {}};
+  for (int from = 0; from < layout_.ranks; ++from) {
+    if (from == layout_.rank) continue;
+    auto bundles = route(whole.schedule, layout_.rank_of_stage,
+                         workers_.stages().links, from, layout_.rank);
+    if (!bundles.empty()) incoming.by_sender.emplace(from, std::move(bundles));
+  }
+  return {std::move(whole), std::move(mine), std::move(incoming)};
+}
+
+StepPlan Runner::plan(const Schedule& schedule, Checkpoint checkpoint) {
+  plan_ = &plans_.get(schedule, checkpoint,
+                      [&] { return make_plan(schedule, checkpoint); });
+  return {plan_->whole.schedule, plan_->mine};
+}
+
+// Only the first ranks know the rows and the seed. Other ranks get both with
+// their first messages. If the batch was already split, the targets count the
+// rows, and only the last ranks know these.
+std::optional<int64_t> Runner::begin(
+    const StepArguments& given, const std::function<TrainStep&()>& prepare) {
+  const TrainStep* step = nullptr;
+  StartReport mine;
+  std::exception_ptr refusal;
+  try {
+    step = &prepare();
+  } catch (...) {
+    refusal = std::current_exception();
+    mine.refused = true;
+    mine.refusal = cause_of(refusal);
+  }
+  if (step) mine = start_report(*step, given);
+  const std::vector<StartReport> all =
+      agreement_.begin(mine, refusal, plan_ ? &plan_->whole.schedule : nullptr);
+
+  int64_t sum = 0;
+  for (const int member : layout_.same_stages()) {
+    // Another replica may have a target without tensors, which has no rows.
+    sum += std::max(all[member].rows, int64_t{0});
+  }
+  if (layout_.has_first()) {
+    messages_.begin(step->rows(), sum, all[layout_.same_stages().front()].seed);
+    return sum;
+  }
+  messages_.begin(std::vector<int64_t>(step->microbatches()), 0, 0);
+  if (layout_.has_last() && given.loss && given.target.split()) return sum;
+  return std::nullopt;
+}
+
+StartReport Runner::start_report(const TrainStep& step,
+                                 const StepArguments& given) const {
+  StartReport mine;
+  mine.schedule = plan_->incoming.schedule;
+  mine.seed = StepSeed::peek();
+  const bool has_target =
+      layout_.has_last() && given.loss &&
+      (given.target.split() || has_tensors(given.target.whole()));
+  if (layout_.has_first() || has_target) {
+    mine.split =
+        layout_.has_first() ? given.input.split() : given.target.split();
+    mine.rows =
+        std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0});
+  }
+  return mine;
+}
+
+void Runner::connect(TrainStep& step, Recording* recording) {
+  begin_sums(step);
+  messages_.connect(step, plan_->incoming, recording);
+}
+
+void Runner::begin_sums(const TrainStep& step) {
+  if (!sums_ || !step.with_backward()) return;
+  const std::vector<Partition>& partitions = workers_.stages().partitions;
+  // Backwards complete gradients in this order, if ranks run stages in order.
+  std::vector<ReplicaSums::Parameter> parameters;
+  std::map<at::TensorImpl*, int> shares;  // number of stages that have it
+  for (auto part = partitions.rbegin(); part != partitions.rend(); ++part) {
+    std::set<at::TensorImpl*> seen;
+    for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
+         ++layer) {
+      if (part->remote) break;
+      auto tensors = layer->module.ptr()->parameters();
+      for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
+        if (!each->requires_grad()) continue;
+        if (!seen.insert(each->unsafeGetTensorImpl()).second) continue;
+        ++shares[each->unsafeGetTensorImpl()];
+        parameters.push_back({part->index, std::move(*each)});
+      }
+    }
+  }
+  // Parameters of several stages are added up over these stages first, at the
+  // end.
+  parameters.erase(
+      std::remove_if(parameters.begin(), parameters.end(),
+                     [&](const ReplicaSums::Parameter& each) {
+                       return shares[each.tensor.unsafeGetTensorImpl()] > 1;
+                     }),
+      parameters.end());
+  sums_->begin(std::move(parameters));
+}
+
+void Runner::add_up(TrainStep& step) {
+  foreign_.check(step.leaves());
+  if (!sums_ || !step.with_backward()) return;
+  std::map<at::TensorImpl*, Summand> sums;
+  for (Summand& each : sums_->finish()) {
+    sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
+  }
+  std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
+  std::vector<TrainStep::LeafGrad*> left;
+  std::vector<Summand> rest;
+  for (TrainStep::LeafGrad& each : grads) {
+    const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
+    // A stage may have captured a parameter of another stage.
+    if (each.shared && found != sums.end()) {
+      TORCH_CHECK(!found->second.grad.defined(), "a parameter of partition ",
+                  each.partition, " is used by several partitions of rank ",
+                  layout_.rank,
+                  " in this replica, but by one in another; give all replicas "
+                  "the same layers");
+      sums.erase(found);
+    }
+    if (each.shared || found == sums.end()) {
+      left.push_back(&each);
+      rest.push_back({each.leaf, std::move(each.grad)});
+      continue;
+    }
+    each.grad = std::move(found->second.grad);
+    if (shards_) each.target = shards_->shard_of(each.leaf);
+    sums.erase(found);
+  }
+  all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
+             rest);
+  for (std::size_t k = 0; k < rest.size(); ++k) {
+    left[k]->grad = std::move(rest[k].grad);
+    if (!shards_ || !shards_->has(left[k]->leaf)) continue;
+    // All replicas have the whole sum.
+    left[k]->target = shards_->shard_of(left[k]->leaf);
+    left[k]->grad =
+        slice_of_member(left[k]->grad, layout_.replicas, layout_.replica);
+  }
+  // Gradients that only other replicas have.
+  for (auto& [impl, each] : sums) {
+    if (!each.grad.defined()) continue;
+    TrainStep::LeafGrad& added = grads.emplace_back();
+    added.leaf = each.like;
+    added.grad = std::move(each.grad);
+    if (shards_) added.target = shards_->shard_of(each.like);
+  }
+}
+
+void Runner::confirm_division() {
+  // A division may fail for want of memory. Then no rank may change `.grad`.
+  all_gather(*world_, tags_.words, "", "dividing gradients by the weight");
+}
+
+void Runner::fail(bool locked) {
+  if (locked && agreement_.is_refused()) return;
+  // An exception of the schedule has a place.
+  const auto failure = locked ? workers_.last_failure() : std::nullopt;
+  // Reported before disconnect(), which would otherwise wait for messages that
+  // never come.
+  world_->fail(std::current_exception(),
+               failure ? failure->place() : "train_step()");
+  // After the step, no thread may deliver to it.
+  if (locked) messages_.disconnect();
+  if (sums_) sums_->stop();
+  // If a sender's or receiver's thread has thrown, the exception here is only
+  // a PeerError. rethrow() throws the original.
+  messages_.rethrow();
+}
+
+void Runner::waits_for(int64_t stage) {
+  const bool remote = 0 <= stage && stage < workers_.stages().size() &&
+                      !layout_.has(static_cast<int>(stage));
+  world_->waits().set_own(
+      remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
+}
+
+std::unique_lock<std::mutex> Runner::enter() {
+  auto running = workers_.enter();
+  world_->check();
+  return running;
+}
+
+int64_t Runner::from_first(const std::function<int64_t()>& number) {
+  const auto running = enter();
+  return world_->reporting_failure("the number of micro-batches", [&] {
+    std::string mine;
+    put(mine, layout_.has_first() ? number() : int64_t{0});
+    const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
+                                "the number of micro-batches");
+    std::size_t at = 0;
+    return take<int64_t>(all[layout_.rank_of_stage.front()], at);
+  });
+}
+
+bool Runner::any(bool here) {
+  const auto running = enter();
+  return world_->reporting_failure("any()", [&] {
+    const auto all =
+        all_gather(*world_, tags_.words, here ? "1" : "0", "any()");
+    return std::find(all.begin(), all.end(), "1") != all.end();
+  });
+}
+
+double Runner::clip_grad_norm(
+    const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
+    double max_norm, double norm_type) {
+  const auto running = enter();
+  bool agreed = false;
+  try {
+    std::vector<int> members = layout_.pipeline();
+    auto own = parameters;
+    if (shards_) {
+      // Each rank of each replica has a part of the vector.
+      members.resize(world_->size());
+      std::iota(members.begin(), members.end(), 0);
+      own.clear();
+      for (const auto& [layer, parameter] : parameters) {
+        at::Tensor shard = shards_->shard_of(parameter);
+        if (shard.defined()) own.emplace_back(layer, std::move(shard));
+      }
+    }
+    return gpipe::internal::clip_grad_norm(*world_, members, tags_.words, own,
+                                           max_norm, norm_type, agreed);
+  } catch (...) {
+    if (!agreed) world_->fail(std::current_exception(), "clip_grad_norm_()");
+    throw;
+  }
+}
+
+std::optional<std::vector<at::Tensor>> Runner::own_shards() {
+  if (!shards_) return std::nullopt;
+  return shards_->own();
+}
+
+void Runner::share_parameters() {
+  if (!shards_) return;
+  const auto running = enter();
+  world_->reporting_failure("share_parameters()", [&] {
+    shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
+                    tags_.sums);
+  });
+}
+
+}  // namespace gpipe::internal

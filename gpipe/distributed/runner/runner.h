@@ -1,0 +1,163 @@
+// This rank's part of a training step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/replicas/parameter_shards.h"
+#include "gpipe/distributed/replicas/replica_sums.h"
+#include "gpipe/distributed/runner/agreement.h"
+#include "gpipe/distributed/runner/foreign_parameters.h"
+#include "gpipe/distributed/runner/layout.h"
+#include "gpipe/distributed/runner/messages.h"
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/transport.h"
+#include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/run/failure.h"
+#include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/loss_totals.h"
+#include "gpipe/runtime/step/recent_plans.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/stage_workers.h"
+#include "gpipe/runtime/step/step_peers.h"
+#include "gpipe/runtime/step/train.h"
+#include "gpipe/runtime/step/train_step.h"
+#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::internal {
+
+// The counterpart of runtime/step/pipeline.h where each rank is a process.
+// Cells, schedules and checkpoint modes are the same. StepMessages carries
+// activations and gradients to and from other ranks, ReplicaSums adds up over
+// replicas, and by a StepAgreement all ranks begin and end a step together.
+//
+// Threads: any thread may call; calls run one after the other.
+class Runner : private StepPeers, private RemoteStages {
+ public:
+  // `partitions`: all partitions; those of other ranks have `remote` set.
+  // `threads`: intra-op threads of the worker.
+  // `transfers`: the result of agree_on_transfers().
+  // `foreign`: the known parameters of layers on other ranks.
+  // `unsplit`: elements of the input that every micro-batch gets whole.
+  // `shard_optimizer`: whether each replica updates a part of the parameters.
+  // All ranks call it. Blocks until all have.
+  Runner(std::shared_ptr<Communicator> world, std::vector<Partition> partitions,
+         RankLayout layout, c10::Device device, int threads,
+         Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
+         bool shard_optimizer);
+  ~Runner() override;
+
+  // Runs one step; all ranks call it. The result has the losses on all ranks.
+  // Errors: see DistributedPipelineImpl::train_step().
+  StepResult step(const StepArguments& given);
+
+  // Returns, on all ranks of the pipeline, the result of `number` on the rank
+  // with the first stage. Only that rank calls `number`. Throws PeerError if
+  // the world has failed.
+  int64_t from_first(const std::function<int64_t()>& number);
+
+  // Returns whether `here` is true on any rank of the world. Throws PeerError
+  // if the world has failed.
+  bool any(bool here);
+
+  // Clips the gradients of all ranks of the pipeline, see norms.h.
+  // `parameters`: this rank's, each with the index of its layer.
+  double clip_grad_norm(
+      const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
+      double max_norm, double norm_type);
+
+  // Returns the shards of this rank's parameters that its replica owns; nullopt
+  // without sharded optimizers.
+  std::optional<std::vector<at::Tensor>> own_shards();
+  // Brings the other replicas' shards here, see ParameterShards::spread(). Does
+  // nothing without sharded optimizers.
+  void share_parameters();
+
+  // Returns where this rank's exception in the last step came from, if it had
+  // one.
+  std::optional<Failure> last_failure() const {
+    return workers_.last_failure();
+  }
+
+ private:
+  // Returns the ranks with which this one exchanges messages, whatever the
+  // schedule.
+  std::vector<int> peers() const;
+
+  // A schedule, and what this rank derives from it.
+  struct TrainPlan {
+    Plan whole, mine;  // the actions of all ranks, and of this one
+    IncomingMessages incoming;
+  };
+  TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
+  // Returns what the other ranks must know before the step.
+  StartReport start_report(const TrainStep& step,
+                           const StepArguments& given) const;
+  // Blocks until no other call runs, and returns the lock. Throws PeerError if
+  // the world has failed.
+  std::unique_lock<std::mutex> enter();
+  // Begins to add up gradients over the replicas while the step runs.
+  void begin_sums(const TrainStep& step);
+
+  // StepPeers, see there.
+  void open() override;
+  std::optional<int64_t> begin(
+      const StepArguments& given,
+      const std::function<TrainStep&()>& prepare) override;
+  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  RemoteStages* remote() override { return this; }
+  int64_t before(int64_t microbatches) const override {
+    return layout_.replica * microbatches;
+  }
+  void connect(TrainStep& step, Recording* recording) override;
+  void disconnect() override { messages_.disconnect(); }
+  void add_up(TrainStep& step) override;
+  LossTotals end(const TrainStep& step, StepResult& result) override {
+    return agreement_.end(step, result);
+  }
+  void confirm_division() override;
+  void fail(bool locked) override;
+
+  // RemoteStages, see there.
+  void send(std::vector<StageOutput> all, const Event& made) override {
+    messages_.send(std::move(all), made);
+  }
+  void check() override { world_->check(); }
+  void waits_for(int64_t stage) override;
+  bool takes_gradients() const override { return sums_.has_value(); }
+  void complete(int64_t, const at::Tensor& leaf, at::Tensor& grad,
+                const Event& made) override {
+    sums_->give(leaf, grad, made);
+  }
+  void complete(int64_t stage) override { sums_->close(stage); }
+
+  const std::shared_ptr<Communicator> world_;
+  const RankLayout layout_;
+  const Tags tags_;
+  const ForeignParameters foreign_;
+  RecentPlans<TrainPlan> plans_;
+  const TrainPlan* plan_ = nullptr;  // of the running step
+  StepAgreement agreement_;
+  StageWorkers workers_;
+  // The number of the callback for failures of the world.
+  int callback_ = -1;
+  StepMessages messages_;
+  std::shared_ptr<Transport> sums_transport_;
+  std::optional<ReplicaSums> sums_;        // none without replicas
+  std::optional<ParameterShards> shards_;  // none without sharded optimizers
+};
+
+}  // namespace gpipe::internal
