@@ -29,21 +29,9 @@ struct LaunchEnvironment {
 // as std::getenv does.
 using GetVariable = std::function<const char*(const char* name)>;
 
-// Reads the variables of the first launcher in this list whose variables are
-// set:
-//
-//   torchrun, //tools:launch  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
-//   Open MPI's mpirun         OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK,
-//                             _LOCAL_SIZE
-//   MPICH's, Intel's mpiexec  PMI_RANK, PMI_SIZE, MPI_LOCALRANKID,
-//                             MPI_LOCALNRANKS
-//   Slurm's srun              SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and
-//                             SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE
-//                             or SLURM_NTASKS_PER_NODE
-//   PMI                       PMI_RANK, PMI_SIZE
-//   PMIx                      PMIX_RANK, and WORLD_SIZE (not set by PMIx)
-//
-// Returns rank 0 of 1 if none of them is set.
+// Reads the variables of the first launcher whose variables are set, in the
+// order of docs/distributed.md#how-do-i-start-the-ranks. Returns rank 0 of 1 if
+// there is none.
 //
 // MPI comes before Slurm because mpirun in a Slurm job starts its ranks with
 // its own daemons. The ranks inherit the daemons' Slurm variables, which say
@@ -51,16 +39,16 @@ using GetVariable = std::function<const char*(const char* name)>;
 // SLURM_PROCID without SLURM_NTASKS, as in a batch script, is ignored.
 //
 // If the two local variables are missing, this is taken for the only rank on
-// its machine.
+// its machine. Under Slurm, the local size is in SLURM_STEP_TASKS_PER_NODE,
+// SLURM_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE.
 //
 // `master_address` is MASTER_ADDR. If that is not set: under Slurm, the first
 // host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST; else 127.0.0.1, if all
 // ranks are on this machine.
 //
 // `master_port` is MASTER_PORT. If that is not set: under Slurm, 15000 + the
-// last four digits of SLURM_JOB_ID; else 29500. So Slurm jobs on one machine
-// are unlikely to use the same port. Steps of one job that run at the same time
-// need MASTER_PORT.
+// last four digits of SLURM_JOB_ID, so that jobs on one machine are unlikely to
+// use the same port; else 29500.
 //
 // `store_is_served` is true if TORCHELASTIC_USE_AGENT_STORE is "True", which
 // torchrun sets.

@@ -212,12 +212,9 @@ std::string compare_offers(Communicator& world, int tag,
   std::vector<Offer> offers;
   std::map<std::string, int> ranks;  // the first with each device
   for (int rank = 0; rank < world.size(); ++rank) {
-    Offer offer;
-    std::size_t at = 0;
-    for (std::string* each : {&offer.why_not, &offer.version, &offer.device,
-                              &offer.why_not_shared}) {
-      *each = take_text(all[rank], at);
-    }
+    std::vector<std::string> texts = take_texts(all[rank]);
+    texts.resize(4);
+    const Offer offer{texts[0], texts[1], texts[2], texts[3]};
     offers.push_back(offer);
     std::string why_not = offer.why_not;
     if (why_not.empty() && offer.version != offers[0].version) {

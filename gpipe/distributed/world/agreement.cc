@@ -1,7 +1,7 @@
 #include "gpipe/distributed/world/agreement.h"
 
 #include <algorithm>
-#include <utility>
+#include <cstddef>
 
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
@@ -9,36 +9,19 @@
 namespace gpipe::internal {
 namespace {
 
-std::string encode(const Terms& terms) {
-  std::string bytes;
-  for (const auto& [name, value] : terms) {
-    put_text(bytes, name);
-    put_text(bytes, value);
-  }
-  return bytes;
-}
-
-Terms decode(const std::string& bytes) {
-  Terms terms;
-  for (std::size_t at = 0; at < bytes.size();) {
-    std::string name = take_text(bytes, at);
-    terms.emplace_back(std::move(name), take_text(bytes, at));
-  }
-  return terms;
-}
-
 // Returns how the terms of `rank` differ from those of rank 0; "" if they are
-// equal.
-std::string difference(const Terms& theirs, const Terms& ours, int rank) {
+// equal. Both are names and values in turn.
+std::string difference(const std::vector<std::string>& theirs,
+                       const std::vector<std::string>& ours, int rank) {
   const std::size_t most = std::max(theirs.size(), ours.size());
-  for (std::size_t k = 0; k < most; ++k) {
-    if (k >= theirs.size() || k >= ours.size() ||
-        theirs[k].first != ours[k].first) {
+  for (std::size_t k = 0; k < most; k += 2) {
+    if (k + 1 >= theirs.size() || k + 1 >= ours.size() ||
+        theirs[k] != ours[k]) {
       return "it is of another version of gpipe than rank 0";
     }
-    if (theirs[k].second == ours[k].second) continue;
-    return ours[k].first + " is " + theirs[k].second + " on rank " +
-           std::to_string(rank) + ", but " + ours[k].second + " on rank 0";
+    if (theirs[k + 1] == ours[k + 1]) continue;
+    return ours[k] + " is " + theirs[k + 1] + " on rank " +
+           std::to_string(rank) + ", but " + ours[k + 1] + " on rank 0";
   }
   return "";
 }
@@ -46,13 +29,18 @@ std::string difference(const Terms& theirs, const Terms& ours, int rank) {
 }  // namespace
 
 void agree(Communicator& world, int tag, const Terms& terms) {
-  const auto all = all_gather(world, tag, encode(terms),
-                              "comparing what the ranks were given");
+  std::string mine;
+  for (const auto& [name, value] : terms) {
+    put_text(mine, name);
+    put_text(mine, value);
+  }
+  const auto all =
+      all_gather(world, tag, mine, "comparing what the ranks were given");
   // Every rank compares all ranks with rank 0, so that all find the same
   // difference.
-  const Terms first = decode(all.front());
+  const auto first = take_texts(all.front());
   for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string what = difference(decode(all[rank]), first, rank);
+    const std::string what = difference(take_texts(all[rank]), first, rank);
     if (what.empty()) continue;
     world.fail({Fault::kDisagree, rank, world.rank(), "", what});
     world.check();

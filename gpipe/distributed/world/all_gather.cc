@@ -4,14 +4,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "gpipe/bytes/crc32c.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/topology.h"
+#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 namespace {
@@ -19,10 +22,10 @@ namespace {
 // A text is sent as a packet of a fixed size, which both sides know: a checksum
 // of the rest of the packet, the number of bytes, and as many bytes as fit.
 // Further bytes follow in a second message.
-constexpr int64_t kPacket = 512;
-constexpr int64_t kChecksum = 4, kLength = 8;
-constexpr int64_t kHead = kChecksum + kLength;
-constexpr int64_t kMost = int64_t{1} << 30;
+constexpr std::size_t kPacket = 512;
+constexpr std::size_t kChecksum = sizeof(uint32_t);
+constexpr std::size_t kFits = kPacket - kChecksum - sizeof(uint64_t);
+constexpr std::size_t kMost = std::size_t{1} << 30;
 
 uint32_t checksum_of(const std::string& packet) {
   return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
@@ -35,49 +38,33 @@ class Mail {
       : world_(world), tag_(tag), action_(action) {}
 
   void send(int to, const std::string& text) {
-    const auto size = static_cast<int64_t>(text.size());
-    TORCH_CHECK_VALUE(size <= kMost, "all_gather() was given ", size,
-                      " bytes in all, but at most ", kMost,
+    TORCH_CHECK_VALUE(text.size() <= kMost, "all_gather() was given ",
+                      text.size(), " bytes in all, but at most ", kMost,
                       " are possible; send large data as tensors");
-    const int64_t first = std::min(size, kPacket - kHead);
-    std::string packet(kChecksum, '\0');
-    put(packet, static_cast<uint64_t>(size));
-    packet.append(text, 0, first);
+    std::string packet(kChecksum, '\0'), checksum;
+    put(packet, static_cast<uint64_t>(text.size()));
+    packet.append(text, 0, kFits);
     packet.resize(kPacket);
-    std::string checksum;
     put(checksum, checksum_of(packet));
     post(to, packet.replace(0, kChecksum, checksum));
-    if (first == size) return;
-    post(to, text.substr(first));
+    if (text.size() > kFits) post(to, text.substr(kFits));
   }
 
   void flush() {
-    for (auto& [to, work] : sends_) wait(work, to);
-    sends_.clear();
+    for (const auto& [to, work] : sends_) wait(work, to);
   }
 
   std::string receive(int from) {
     const std::string packet = take_bytes(from, kPacket);
     std::size_t at = 0;
     const auto checksum = take<uint32_t>(packet, at);
-    const auto length = take<uint64_t>(packet, at);
-    if (checksum != checksum_of(packet) ||
-        length > static_cast<uint64_t>(kMost)) {
+    const auto size = take<uint64_t>(packet, at);
+    if (checksum != checksum_of(packet) || size > kMost) {
       disagree(from, "it sent something that is not a message of gpipe");
     }
-    const auto size = static_cast<int64_t>(length);
-    const int64_t first = std::min(size, kPacket - kHead);
-    std::string text = packet.substr(kHead, first);
-    if (size > first) text += take_bytes(from, size - first);
+    std::string text = packet.substr(at, size);
+    if (size > kFits) text += take_bytes(from, size - kFits);
     return text;
-  }
-
-  // Throws if `theirs`, the action of rank `from`, is not that of this rank.
-  void check_action(int from, const std::string& theirs) {
-    if (theirs == action_) return;
-    disagree(from, "it is at '" + theirs + "', but rank " +
-                       std::to_string(world_.rank()) + " is at '" + action_ +
-                       "'; call the same functions on all ranks");
   }
 
   // Reports rank `from` as failed, and throws.
@@ -93,11 +80,10 @@ class Mail {
     std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
     sends_.emplace_back(to, world_.send(bytes, to, tag_, say_action_));
   }
-  std::string take_bytes(int from, int64_t size) {
-    const at::Tensor bytes = at::empty({size}, at::kByte);
+  std::string take_bytes(int from, std::size_t size) {
+    const at::Tensor bytes = at::empty({static_cast<int64_t>(size)}, at::kByte);
     wait(world_.receive(bytes, from, tag_, say_action_), from);
-    return {static_cast<const char*>(bytes.const_data_ptr()),
-            static_cast<std::size_t>(size)};
+    return {static_cast<const char*>(bytes.const_data_ptr()), size};
   }
   void wait(const Transport::Work& work, int peer) {
     const int before = world_.waits().set_own(peer);
@@ -112,13 +98,6 @@ class Mail {
   std::vector<std::pair<int, Transport::Work>> sends_;
 };
 
-// Returns the position of this rank among `members`.
-std::size_t position_in(const std::vector<int>& members, int rank) {
-  const auto own = std::find(members.begin(), members.end(), rank);
-  TORCH_INTERNAL_ASSERT(own != members.end());
-  return own - members.begin();
-}
-
 }  // namespace
 
 std::vector<std::string> all_gather(Communicator& world,
@@ -127,7 +106,9 @@ std::vector<std::string> all_gather(Communicator& world,
                                     const std::string& action) {
   if (members.size() == 1) return {mine};
   Mail mail(world, tag, action);
-  const std::size_t own = position_in(members, world.rank());
+  const auto place = std::find(members.begin(), members.end(), world.rank());
+  TORCH_INTERNAL_ASSERT(place != members.end());
+  const std::size_t own = place - members.begin();
   const auto children = tree_children(own, members.size());
   // The actions and texts of the members of this subtree, in their order.
   std::string bundle;
@@ -141,13 +122,17 @@ std::vector<std::string> all_gather(Communicator& world,
     mail.send(parent, bundle);
     bundle = mail.receive(parent);
   }
+  const std::vector<std::string> texts = take_texts(bundle);
   std::vector<std::string> all;
-  for (std::size_t at = 0; at < bundle.size();) {
-    const std::string theirs = take_text(bundle, at);
-    if (all.size() < members.size()) {
-      mail.check_action(members[all.size()], theirs);
+  for (std::size_t k = 0; k + 1 < texts.size(); k += 2) {
+    const std::size_t member = all.size();
+    if (member < members.size() && texts[k] != action) {
+      mail.disagree(members[member],
+                    "it is at '" + texts[k] + "', but rank " +
+                        std::to_string(world.rank()) + " is at '" + action +
+                        "'; call the same functions on all ranks");
     }
-    all.push_back(take_text(bundle, at));
+    all.push_back(texts[k + 1]);
   }
   if (all.size() != members.size()) {
     mail.disagree(members.front(),

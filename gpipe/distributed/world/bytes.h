@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -40,6 +41,15 @@ inline std::string take_text(const std::string& bytes, std::size_t& at) {
   std::string text = bytes.substr(at, size);
   at += text.size();
   return text;
+}
+
+// Returns the texts of which `bytes` consists.
+inline std::vector<std::string> take_texts(const std::string& bytes) {
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < bytes.size();) {
+    texts.push_back(take_text(bytes, at));
+  }
+  return texts;
 }
 
 }  // namespace gpipe::internal

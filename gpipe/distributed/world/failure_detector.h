@@ -20,7 +20,7 @@
 namespace gpipe::internal {
 
 // The failure detector of one rank. It has its own connection to each of its
-// peers (heartbeat_peers.h). A receive is always posted on each connection, so
+// peers (topology.h). A receive is always posted on each connection, so
 // that the operating system reports at once when the other process has ended.
 // Heartbeats arrive on it, so that a rank that stands still is noticed. A rank
 // passes on to its peers what it learns of other ranks.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -14,52 +13,6 @@ namespace {
 constexpr std::chrono::milliseconds kPause{1}, kLongest{16};
 
 }  // namespace
-
-InterruptibleStore::InterruptibleStore(
-    c10::intrusive_ptr<c10d::Store> inner,
-    std::shared_ptr<const std::atomic<bool>> stopped,
-    std::chrono::milliseconds timeout)
-    : c10d::Store(timeout),
-      inner_(std::move(inner)),
-      stopped_(std::move(stopped)) {}
-
-c10::intrusive_ptr<c10d::Store> InterruptibleStore::clone() {
-  return c10::make_intrusive<InterruptibleStore>(inner_, stopped_, timeout_);
-}
-
-void InterruptibleStore::set(const std::string& key,
-                             const std::vector<uint8_t>& value) {
-  inner_->set(key, value);
-}
-
-std::vector<uint8_t> InterruptibleStore::compareSet(
-    const std::string& key, const std::vector<uint8_t>& current,
-    const std::vector<uint8_t>& value) {
-  return inner_->compareSet(key, current, value);
-}
-
-std::vector<uint8_t> InterruptibleStore::get(const std::string& key) {
-  wait({key});
-  return inner_->get(key);
-}
-
-int64_t InterruptibleStore::add(const std::string& key, int64_t value) {
-  return inner_->add(key, value);
-}
-
-bool InterruptibleStore::deleteKey(const std::string& key) {
-  return inner_->deleteKey(key);
-}
-
-bool InterruptibleStore::check(const std::vector<std::string>& keys) {
-  return inner_->check(keys);
-}
-
-int64_t InterruptibleStore::getNumKeys() { return inner_->getNumKeys(); }
-
-void InterruptibleStore::wait(const std::vector<std::string>& keys) {
-  wait(keys, timeout_);
-}
 
 void InterruptibleStore::wait(const std::vector<std::string>& keys,
                               const std::chrono::milliseconds& timeout) {

@@ -41,10 +41,6 @@ constexpr auto kGrace = std::chrono::milliseconds(500);
 // How long rank 0 keeps the store after a failure, so that others can read why.
 constexpr auto kLinger = std::chrono::seconds(2);
 
-std::string place(const std::string& address, int port) {
-  return address + ":" + std::to_string(port);
-}
-
 // A key that exists if `rank` has come.
 std::string rank_key(int rank) { return "rank/" + std::to_string(rank); }
 // The size of the world and the rank that was the first to say it.
@@ -144,8 +140,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       return meeting;
     }
     fail(Fault::kTimeout, 0,
-         "no answer from the store at " +
-             place(options_.address, options_.port) +
+         "no answer from the store at " + place() +
              "; is it rank 0 that listens there?");
   }
 
@@ -157,6 +152,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
     Rendezvous meeting;
     std::exception_ptr error;
   };
+
+  std::string place() const {
+    return options_.address + ":" + std::to_string(options_.port);
+  }
 
   RankFailure failure_of(Fault fault, int rank, const std::string& what) const {
     return {fault, rank, options_.rank, "the rendezvous", what};
@@ -233,8 +232,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
         throw;
       } catch (const std::exception& error) {
         failure = failure_of(Fault::kTimeout, 0,
-                             "no connection to the store at " +
-                                 place(options_.address, options_.port) + ": " +
+                             "no connection to the store at " + place() + ": " +
                                  reason_of(error));
         if (listening >= 0) raise(failure);
       }
@@ -275,8 +273,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     const auto number = starts_->number(deadline_);
     if (!number) {
       fail(Fault::kTimeout, 0,
-           "it has not come to " + place(options_.address, options_.port) +
-               " in " + std::to_string(options_.timeout.count()) +
+           "it has not come to " + place() + " in " +
+               std::to_string(options_.timeout.count()) +
                " ms; raise WorldOptions::timeout if it needs longer to start");
     }
     return store_of(*number);
@@ -290,41 +288,39 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   std::string twice_text() const {
     return "there are two processes with rank " +
-           std::to_string(options_.rank) + " at " +
-           place(options_.address, options_.port) +
+           std::to_string(options_.rank) + " at " + place() +
            "; give each a RANK of its own";
   }
 
   // Throws if a rank has another size of the world, or another backend.
   void compare_worlds(c10d::Store& store) {
     const std::string rank = "rank " + std::to_string(options_.rank);
-    compare(store, kSize, std::to_string(options_.size),
-            [&](const std::string& theirs, const std::string& mine) {
-              return "it says that there are " + theirs + " ranks, but " +
-                     rank + " says that there are " + mine +
-                     "; give all the same WORLD_SIZE";
-            });
-    compare(store, kBackend, options_.backend,
-            [&](const std::string& theirs, const std::string& mine) {
-              return "its backend is '" + theirs + "', but that of " + rank +
-                     " is '" + mine +
-                     "'; give all the same WorldOptions::backend "
-                     "(GPIPE_BACKEND)";
-            });
+    const std::string size = std::to_string(options_.size);
+    if (const auto [theirs, first] = claim(store, kSize, size);
+        theirs != size) {
+      fail_all(store, Fault::kDisagree, first,
+               "it says that there are " + theirs + " ranks, but " + rank +
+                   " says that there are " + size +
+                   "; give all the same WORLD_SIZE");
+    }
+    if (const auto [theirs, first] = claim(store, kBackend, options_.backend);
+        theirs != options_.backend) {
+      fail_all(store, Fault::kDisagree, first,
+               "its backend is '" + theirs + "', but that of " + rank +
+                   " is '" + options_.backend +
+                   "'; give all the same WorldOptions::backend "
+                   "(GPIPE_BACKEND)");
+    }
   }
 
-  // Throws if another rank has written another value than `mine` to `key`
-  // before. `text(theirs, mine)`: of the error.
-  template <typename Text>
-  void compare(c10d::Store& store, const std::string& key,
-               const std::string& mine, Text text) {
+  // Writes `mine` to `key`, unless a rank has done so before. Returns the value
+  // there, and the rank that has written it.
+  std::pair<std::string, int> claim(c10d::Store& store, const std::string& key,
+                                    const std::string& mine) const {
     const std::string first = text_of(store.compareSet(
         key, {}, bytes_of(mine + " " + std::to_string(options_.rank))));
     const std::size_t space = first.find(' ');
-    const std::string theirs = first.substr(0, space);
-    if (theirs == mine) return;
-    fail_all(store, Fault::kDisagree, std::stoi(first.substr(space + 1)),
-             text(theirs, mine));
+    return {first.substr(0, space), std::stoi(first.substr(space + 1))};
   }
 
   // A rank asks the store for two keys at a time, whatever the size.
@@ -363,8 +359,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     const int first = missing.empty() ? options_.rank : missing.front();
     fail_all(store, Fault::kTimeout, first,
              std::to_string(size - static_cast<int>(missing.size())) + " of " +
-                 std::to_string(size) + " ranks came to " +
-                 place(options_.address, options_.port) + " in " +
+                 std::to_string(size) + " ranks came to " + place() + " in " +
                  std::to_string(options_.timeout.count()) +
                  " ms; missing: " + list +
                  "; raise WorldOptions::timeout if they need longer to start");

@@ -6,41 +6,36 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 
 namespace gpipe::internal {
 namespace {
 
-// The addresses of a host name.
-class Addresses {
- public:
-  Addresses(const std::string& name, int port, int flags, int type) {
-    addrinfo hints{};
-    hints.ai_socktype = type;
-    hints.ai_flags = flags;
-    const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(),
-                                    &hints, &first_);
-    if (error != 0) {
-      throw std::runtime_error("the address '" + name +
-                               "' cannot be found: " + ::gai_strerror(error));
-    }
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+// Returns the addresses of a host name, as a list.
+Addresses find_addresses(const std::string& name, int port, int flags,
+                         int type) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags;
+  addrinfo* first = nullptr;
+  const int error =
+      ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &first);
+  if (error != 0) {
+    throw std::runtime_error("the address '" + name +
+                             "' cannot be found: " + ::gai_strerror(error));
   }
-  ~Addresses() { ::freeaddrinfo(first_); }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-
-  const addrinfo* first() const { return first_; }
-
- private:
-  addrinfo* first_ = nullptr;
-};
+  return {first, &::freeaddrinfo};
+}
 
 }  // namespace
 
 Descriptor listen_on(const std::string& address, int port) {
-  const Addresses addresses(address, port, AI_PASSIVE, SOCK_STREAM);
+  const auto addresses = find_addresses(address, port, AI_PASSIVE, SOCK_STREAM);
   std::string reason = "it has no address";
-  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+  for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
     Descriptor socket(
         ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
     const int yes = 1;
@@ -58,8 +53,8 @@ Descriptor listen_on(const std::string& address, int port) {
 std::string address_towards(const std::string& address, int port) {
   // Connecting a datagram socket sends nothing; the system just chooses its
   // address.
-  const Addresses addresses(address, port, 0, SOCK_DGRAM);
-  for (const addrinfo* each = addresses.first(); each; each = each->ai_next) {
+  const auto addresses = find_addresses(address, port, 0, SOCK_DGRAM);
+  for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
     const Descriptor socket(
         ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
     sockaddr_storage own{};
