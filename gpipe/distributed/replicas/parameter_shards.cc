@@ -5,9 +5,6 @@
 
 #include <string>
 
-#include "gpipe/distributed/replicas/member_rows.h"
-#include "gpipe/distributed/replicas/reduce.h"
-
 namespace gpipe::internal {
 namespace {
 
@@ -59,22 +56,20 @@ at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
   return shards_[k];
 }
 
-void ParameterShards::spread(Communicator& world, Transport& transport,
-                             const std::vector<int>& ranks, int tag) {
+void ParameterShards::spread(Reducer& reducer) {
   const c10::AutoGradMode no_graph(false);
   std::vector<Summand> all;
   for (const at::Tensor& each : parameters_) all.push_back({each, {}});
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
-    const auto options =
-        parameters_[begin].options().device(transport.device());
+    const auto options = parameters_[begin].options().device(reducer.device());
     std::vector<at::Tensor> parts{at::empty({0}, options)};
     std::vector<int64_t> numels(members_);
     for (std::size_t k = begin; k < end; ++k) {
       const at::Tensor part =
           slice_of_member(parameters_[k].detach(), members_, own_);
       if (part.defined()) {
-        parts.push_back(part.to(transport.device()).reshape({-1}));
+        parts.push_back(part.to(reducer.device()).reshape({-1}));
       }
       for (std::size_t member = 0; member < members_; ++member) {
         numels[member] +=
@@ -86,9 +81,8 @@ void ParameterShards::spread(Communicator& world, Transport& transport,
     for (std::size_t member = 0; member < members_; ++member) {
       if (member != own_) theirs[member] = at::empty({numels[member]}, options);
     }
-    exchange_tensors(
-        world, transport, ranks, own_, tag, [&](std::size_t) { return mine; },
-        [&](std::size_t k) { return theirs[k]; }, action);
+    reducer.exchange([&](std::size_t) { return mine; },
+                     [&](std::size_t k) { return theirs[k]; }, action);
     for (std::size_t member = 0; member < members_; ++member) {
       if (member == own_) continue;
       int64_t at = 0;

@@ -8,8 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/transport.h"
+#include "gpipe/distributed/replicas/reduce.h"
 
 namespace gpipe::internal {
 
@@ -41,10 +40,9 @@ class ParameterShards {
   }
 
   // Brings the rows of the other replicas here, and sends this replica's.
-  // Blocks until all have called. `ranks`: of the world, by member. `tag`: see
-  // Reducer. Throws PeerError if the world has failed.
-  void spread(Communicator& world, Transport& transport,
-              const std::vector<int>& ranks, int tag);
+  // Blocks until all have called. `reducer`: of the same members. Throws
+  // PeerError if the world has failed.
+  void spread(Reducer& reducer);
 
  private:
   // Makes the shard of parameter `k` a view of its present memory.

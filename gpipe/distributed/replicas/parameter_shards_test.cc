@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "gpipe/distributed/replicas/member_rows.h"
+#include "gpipe/distributed/replicas/reduce.h"
 
 namespace gpipe::internal {
 namespace {

@@ -3,13 +3,13 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "gpipe/distributed/channel/tensor_spec.h"
-#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
 
@@ -50,6 +50,30 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
   return ends;
 }
 
+std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
+                                           std::size_t members, std::size_t k) {
+  const int64_t rows = sizes.empty() ? 1 : sizes[0];
+  const auto count = static_cast<int64_t>(members);
+  const auto member = static_cast<int64_t>(k);
+  const int64_t begin = rows * member / count;
+  return {begin, rows * (member + 1) / count - begin};
+}
+
+int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
+                        std::size_t k) {
+  const int64_t rows = rows_of_member(sizes, members, k).second;
+  return sizes.empty() ? rows : rows * c10::multiply_integers(sizes.slice(1));
+}
+
+at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
+                           std::size_t k) {
+  if (!tensor.defined()) return {};
+  const auto [begin, rows] = rows_of_member(tensor.sizes(), members, k);
+  if (rows == 0) return {};
+  const at::Tensor with_rows = tensor.dim() == 0 ? tensor.view({1}) : tensor;
+  return with_rows.narrow(0, begin, rows);
+}
+
 Reducer::Reducer(Communicator& world, Transport& transport,
                  std::vector<int> members, int tag, SumShare share)
     : world_(world),
@@ -66,17 +90,10 @@ void Reducer::agree(const std::vector<Summand>& all) {
   std::string mine;
   for (const Summand& each : all) put_text(mine, describe(each.like));
   const auto texts = all_gather(world_, members_, tag_, mine, action());
-  const auto split = [](const std::string& text) {
-    std::vector<std::string> parts;
-    for (std::size_t at = 0; at < text.size();) {
-      parts.push_back(take_text(text, at));
-    }
-    return parts;
-  };
-  const std::vector<std::string> first = split(texts.front());
+  const std::vector<std::string> first = take_texts(texts.front());
   for (std::size_t k = 1; k < texts.size(); ++k) {
     if (texts[k] == texts.front()) continue;
-    const std::vector<std::string> theirs = split(texts[k]);
+    const std::vector<std::string> theirs = take_texts(texts[k]);
     TORCH_CHECK(theirs.size() == first.size(), "rank ", members_[k], " has ",
                 theirs.size(), " gradients, but rank ", members_.front(), " ",
                 first.size());
@@ -93,7 +110,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   if (share_ == SumShare::kOwnRows) return add_up_own_rows(begin, end);
   // The gradients are followed by one number for each: 1 if it is defined here.
   std::vector<at::Tensor> parts;
-  const c10::Device device = transport_.device();
+  const c10::Device device = this->device();
   const auto options = begin->like.options().device(device);
   const at::Tensor present = at::zeros({end - begin}, options.device(at::kCPU));
   for (Summand* each = begin; each != end; ++each) {
@@ -140,20 +157,16 @@ void Reducer::add_up_flat(const at::Tensor& flat) {
   for (std::size_t k = 0; k < members_.size(); ++k) {
     if (k != own_) theirs[k] = at::empty_like(mine);
   }
-  exchange(part_of, [&](std::size_t k) { return theirs[k]; });
+  exchange(
+      part_of, [&](std::size_t k) { return theirs[k]; }, action);
   at::Tensor sum;
   for (std::size_t k = 0; k < members_.size(); ++k) {
     const at::Tensor& each = k == own_ ? mine : theirs[k];
     sum = sum.defined() ? sum.add_(each) : each.clone();
   }
   // Sends the sum of this part to all others, and receives theirs.
-  exchange([&](std::size_t) { return sum; }, part_of);
+  exchange([&](std::size_t) { return sum; }, part_of, action);
   part_of(own_).copy_(sum);
-}
-
-void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
-                       const std::function<at::Tensor(std::size_t)>& in) {
-  exchange_tensors(world_, transport_, members_, own_, tag_, out, in, action);
 }
 
 // Each member gets its rows of all gradients of the bucket, and behind them
@@ -161,7 +174,7 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
 // every dtype of gradients holds exactly.
 void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
   constexpr int64_t kFlags = 8;
-  const c10::Device device = transport_.device();
+  const c10::Device device = this->device();
   const auto options = begin->like.options().device(device);
   const int64_t count = end - begin;
   const at::Tensor flags =
@@ -193,7 +206,8 @@ void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
   for (std::size_t k = 0; k < members_.size(); ++k) {
     if (k != own_) theirs[k] = at::empty_like(mine);
   }
-  exchange(part_for, [&](std::size_t k) { return theirs[k]; });
+  exchange(
+      part_for, [&](std::size_t k) { return theirs[k]; }, action);
 
   const int64_t numel = mine.numel() - flags.numel();
   at::Tensor sum;
@@ -223,29 +237,26 @@ void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
   }
 }
 
-void exchange_tensors(Communicator& world, Transport& transport,
-                      const std::vector<int>& members, std::size_t own, int tag,
-                      const std::function<at::Tensor(std::size_t)>& out,
-                      const std::function<at::Tensor(std::size_t)>& in,
-                      const std::function<std::string()>& action) {
+void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
+                       const std::function<at::Tensor(std::size_t)>& in,
+                       const Transport::Action& action) {
   std::vector<std::pair<int, Transport::Work>> works;  // with the peer
   const auto begin = [&](std::size_t from, std::size_t to) {
-    const bool sends = from == own;
-    const std::size_t other = sends ? to : from;
+    const bool sends = from == own_;
     const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
     if (bytes.numel() == 0) return;
-    const int peer = members[other];
-    works.emplace_back(peer, sends
-                                 ? transport.send(bytes, peer, tag, action)
-                                 : transport.receive(bytes, peer, tag, action));
+    const int peer = members_[sends ? to : from];
+    works.emplace_back(peer,
+                       sends ? transport_.send(bytes, peer, tag_, action)
+                             : transport_.receive(bytes, peer, tag_, action));
   };
   // Every member uses this order, which Transport requires.
-  for (std::size_t from = 0; from < members.size(); ++from) {
-    for (std::size_t to = 0; to < members.size(); ++to) {
-      if (from != to && (from == own || to == own)) begin(from, to);
+  for (std::size_t from = 0; from < members_.size(); ++from) {
+    for (std::size_t to = 0; to < members_.size(); ++to) {
+      if (from != to && (from == own_ || to == own_)) begin(from, to);
     }
   }
-  for (const auto& [peer, work] : works) world.wait(work, peer, action);
+  for (const auto& [peer, work] : works) world_.wait(work, peer, action);
 }
 
 void all_reduce(Communicator& world, Transport& transport,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/world/communicator.h"
@@ -29,6 +30,21 @@ constexpr int64_t kBucketBytes = int64_t{1} << 24;
 // ends with the tensor that brings it to at least `bucket_bytes`. Linear time.
 std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
                                      int64_t bucket_bytes = kBucketBytes);
+
+// Returns the rows that member `k` of `members` owns of a tensor with `sizes`:
+// the first one, and their number. Each member owns an equal share of dimension
+// 0, give or take one row. A scalar counts as one row.
+std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
+                                           std::size_t members, std::size_t k);
+
+// Returns the number of elements of these rows.
+int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
+                        std::size_t k);
+
+// Returns these rows of `tensor` as a view; undefined if there are none, or if
+// `tensor` is undefined.
+at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
+                           std::size_t k);
 
 // The part of each sum that a member of a Reducer gets.
 enum class SumShare {
@@ -69,12 +85,17 @@ class Reducer {
   // has failed.
   void add_up(Summand* begin, Summand* end);
 
+  // Sends the tensor out(k) to, and receives in(k) from, each other member k,
+  // on device(). Blocks until all have arrived. `action`: for errors. Throws
+  // PeerError if the world has failed.
+  void exchange(const std::function<at::Tensor(std::size_t)>& out,
+                const std::function<at::Tensor(std::size_t)>& in,
+                const Transport::Action& action);
+  c10::Device device() const { return transport_.device(); }
+
  private:
   void add_up_flat(const at::Tensor& flat);
   void add_up_own_rows(Summand* begin, Summand* end);
-  void exchange(const std::function<at::Tensor(std::size_t)>& out,
-                const std::function<at::Tensor(std::size_t)>& in);
-
   Communicator& world_;
   Transport& transport_;
   const std::vector<int> members_;
@@ -82,15 +103,6 @@ class Reducer {
   const SumShare share_;
   std::size_t own_ = 0;  // this rank's index in `members_`
 };
-
-// Sends the tensor out(k) to, and receives in(k) from, each other member k.
-// Blocks until all have arrived. `own`: this rank's index in `members`.
-// `action`: for errors. Throws PeerError if the world has failed.
-void exchange_tensors(Communicator& world, Transport& transport,
-                      const std::vector<int>& members, std::size_t own, int tag,
-                      const std::function<at::Tensor(std::size_t)>& out,
-                      const std::function<at::Tensor(std::size_t)>& in,
-                      const std::function<std::string()>& action);
 
 // Runs agree(), then add_up() for each bucket. Does nothing for a single
 // member.

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world/all_gather.h"
@@ -221,7 +220,10 @@ const RankProgramEntry kShards("shards", [] {
     }
     ParameterShards shards(parameters, ranks, world->rank());
     for (const Tensor& each : shards.own()) each.fill_(world->rank() + 1);
-    shards.spread(*world, own, everybody, kTag);
+    if (ranks > 1) {
+      Reducer reducer(*world, own, everybody, kTag);
+      shards.spread(reducer);
+    }
     for (const Tensor& each : parameters) {
       for (int member = 0; member < ranks; ++member) {
         const Tensor part = slice_of_member(each, ranks, member);
@@ -250,8 +252,7 @@ int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
     begin = end;
   }
   if (sharded) {
-    ParameterShards(gradients, world.size(), world.rank())
-        .spread(world, transport, everybody, kTag);
+    ParameterShards(gradients, world.size(), world.rank()).spread(reducer);
   }
   int64_t sent = 0;
   for (const std::string& each :

@@ -66,6 +66,9 @@ class ReplicaSums {
   // c10::Error, see Reducer.
   std::vector<Summand> finish();
 
+  // Returns the reducer, for use between the steps.
+  Reducer& reducer() { return reducer_; }
+
   // Ends the step: adds up no further bucket. Blocks until the current one is
   // complete, or the world has failed.
   void stop();

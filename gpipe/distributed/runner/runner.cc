@@ -12,7 +12,6 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/replicas/member_rows.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/runner/route.h"
@@ -382,10 +381,8 @@ std::optional<std::vector<at::Tensor>> Runner::own_shards() {
 void Runner::share_parameters() {
   if (!shards_) return;
   const auto running = enter();
-  world_->reporting_failure("share_parameters()", [&] {
-    shards_->spread(*world_, *sums_transport_, layout_.same_stages(),
-                    tags_.sums);
-  });
+  world_->reporting_failure("share_parameters()",
+                            [&] { shards_->spread(sums_->reducer()); });
 }
 
 }  // namespace gpipe::internal
