@@ -130,9 +130,9 @@ std::string EndReport::encode() const {
   put(bytes, static_cast<uint8_t>(drew));
   put(bytes, static_cast<int32_t>(replica));
   put(bytes, static_cast<int8_t>(type));
-  put(bytes, static_cast<uint64_t>(losses.size()));
-  for (const double each : losses) put(bytes, each);
-  if (losses.empty()) return bytes;
+  put(bytes, static_cast<uint64_t>(totals.losses.size()));
+  for (const double each : totals.losses) put(bytes, each);
+  if (totals.losses.empty()) return bytes;
   put(bytes, static_cast<uint8_t>(totals.weighted));
   put_scalar(bytes, totals.sum);
   put(bytes, totals.weight);
@@ -158,7 +158,7 @@ EndReport EndReport::decode(const std::string& bytes) {
               " bytes are not the right number; run the same gpipe on all "
               "ranks");
   for (uint64_t k = 0; k < count; ++k) {
-    report.losses.push_back(take<double>(bytes, at));
+    report.totals.losses.push_back(take<double>(bytes, at));
   }
   uint64_t metrics = 0;
   if (count > 0) {
@@ -220,7 +220,6 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
   mine.replica = layout_.replica;
   if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
   mine.totals = step.totals();
-  mine.losses = mine.totals.losses;
 
   bool drew = false;
   const c10::AutoGradMode no_graph(false);
@@ -230,7 +229,7 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
     const EndReport& each = all.emplace_back(EndReport::decode(bytes));
     drew = drew || each.drew;
     if (each.replica != layout_.replica || layout_.has_last()) continue;
-    for (const double loss : each.losses) {
+    for (const double loss : each.totals.losses) {
       result.losses.push_back(
           at::scalar_tensor(loss, at::TensorOptions(each.type)));
     }

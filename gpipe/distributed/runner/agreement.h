@@ -73,9 +73,7 @@ struct EndReport {
   int replica = 0;
   // The dtype of the losses.
   at::ScalarType type = at::kFloat;
-  // By micro-batch; empty unless the rank has the last stage.
-  std::vector<double> losses;
-  // The totals of these losses, as scalars on the host.
+  // As scalars on the host. No losses unless the rank has the last stage.
   LossTotals totals;
 
   // See StartReport.

@@ -112,7 +112,7 @@ EndReport end_report() {
   report.drew = true;
   report.replica = 3;
   report.type = at::kDouble;
-  report.losses = {0.5, -2};
+  report.totals.losses = {0.5, -2};
   report.totals.weighted = true;
   report.totals.sum = at::scalar_tensor(-1.5, at::kDouble);
   report.totals.weight = 0.1;
@@ -127,7 +127,7 @@ TEST(EndReport, ComesBack) {
   EXPECT_TRUE(back.drew);
   EXPECT_EQ(back.replica, 3);
   EXPECT_EQ(back.type, at::kDouble);
-  EXPECT_EQ(back.losses, end_report().losses);
+  EXPECT_EQ(back.totals.losses, end_report().totals.losses);
   EXPECT_TRUE(back.totals.weighted);
   EXPECT_EQ(back.totals.sum.item<double>(), -1.5);
   EXPECT_EQ(back.totals.weight, 0.1);
@@ -137,7 +137,7 @@ TEST(EndReport, ComesBack) {
             (int64_t{1} << 60) + 1);
   EXPECT_EQ(back.totals.metrics[1].second.scalar_type(), at::kBFloat16);
   EXPECT_EQ(back.totals.metrics[1].second.item<double>(), 0.5);
-  EXPECT_TRUE(EndReport::decode(EndReport().encode()).losses.empty());
+  EXPECT_TRUE(EndReport::decode(EndReport().encode()).totals.losses.empty());
 }
 
 TEST(EndReport, IsRefusedIfItIsCutOffOrTooLong) {
