@@ -3,6 +3,7 @@
 // Thread-safe: all functions are pure.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@ struct MessageId {
   // from stage 2 to stage 0".
   std::string to_string() const;
 
-  friend bool operator==(const MessageId&, const MessageId&) = default;
+  friend auto operator<=>(const MessageId&, const MessageId&) = default;
 };
 
 // A message: its identity and the specs of its tensors, without their bytes.

@@ -11,21 +11,17 @@ constexpr std::size_t kMost = 1 << 16;
 
 }  // namespace
 
-ShapePrediction::Key ShapePrediction::key_of(const MessageId& message) {
-  return {message.schedule, message.direction, message.from_stage,
-          message.to_stage, message.skip,      message.microbatch};
-}
-
 const ShapePrediction::Specs* ShapePrediction::predict(
-    const MessageId& message) const {
-  const auto found = past_.find(key_of(message));
+    MessageId message) const {
+  message.step = 0;
+  const auto found = past_.find(message);
   if (found == past_.end() || !found->second.twice) return nullptr;
   return &found->second.specs;
 }
 
-void ShapePrediction::observe(const MessageId& message, const Specs& specs) {
-  const Key key = key_of(message);
-  const auto found = past_.find(key);
+void ShapePrediction::observe(MessageId message, const Specs& specs) {
+  message.step = 0;
+  const auto found = past_.find(message);
   if (found != past_.end()) {
     Past& past = found->second;
     past.twice = past.specs == specs;
@@ -33,7 +29,7 @@ void ShapePrediction::observe(const MessageId& message, const Specs& specs) {
     return;
   }
   if (past_.size() == kMost) past_.clear();
-  past_.emplace(key, Past{specs, false});
+  past_.emplace(message, Past{specs, false});
 }
 
 }  // namespace gpipe::internal

@@ -2,9 +2,7 @@
 // be posted before the message's header arrives.
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <tuple>
 #include <vector>
 
 #include "gpipe/distributed/channel/message.h"
@@ -24,22 +22,17 @@ class ShapePrediction {
   // Returns the predicted tensors of `message` if it had the same ones in its
   // last two steps, else null. (Predictions after only one step would be wrong
   // more often.) The pointer is valid until observe() is called.
-  const Specs* predict(const MessageId& message) const;
+  const Specs* predict(MessageId message) const;
 
   // Records that `message` had the tensors `specs`.
-  void observe(const MessageId& message, const Specs& specs);
+  void observe(MessageId message, const Specs& specs);
 
  private:
-  // All members of a MessageId except `step`.
-  using Key =
-      std::tuple<uint32_t, Direction, int32_t, int32_t, int32_t, int32_t>;
-  static Key key_of(const MessageId& message);
-
   struct Past {
     Specs specs;
     bool twice = false;
   };
-  std::map<Key, Past> past_;
+  std::map<MessageId, Past> past_;  // by message of step 0
 };
 
 }  // namespace gpipe::internal

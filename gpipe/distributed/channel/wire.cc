@@ -24,23 +24,29 @@ constexpr int kTotalAt = 12;             // uint32, bytes of header and overflow
 constexpr int kChecksumAt = 16;          // uint32, of the rest of the header
 constexpr int kOverflowChecksumAt = 20;  // uint32
 constexpr int kCountAt = 24;             // uint32, of tensors
-constexpr int kScheduleAt = 28;          // uint32
-constexpr int kStepAt = 32;              // uint64
-constexpr int kFromStageAt = 40;         // int32
-constexpr int kToStageAt = 44;           // int32
-constexpr int kSkipAt = 48;              // int32
-constexpr int kMicrobatchAt = 52;        // int32
-constexpr int kRowsAt = 56;              // int64
-constexpr int kTotalRowsAt = 64;         // int64
 constexpr int kDirectionAt = 72;         // uint8
-constexpr int kValueKindAt = 73;         // uint8
 constexpr int kPredictedAt = 74;         // uint8
 constexpr int kZeroAt = 75;              // uint8, always 0
-constexpr int kSkipsAt = 76;             // uint32
-constexpr int kSeedAt = 80;              // uint64
 constexpr int kSpecsAt = 88;             // specs, then zeros
 constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
 constexpr uint32_t kVersion = 4;
+
+// Calls visit(offset, field) for each field of a Message that is stored as it
+// is, by the type of the field.
+template <typename Header, typename Visit>
+void visit_fields(Header& message, Visit visit) {
+  visit(28, message.id.schedule);
+  visit(32, message.id.step);
+  visit(40, message.id.from_stage);
+  visit(44, message.id.to_stage);
+  visit(48, message.id.skip);
+  visit(52, message.id.microbatch);
+  visit(56, message.rows);
+  visit(64, message.total_rows);
+  visit(73, message.value_kind);
+  visit(76, message.skips);
+  visit(80, message.seed);
+}
 
 // A spec has one byte each for flags, dtype, the number of dimensions, and
 // TensorSpec::unsplit plus 1. Then follow an int64 size and an int64 stride for
@@ -169,20 +175,9 @@ std::vector<uint8_t> encode(const Message& message) {
   store<uint32_t>(header + kTotalAt, static_cast<uint32_t>(data.size()));
   store<uint32_t>(header + kCountAt,
                   static_cast<uint32_t>(message.tensors.size()));
-  store<uint32_t>(header + kScheduleAt, message.id.schedule);
-  store<uint64_t>(header + kStepAt, message.id.step);
-  store<int32_t>(header + kFromStageAt, message.id.from_stage);
-  store<int32_t>(header + kToStageAt, message.id.to_stage);
-  store<int32_t>(header + kSkipAt, message.id.skip);
-  store<int32_t>(header + kMicrobatchAt, message.id.microbatch);
-  store<int64_t>(header + kRowsAt, message.rows);
-  store<int64_t>(header + kTotalRowsAt, message.total_rows);
-  store<uint64_t>(header + kSeedAt, message.seed);
+  visit_fields(message, [&](int at, auto field) { store(header + at, field); });
   header[kDirectionAt] = static_cast<uint8_t>(message.id.direction);
-  header[kValueKindAt] = message.value_kind;
   header[kPredictedAt] = message.as_predicted ? 1 : 0;
-  header[kZeroAt] = 0;
-  store<uint32_t>(header + kSkipsAt, message.skips);
 
   uint8_t* to = header + kSpecsAt;
   for (const TensorSpec& spec : message.tensors) to = store_spec(to, spec);
@@ -241,19 +236,11 @@ Message decode(const uint8_t* data, int64_t size) {
               "; there are 0 (forward) and 1 (backward)");
 
   Message message;
-  message.id.step = load<uint64_t>(data + kStepAt);
-  message.id.schedule = load<uint32_t>(data + kScheduleAt);
+  visit_fields(message, [&](int at, auto& field) {
+    field = load<std::decay_t<decltype(field)>>(data + at);
+  });
   message.id.direction = static_cast<Direction>(direction);
-  message.id.from_stage = load<int32_t>(data + kFromStageAt);
-  message.id.to_stage = load<int32_t>(data + kToStageAt);
-  message.id.skip = load<int32_t>(data + kSkipAt);
-  message.id.microbatch = load<int32_t>(data + kMicrobatchAt);
-  message.value_kind = data[kValueKindAt];
   message.as_predicted = is_as_predicted(data);
-  message.skips = load<uint32_t>(data + kSkipsAt);
-  message.rows = load<int64_t>(data + kRowsAt);
-  message.total_rows = load<int64_t>(data + kTotalRowsAt);
-  message.seed = load<uint64_t>(data + kSeedAt);
 
   const uint8_t* from = data + kSpecsAt;
   const uint8_t* const end = data + size;
