@@ -1,10 +1,6 @@
 #include "gpipe/distributed/channel/channel_end.h"
 
-#include <atomic>
-#include <memory>
-
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/run/notifier.h"
 
 namespace gpipe::internal {
 
@@ -29,19 +25,6 @@ void ChannelEnd::guard(const MessageId& message,
     thrown_ = std::current_exception();
     world_.fail(thrown_, message.to_string());
   }
-}
-
-void wait_for(Worker& worker) {
-  struct Done {
-    std::atomic<bool> done{false};
-    Notifier notifier;
-  };
-  auto done = std::make_shared<Done>();
-  worker.post([done] {
-    done->done = true;
-    done->notifier.notify();
-  });
-  done->notifier.wait([&] { return done->done.load(); }, 0);
 }
 
 }  // namespace gpipe::internal

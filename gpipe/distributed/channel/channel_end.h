@@ -13,7 +13,6 @@
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
 
@@ -52,8 +51,5 @@ class ChannelEnd {
  private:
   std::exception_ptr thrown_;
 };
-
-// Blocks until `worker` has done the tasks that it has now.
-void wait_for(Worker& worker);
 
 }  // namespace gpipe::internal

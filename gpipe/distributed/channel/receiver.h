@@ -58,7 +58,7 @@ class Receiver : public ChannelEnd {
   void expect(std::vector<MessageId> messages, Deliver deliver);
 
   // Blocks until all messages have arrived, or the world has failed.
-  void flush() { wait_for(worker_); }
+  void flush() { worker_.flush(); }
 
  private:
   // Memory, and the receive that writes into it.

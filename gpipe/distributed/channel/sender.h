@@ -36,7 +36,7 @@ class Sender : public ChannelEnd {
             Sent sent = {});
 
   // Blocks until all messages have left, or the world has failed.
-  void flush() { wait_for(worker_); }
+  void flush() { worker_.flush(); }
 
  private:
   // Returns the spec of `activation` as it is sent after the messages before,

@@ -37,18 +37,11 @@ void ReplicaSums::begin(std::vector<Parameter> parameters) {
   error_ = nullptr;
   running_ = true;
   worker_->post([this] {
-    std::exception_ptr error;
     try {
       add_up();
     } catch (...) {
-      error = std::current_exception();
+      error_ = std::current_exception();
     }
-    // Under the lock, because the thread that is notified may destroy this
-    // object.
-    std::lock_guard<std::mutex> lock(mutex_);
-    error_ = error;
-    running_ = false;
-    changed_.notify_all();
   });
 }
 
@@ -119,18 +112,24 @@ std::size_t ReplicaSums::done() const {
 std::size_t ReplicaSums::buckets() const { return ends_.size(); }
 
 std::vector<Summand> ReplicaSums::finish() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return !running_; });
+  join();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   for (std::size_t k = 0; k < summands_.size(); ++k) use(k);
   return std::move(summands_);
 }
 
 void ReplicaSums::stop() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  stopped_ = true;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return !running_; });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  join();
+}
+
+void ReplicaSums::join() {
+  if (running_) worker_->flush();
+  running_ = false;
 }
 
 }  // namespace gpipe::internal

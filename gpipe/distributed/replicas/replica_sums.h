@@ -76,6 +76,8 @@ class ReplicaSums {
  private:
   // The thread's task: adds up all buckets of the step.
   void add_up();
+  // Blocks until the thread's task has ended, if it was begun.
+  void join();
   // Makes this thread's current stream wait for gradient `k`, and records its
   // use there.
   void use(std::size_t k);

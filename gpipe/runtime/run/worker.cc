@@ -42,6 +42,20 @@ void Worker::post(std::function<void()> task) {
   state_->notifier.notify();
 }
 
+void Worker::flush() {
+  // Shared, because the notifying thread may still use it after the wait.
+  struct Done {
+    std::atomic<bool> done{false};
+    Notifier notifier;
+  };
+  auto done = std::make_shared<Done>();
+  post([done] {
+    done->done = true;
+    done->notifier.notify();
+  });
+  done->notifier.wait([&] { return done->done.load(); }, 0);
+}
+
 void Worker::loop(State& state, int spins) {
   for (;;) {
     state.notifier.wait([&] { return state.waiting > 0; }, spins);

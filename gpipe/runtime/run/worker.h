@@ -29,6 +29,9 @@ class Worker {
   // Adds a task; tasks run in order.
   void post(std::function<void()> task);
 
+  // Blocks until the tasks that were posted before have run.
+  void flush();
+
  private:
   // The state that the thread shares with the object.
   struct State {

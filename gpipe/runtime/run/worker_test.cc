@@ -54,6 +54,15 @@ TEST(Worker, DestructorWaitsForWhatWasPosted) {
   EXPECT_EQ(count, 10);
 }
 
+TEST(Worker, FlushWaitsForWhatWasPosted) {
+  int count = 0;
+  Worker worker([] {});
+  worker.flush();
+  for (int k = 0; k < 9; ++k) worker.post([&] { ++count; });
+  worker.flush();
+  EXPECT_EQ(count, 9);
+}
+
 TEST(Worker, ManyRunAtTheSameTime) {
   // Each task waits for the signal of the other.
   std::promise<void> first, second;
