@@ -17,8 +17,8 @@
 namespace gpipe::internal {
 namespace {
 
-std::string waiting_for(const MessageId& message) {
-  return "waiting for " + message.to_string();
+Transport::Action waiting_for(const MessageId& message) {
+  return [&message] { return "waiting for " + message.to_string(); };
 }
 
 }  // namespace
@@ -106,15 +106,14 @@ void Receiver::complete(const Message& message, Unsplit& unsplit,
 }
 
 void Receiver::wait(const Posted& posted, const MessageId& expected) {
-  world_.wait(posted.work, peer_, [&] { return waiting_for(expected); });
+  world_.wait(posted.work, peer_, waiting_for(expected));
 }
 
 Receiver::Incoming Receiver::post(const MessageId& expected) {
   Incoming incoming;
   const at::Tensor header = at::empty({kHeaderBytes}, at::kByte);
-  incoming.header = {header, world_.receive(header, peer_, tags_.header, [&] {
-                       return waiting_for(expected);
-                     })};
+  incoming.header = {header, world_.receive(header, peer_, tags_.header,
+                                            waiting_for(expected))};
   if (const ShapePrediction::Specs* const predicted = predict(expected)) {
     Content content;
     content.overflow = post_overflow(overflow_of(*predicted), expected);
@@ -130,7 +129,7 @@ Receiver::Posted Receiver::post_overflow(int64_t bytes,
   if (bytes > 0) {
     overflow.work = world_.receive(overflow.tensor, peer_,
                                    tags_.payload_of(bytes, at::kByte),
-                                   [&] { return waiting_for(expected); });
+                                   waiting_for(expected));
   }
   return overflow;
 }
@@ -148,7 +147,7 @@ std::vector<Receiver::Posted> Receiver::post_tensors(
     if (bytes.numel() == 0) continue;
     each.work = transport_.receive(bytes, peer_,
                                    tags_.payload_of(spec.bytes(), spec.type),
-                                   [&] { return waiting_for(expected); });
+                                   waiting_for(expected));
   }
   return posted;
 }

@@ -126,15 +126,11 @@ class Joining : public std::enable_shared_from_this<Joining> {
       promise.set_value(std::move(outcome));
     }).detach();
     // The inner thread has deadlines, too, and its errors say more.
-    bool ready =
-        answer.wait_until(deadline_ + kGrace) == std::future_status::ready;
-    if (!ready && connected_) {
-      ready = answer.wait_until(
-                  deadline_ + kGrace +
-                  std::max<Clock::duration>(options_.timeout, kLinger)) ==
-              std::future_status::ready;
+    Clock::time_point limit = deadline_ + kGrace;
+    if (answer.wait_until(limit) != std::future_status::ready && connected_) {
+      limit += std::max<Clock::duration>(options_.timeout, kLinger);
     }
-    if (ready) {
+    if (answer.wait_until(limit) == std::future_status::ready) {
       auto [meeting, error] = answer.get();
       if (error) std::rethrow_exception(std::move(error));
       return meeting;
