@@ -260,7 +260,9 @@ const RankProgramEntry kStreams("streams", [] {
 });
 
 const RankProgramEntry kAgree("agree", [] {
-  const auto world = internal::Communicator::connect(world_options());
+  WorldOptions options = world_options();
+  options.backend = "gloo";
+  const auto world = internal::Communicator::connect(options);
   const auto agreed = [&](const c10::Device& device, Transfers asked) {
     try {
       std::cout
@@ -283,11 +285,11 @@ const RankProgramEntry kAgree("agree", [] {
   return 0;
 });
 
-// A world whose backend names one for accelerators uses it if it works.
+// A world has all backends of the program, and uses the one for accelerators if
+// it works.
 const RankProgramEntry kNamed("named", [] {
-  WorldOptions options = world_options();
-  options.backend = "cpu:gloo,hpu:simulated";
-  const auto world = internal::Communicator::connect(options);
+  const auto world = internal::Communicator::connect(world_options());
+  check(world->options().backend == "cpu:gloo,hpu:simulated", "the backend");
   for (const c10::Device& device :
        {testing::device(world->rank()), c10::Device(c10::kCPU)}) {
     const auto [transfers, reason] =

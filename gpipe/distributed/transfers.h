@@ -7,8 +7,8 @@ namespace gpipe {
 
 // The transport of tensors from the accelerator of one rank to that of another.
 enum class Transfers {
-  // The default: kTested if WorldOptions::backend names a backend for the type
-  // of the accelerators, else kAutoTransfers.
+  // The default: kTested if World::backend() names a backend for accelerators,
+  // such as nccl, else kHost.
   kAuto,
   // Through the memory of the hosts.
   kHost,
@@ -22,10 +22,6 @@ enum class Transfers {
   // ranks decide alike. See DistributedPipelineImpl::transfers_reason().
   kTested,
 };
-
-// The meaning of kAuto. It becomes kTested when the self-test has passed on a
-// GPU: direct transfers have only run on simulated accelerators.
-constexpr Transfers kAutoTransfers = Transfers::kHost;
 
 // Returns "auto", "host", "direct" or "tested".
 constexpr const char* to_string(Transfers transfers) {

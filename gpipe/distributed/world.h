@@ -60,8 +60,8 @@ class World {
   int size() const;
   int local_rank() const;
   std::chrono::milliseconds timeout() const;
-  // Returns WorldOptions::backend. Which transport a pipeline has, and why, is
-  // in its transfers() and transfers_reason().
+  // Returns the backends in use, such as "cpu:gloo,cuda:nccl". Which transport
+  // a pipeline has, and why, is in its transfers() and transfers_reason().
   std::string backend() const;
 
   // Returns the first failure, if there was one.

@@ -27,10 +27,11 @@ struct WorldOptions {
   std::string own_address;
 
   // What carries tensors between ranks, by c10d's names: "gloo", or one for
-  // each type of device, as in "cpu:gloo,cuda:nccl". On the CPU it is gloo. A
-  // name for accelerators makes Transfers::kAuto mean kTested. All ranks must
+  // each type of device, as in "cpu:gloo,cuda:nccl". On the CPU it is gloo.
+  // Empty: all that this program has, gloo and, if it is built with NCCL, nccl.
+  // A name for accelerators makes Transfers::kAuto mean kTested. All ranks must
   // have the same.
-  std::string backend = "gloo";
+  std::string backend;
 
   // How long to wait for anything: for other ranks to connect, for a message.
   // Waits for messages begin at the beginning of a step or after the message

@@ -15,7 +15,7 @@ using ::testing::ThrowsMessage;
 
 TEST(WorldOptionsTest, TakesTheBackendFromTheEnvironment) {
   unsetenv("GPIPE_BACKEND");
-  EXPECT_EQ(WorldOptions::from_environment().backend, "gloo");
+  EXPECT_EQ(WorldOptions::from_environment().backend, "");
   setenv("GPIPE_BACKEND", "ucc", 1);
   EXPECT_EQ(WorldOptions::from_environment().backend, "ucc");
   unsetenv("GPIPE_BACKEND");

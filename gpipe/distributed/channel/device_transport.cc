@@ -284,7 +284,7 @@ std::pair<Transfers, std::string> agree_on_transfers(Communicator& world,
   const bool is_auto = asked == Transfers::kAuto;
   if (is_auto) {
     asked = names_direct_transfers(world.options().backend) ? Transfers::kTested
-                                                            : kAutoTransfers;
+                                                            : Transfers::kHost;
   }
   if (asked == Transfers::kHost) {
     return {asked, c10::str("Transfers::", is_auto ? "kAuto means" : "kHost is",

@@ -37,17 +37,15 @@ std::optional<c10::DeviceType> type_of(const std::string& name) {
 
 [[noreturn]] void refuse_backends(const std::string& text,
                                   const std::string& why) {
-  std::string some = c10::str("cpu:", kGloo);
   std::string others;
   for (const auto& [type, backend] : direct()) {
-    some += c10::str(",", type_name(type), ":", backend->name());
     others += c10::str(", and '", backend->name(), "' between devices of type ",
                        type_name(type));
   }
-  C10_THROW_ERROR(ValueError,
-                  c10::str("WorldOptions::backend is '", text, "', but ", why,
-                           "; this program has '", kGloo, "'", others,
-                           ", so give '", kGloo, "' or '", some, "'"));
+  C10_THROW_ERROR(ValueError, c10::str("WorldOptions::backend is '", text,
+                                       "', but ", why, "; this program has '",
+                                       kGloo, "'", others, ", so give '", kGloo,
+                                       "' or '", all_backends(), "'"));
 }
 
 }  // namespace
@@ -92,6 +90,15 @@ Names parse_backends(const std::string& text) {
     refuse_backends(text, "it names none for the CPU, on which ranks agree");
   }
   return names;
+}
+
+std::string all_backends() {
+  if (direct().empty()) return kGloo;
+  std::string all = c10::str("cpu:", kGloo);
+  for (const auto& [type, backend] : direct()) {
+    all += c10::str(",", type_name(type), ":", backend->name());
+  }
+  return all;
 }
 
 bool names_direct_transfers(const std::string& text) {

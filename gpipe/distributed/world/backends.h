@@ -65,6 +65,10 @@ const DeviceTransportBackend* backend_of(c10::DeviceType type);
 // those of this program, if there is no such backend.
 std::map<c10::DeviceType, std::string> parse_backends(const std::string& text);
 
+// Returns the names of all backends of this program: "gloo", or
+// "cpu:gloo,cuda:nccl" in a program with NCCL.
+std::string all_backends();
+
 // Returns whether a backend of `text`, which is valid, transfers directly
 // between accelerators.
 bool names_direct_transfers(const std::string& text);

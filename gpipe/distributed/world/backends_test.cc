@@ -33,6 +33,7 @@ TEST(BackendsTest, OneNameIsTheOneOfTheCpu) {
   EXPECT_EQ(parse_backends("gloo"), (Names{{c10::kCPU, "gloo"}}));
   EXPECT_EQ(parse_backends("cpu:gloo"), (Names{{c10::kCPU, "gloo"}}));
   EXPECT_FALSE(names_direct_transfers("gloo"));
+  EXPECT_EQ(all_backends(), "gloo");
 }
 
 TEST(BackendsTest, EachTypeOfDeviceHasItsOwn) {
@@ -40,6 +41,7 @@ TEST(BackendsTest, EachTypeOfDeviceHasItsOwn) {
   EXPECT_EQ(parse_backends("cpu:gloo,hpu:hccl"),
             (Names{{c10::kCPU, "gloo"}, {c10::kHPU, "hccl"}}));
   EXPECT_EQ(backend_of(c10::kHPU)->name(), "hccl");
+  EXPECT_EQ(all_backends(), "cpu:gloo,hpu:hccl");
   EXPECT_EQ(backend_of(c10::kCUDA), nullptr);
   EXPECT_TRUE(names_direct_transfers("cpu:gloo,hpu:hccl"));
   EXPECT_TRUE(names_direct_transfers("hpu:hccl,cpu:gloo"));

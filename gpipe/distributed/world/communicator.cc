@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/threads/background_thread.h"
 #include "gpipe/threads/exit_gate.h"
@@ -30,7 +31,8 @@ constexpr milliseconds kPatience{1000};
 // past.
 constexpr milliseconds kForever{std::numeric_limits<int>::max()};
 
-WorldOptions with_an_end(WorldOptions options) {
+WorldOptions completed(WorldOptions options) {
+  if (options.backend.empty()) options.backend = all_backends();
   options.timeout = std::min(options.timeout, kForever);
   options.heartbeat_timeout = std::min(options.heartbeat_timeout, kForever);
   return options;
@@ -69,7 +71,7 @@ std::shared_ptr<Communicator> Communicator::connect(
 }
 
 Communicator::Communicator(const WorldOptions& options)
-    : options_(with_an_end(options)), meeting_(meet(options_)) {
+    : options_(completed(options)), meeting_(meet(options_)) {
   detector_ = std::make_unique<FailureDetector>(
       meeting_.control, options_.rank, options_.size,
       options_.heartbeat_timeout,

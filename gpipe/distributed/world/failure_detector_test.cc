@@ -38,7 +38,8 @@ constexpr milliseconds kPause{5};
 
 // Rank 1 is stopped, continues, sends a failure and waits for the answer.
 const RankProgramEntry kPauses("pauses", [] {
-  const auto options = world_options();
+  auto options = world_options();
+  options.backend = "gloo";
   const Rendezvous meeting = meet(options);
   std::atomic<bool> heard{false};
   FailureDetector detector(
