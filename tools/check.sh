@@ -72,7 +72,7 @@ run() {
     consumer) tools/check_consumer.sh "${bazel_options[@]}" ;;
     thorough)
       ./bazelw test "${options[@]}" --test_env=GPIPE_THOROUGH=1 --test_tag_filters=-fuzz $targets &&
-        ./bazelw test "${options[@]}" --test_arg=--runs=1000000 --build_tests_only \
+        ./bazelw test "${options[@]}" --test_arg=-runs=1000000 --build_tests_only \
           --test_tag_filters=fuzz $targets
       ;;
     layering) ./bazelw build "${options[@]}" --config=layering $targets ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Runs fuzz targets with libFuzzer, ASan and UBSan:
+# Runs fuzz targets for longer than their tests, all with coverage, ASan and UBSan:
 #
 #   tools/fuzz.sh                                   # all targets, 60 s each
 #   tools/fuzz.sh //weights:pickle_fuzz             # one target

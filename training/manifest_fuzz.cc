@@ -7,7 +7,6 @@
 
 #include "gpipe/bytes/crc32c.h"
 #include "gpipe/testing/fuzz/check.h"
-#include "gpipe/testing/fuzz/mutate.h"
 #include "training/damage.h"
 #include "training/manifest.h"
 

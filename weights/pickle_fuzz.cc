@@ -6,7 +6,6 @@
 #include <string>
 
 #include "gpipe/testing/fuzz/check.h"
-#include "gpipe/testing/fuzz/mutate.h"
 #include "weights/pickle.h"
 #include "weights/pickled_tensors.h"
 #include "weights/testing/fuzz_reader.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "gpipe/testing/fuzz/check.h"
-#include "gpipe/testing/fuzz/mutate.h"
 #include "weights/safetensors.h"
 #include "weights/safetensors_header.h"
 #include "weights/testing/fuzz_reader.h"

@@ -305,34 +305,44 @@ def gpipe_fuzz_test(
         runs = 100000,
         sanitized = True,
         **kwargs):
-    """A fuzz target, with a short test of it and a program for libFuzzer.
+    """A fuzz target: a test that runs libFuzzer for a fixed number of inputs.
 
     [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
     LLVMFuzzerCustomMutator(). It checks its parser with gpipe/testing/fuzz/check.h.
     [name]_corpus contains the inputs to start from. [name].dict, which is optional,
     contains words of the format. Add each input that found a bug to the corpus.
 
-    [name] is a test that runs each file of the corpus and `runs` inputs derived from
-    them. It uses the same inputs every time (gpipe/testing/fuzz/driver.cc).
-    [name]_libfuzzer is a program for clang, see tools/fuzz.sh.
+    [name] is the test: the files of the corpus, and then inputs derived from them.
+    tools/fuzz.sh runs the program of the test, [name]_libfuzzer, for longer. Both are
+    skipped with a compiler that has no libFuzzer.
 
     Args:
       name: the source is [name].cc.
       deps: deps of the source, in addition to check.h.
-      runs: the number of derived inputs.
-      sanitized: whether the test is built with ASan and UBSan. Then everything that
-        it links is compiled a second time. Otherwise it is built as other tests.
+      runs: the number of inputs of the test.
+      sanitized: whether the test is built with ASan, UBSan and libFuzzer's coverage.
+        Then everything that it links is compiled a second time. Otherwise it is built
+        as other tests, and libFuzzer goes on with parsed inputs of new sizes only.
       **kwargs: as in cc_library, for the source.
     """
-    folder = name + "_corpus"
-    files = native.glob([folder + "/*"])
+    prefix = native.package_name() + "/" + name
+    files = native.glob([name + "_corpus/*"])
     dictionary = native.glob([name + ".dict"])
     if not files:
-        fail("%s needs files in %s" % (name, folder))
-    package = native.package_name()
-    args = ["--runs=%d" % runs, package + "/" + folder]
-    if dictionary:
-        args.append("--dictionary=" + package + "/" + dictionary[0])
+        fail("%s needs files in %s_corpus" % (name, name))
+
+    # libFuzzer writes new inputs into a folder, but not beside single files.
+    args = [
+        "-runs=%d" % runs,
+        "-seed=1",
+        "-timeout=20",
+        "-rss_limit_mb=4096",
+        "-seed_inputs=" + ",".join([native.package_name() + "/" + file for file in files]),
+    ] + ["-dict=" + prefix + ".dict" for _ in dictionary]
+    compatible_with = select({
+        "//gpipe/testing/fuzz:libfuzzer": [],
+        "//conditions:default": ["//gpipe/testing/fuzz:unavailable"],
+    })
 
     _library(
         _COPTS,
@@ -344,34 +354,21 @@ def gpipe_fuzz_test(
         visibility = ["//visibility:private"],
         **kwargs
     )
-    test = dict(
-        size = "medium",
-        args = args,
-    )
     cc_test(
-        name = name + "_plain" if sanitized else name,
-        data = files + dictionary,
-        linkstatic = True,
-        tags = ["manual"] if sanitized else ["fuzz"],
-        deps = [
-            ":" + name + "_target",
-            "//gpipe/testing/fuzz:driver",
-        ],
-        **test
-    )
-    if sanitized:
-        gpipe_sanitized_test(
-            name = name,
-            test = ":" + name + "_plain",
-            sanitizers = ["address", "undefined"],
-            tags = ["fuzz"],
-            **test
-        )
-    cc_binary(
         name = name + "_libfuzzer",
-        testonly = True,
+        data = files + dictionary,
         linkopts = ["-fsanitize=fuzzer"],
         linkstatic = True,
         tags = ["manual"],
+        target_compatible_with = compatible_with,
         deps = [":" + name + "_target"],
+    )
+    gpipe_sanitized_test(
+        name = name,
+        size = "medium",
+        args = args,
+        test = ":" + name + "_libfuzzer",
+        sanitizers = ["address", "undefined", "fuzzer-no-link"] if sanitized else [],
+        tags = ["fuzz"],
+        target_compatible_with = compatible_with,
     )

@@ -10,6 +10,12 @@ _PRECOMPILE = "//tools/precompiled:compiler"
 # The options of .bazelrc, which explains them.
 _COPTS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 
+# Macros of GCC that clang lacks; sources ask for them.
+_MACROS = {
+    "address": "-D__SANITIZE_ADDRESS__=1",
+    "thread": "-D__SANITIZE_THREAD__=1",
+}
+
 # quarantine_size_mb: ASan reuses freed memory after 16 MB instead of 256 MB. With 256 MB
 # a fuzz target would get new pages all the time.
 _ENVIRONMENT = {
@@ -22,9 +28,9 @@ def _with_sanitizers(settings, attr):
     precompile = settings[_PRECOMPILE]
 
     # A --config with a sanitizer takes precedence, since two may not be compatible.
-    if not [copt for copt in copts if copt.startswith("-fsanitize=")]:
+    if attr.sanitizers and not [copt for copt in copts if copt.startswith("-fsanitize=")]:
         flags = ["-fsanitize=" + name for name in attr.sanitizers]
-        copts = copts + _COPTS + flags
+        copts = copts + _COPTS + flags + [_MACROS[name] for name in attr.sanitizers if name in _MACROS]
         linkopts = linkopts + flags
         if "undefined" in attr.sanitizers:
             # Needed because Bazel links with clang, not clang++.
@@ -67,7 +73,7 @@ Prebuilt libraries (LibTorch, the system's libraries) are used as they are. With
             ),
         ),
         "sanitizers": attr.string_list(
-            doc = "Names as in gcc's -fsanitize=.",
+            doc = "Names as in the compiler's -fsanitize=. Without any, the test is built as others.",
             mandatory = True,
         ),
         "_allowlist_function_transition": attr.label(

@@ -9,7 +9,6 @@
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
 #include "gpipe/testing/fuzz/check.h"
-#include "gpipe/testing/fuzz/mutate.h"
 
 namespace gpipe::internal {
 namespace {
