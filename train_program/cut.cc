@@ -7,10 +7,11 @@
 #include <utility>
 
 #include "balancing/threads_scope.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
+#include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/lists.h"
 #include "train_program/offload_option.h"
-#include "train_program/parse.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -24,7 +25,8 @@ std::vector<int64_t> balance_of(const Options& options,
                     " layers; use fewer --partitions or --stages_per_rank");
   const bool listed = options.balance != "time" && options.balance != "size";
   if (listed) {
-    const auto balance = parse_numbers("balance", options.balance);
+    const auto balance = with_value_error(
+        [&] { return parse_numbers("balance", options.balance); });
     const auto sum =
         std::accumulate(balance.begin(), balance.end(), int64_t{0});
     TORCH_CHECK_VALUE(

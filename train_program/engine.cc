@@ -13,7 +13,6 @@
 #include "gpipe/program/parse.h"
 #include "train_program/eval_model.h"
 #include "train_program/offload_option.h"
-#include "train_program/parse.h"
 #include "train_program/planned_cut.h"
 
 namespace gpipe::train_program {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "balancing/plan.h"
+#include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
-#include "train_program/parse.h"
 
 namespace gpipe::train_program {
 namespace {

@@ -14,6 +14,7 @@
 #include "exported/exported.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/parse.h"
+#include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/text/lists.h"
 #include "train_program/engine.h"
 #include "train_program/eval_model.h"
@@ -21,7 +22,6 @@
 #include "train_program/initial_weights.h"
 #include "train_program/make_task.h"
 #include "train_program/optimizer.h"
-#include "train_program/parse.h"
 #include "train_program/run_flags.h"
 #include "train_program/step_memory.h"
 #include "training/kineto.h"
@@ -37,8 +37,11 @@ constexpr char kBalance[] = "balance";
 void check(const Options& options) {
   precision_of(options.precision);
   const LearningRateSchedule schedule(options.lr_schedule);
-  parse_checkpoint(options.checkpoint);
-  parse_devices(options.devices);
+  with_value_error([&] {
+    parse_checkpoint(options.checkpoint);
+    parse_devices(options.devices);
+    return 0;
+  });
   (void)make_optimizer(options, {});
   TORCH_CHECK_VALUE(options.kineto.empty() || KinetoTrace::is_available(),
                     "--kineto: this LibTorch has no profiler");
@@ -92,7 +95,8 @@ FlagValues flags_of_run(const Options& options, const Task& task,
     for (const std::string& line : changes(*before, changeable)) say(line);
     const auto balance = before->find(kBalance);
     if (balance != before->end()) {
-      parts.balance_before = parse_numbers(kBalance, balance->second);
+      parts.balance_before = with_value_error(
+          [&] { return parse_numbers(kBalance, balance->second); });
     }
   }
   flags.insert(changeable.begin(), changeable.end());

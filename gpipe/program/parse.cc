@@ -65,6 +65,10 @@ std::vector<c10::Device> all_devices() {
   return devices;
 }
 
+c10::Device first_device(const std::vector<c10::Device>& devices) {
+  return devices.empty() ? all_devices().front() : devices.front();
+}
+
 std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
   std::vector<c10::Device> unique;
   for (const auto& device : devices) {

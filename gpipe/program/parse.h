@@ -18,6 +18,10 @@ namespace gpipe {
 // of this machine.
 std::vector<c10::Device> parse_devices(const std::string& text);
 
+// Returns the first of `devices`. If there are none, returns the first
+// accelerator, or the CPU if the machine has no accelerator.
+c10::Device first_device(const std::vector<c10::Device>& devices);
+
 // Returns every accelerator of the machine or, if there is none, the CPU.
 std::vector<c10::Device> all_devices();
 
