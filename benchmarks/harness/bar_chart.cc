@@ -4,9 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
-#include "gpipe/text/xml.h"
+#include "gpipe/text/svg.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -23,49 +22,20 @@ constexpr std::array<const char*, 7> kColours = {
     "#56b4e9", "#d55e00", "#f0e442"};
 
 constexpr char kStyle[] =
-    "<style>\n"
-    "text { font: 11px sans-serif; fill: #000 }\n"
-    ".title { font: bold 13px sans-serif }\n"
     ".value { font-size: 9px; text-anchor: middle }\n"
     ".group { text-anchor: middle }\n"
-    ".right { text-anchor: end }\n"
     ".tick { stroke: #ddd; stroke-width: 1 }\n"
-    ".axis { stroke: #444; stroke-width: 1 }\n"
-    "</style>\n";
+    ".axis { stroke: #444; stroke-width: 1 }\n";
 
-std::string number(double value) { return format("%.2f", value); }
-
-std::string text_at(double x, double y, const char* style,
-                    const std::string& text) {
-  return "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" class=\"" +
-         style + "\">" + xml_escaped(text) + "</text>\n";
+std::string fill(const char* colour) {
+  return std::string("fill=\"") + colour + "\"";
 }
 
-std::string line(const char* style, double x1, double y1, double x2,
-                 double y2) {
-  return std::string("<line class=\"") + style + "\" x1=\"" + number(x1) +
-         "\" y1=\"" + number(y1) + "\" x2=\"" + number(x2) + "\" y2=\"" +
-         number(y2) + "\"/>\n";
-}
-
-std::string box(const char* style, double x, double y, double width,
-                double height, const std::string& colour,
-                const std::string& tooltip) {
-  return std::string("<rect class=\"") + style + "\" x=\"" + number(x) +
-         "\" y=\"" + number(y) + "\" width=\"" + number(width) +
-         "\" height=\"" + number(height) + "\" fill=\"" + colour +
-         "\"><title>" + xml_escaped(tooltip) + "</title></rect>\n";
-}
-
-// Returns the distance of grid lines: 1, 2 or 5 times a power of ten, or a
-// power of two if `base` is 2. The chart gets two to six steps.
-double tick_step(double tallest, int base) {
+// Returns the distance of grid lines, for two to six steps: a round number, or
+// a power of two if `base` is 2.
+double grid_step(double tallest, int base) {
   if (base == 2) return std::exp2(std::floor(std::log2(tallest / 2)));
-  const double power = std::pow(10, std::floor(std::log10(tallest)));
-  for (const double factor : {0.2, 0.5, 1.0}) {
-    if (tallest / (factor * power) <= 6) return factor * power;
-  }
-  return 2 * power;
+  return tick_step(tallest, 6);
 }
 
 double tallest_of(const BarChart& chart) {
@@ -105,14 +75,14 @@ std::string to_svg(const BarChart& chart) {
                         kLegendLine * static_cast<double>(chart.series.size()) +
                         8;
 
-  std::string body = text_at(12, 20, "title", chart.title);
-  body += text_at(12, 40, "axis-name", chart.axis);
+  std::string body = svg_text(12, 20, "title", chart.title);
+  body += svg_text(12, 40, "axis-name", chart.axis);
   if (tallest > 0) {
-    const double step = tick_step(tallest, chart.base);
+    const double step = grid_step(tallest, chart.base);
     for (int k = 0; k * step <= tallest * (1 + 1e-9); ++k) {
       const double y = ground - k * step / tallest * kTallestBar;
-      body += line("tick", kLeft, y, kLeft + plot, y);
-      body += text_at(kLeft - 8, y + 4, "right", chart.text(k * step));
+      body += svg_line("tick", kLeft, y, kLeft + plot, y);
+      body += svg_text(kLeft - 8, y + 4, "right", chart.text(k * step));
     }
   }
   double x = kLeft;
@@ -123,24 +93,22 @@ std::string to_svg(const BarChart& chart) {
       const double tall = tallest > 0 ? value / tallest * kTallestBar : 0;
       const double left = x + kBetween / 2 + kBar * static_cast<double>(i);
       const std::string text = chart.text(value);
-      body += box("bar", left, ground - tall, kBar - 2, tall, colour_of(i),
-                  group.name + ", " + chart.series[i] + ": " + text);
-      body += text_at(left + kBar / 2 - 1, ground - tall - 4, "value", text);
+      body += svg_box("bar", left, ground - tall, kBar - 2, tall,
+                      fill(colour_of(i)),
+                      group.name + ", " + chart.series[i] + ": " + text);
+      body += svg_text(left + kBar / 2 - 1, ground - tall - 4, "value", text);
     }
-    body += text_at(x + group_width / 2, ground + 16, "group", group.name);
+    body += svg_text(x + group_width / 2, ground + 16, "group", group.name);
     x += group_width;
   }
-  body += line("axis", kLeft, ground, kLeft + plot, ground);
+  body += svg_line("axis", kLeft, ground, kLeft + plot, ground);
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const double y = ground + kFoot + kLegendLine * static_cast<double>(i);
-    body += box("key", kLeft, y, 14, 14, colour_of(i), chart.series[i]);
-    body += text_at(kLeft + 20, y + 11, "legend", chart.series[i]);
+    body +=
+        svg_box("key", kLeft, y, 14, 14, fill(colour_of(i)), chart.series[i]);
+    body += svg_text(kLeft + 20, y + 11, "legend", chart.series[i]);
   }
-  const std::string size =
-      "width=\"" + number(width) + "\" height=\"" + number(height) + "\"";
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" " + size +
-         " viewBox=\"0 0 " + number(width) + " " + number(height) + "\">\n" +
-         kStyle + "<rect " + size + " fill=\"#fff\"/>\n" + body + "</svg>\n";
+  return svg_document(width, height, kStyle, body);
 }
 
 }  // namespace gpipe::benchmarks

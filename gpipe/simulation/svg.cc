@@ -1,17 +1,15 @@
 #include "gpipe/simulation/svg.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
+#include "gpipe/text/svg.h"
 #include "gpipe/text/units.h"
-#include "gpipe/text/xml.h"
 
 namespace gpipe {
 namespace {
@@ -25,37 +23,22 @@ constexpr double kLetter = 7.2;  // largest width of a letter
 // The colours are distinguishable with colour blindness (after Okabe and Ito),
 // and light enough for black letters.
 constexpr char kStyle[] =
-    "<style>\n"
-    "text { font: 11px sans-serif; fill: #000 }\n"
-    ".title { font: bold 13px sans-serif }\n"
     ".name { text-anchor: middle; pointer-events: none }\n"
-    ".right { text-anchor: end }\n"
     ".tick { stroke: #888; stroke-width: 1 }\n"
     ".box { stroke: #fff; stroke-width: 0.5 }\n"
     ".F { fill: #74b9ee } .B { fill: #4cc3a0 } .I { fill: #f3e36b }\n"
     ".W { fill: #f0b04c } .R { fill: #d9a3c3 }\n"
     ".O { fill: #e58a5b } .L { fill: #b7a6e0 }\n"
     ".copy { stroke: #666; stroke-width: 0.7; opacity: 0.6 }\n"
-    ".memory { fill: #b9c4d6; stroke: #54678a; stroke-width: 1 }\n"
-    "</style>\n"
+    ".memory { fill: #b9c4d6; stroke: #54678a; stroke-width: 1 }\n";
+
+// The pattern of idle time.
+constexpr char kIdle[] =
     "<defs><pattern id=\"idle\" width=\"6\" height=\"6\" "
     "patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
     "<rect width=\"6\" height=\"6\" fill=\"#f4f4f4\"/>"
     "<line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" stroke=\"#ddd\" "
     "stroke-width=\"2\"/></pattern></defs>\n";
-
-std::string number(double value) { return format("%.2f", value); }
-
-// Returns the distance of ticks: 1, 2 or 5 times a power of ten, for at most
-// about eight ticks in `span`.
-double tick_step(double span) {
-  const double rough = span / 8;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1, 2, 5}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
-}
 
 std::string number_of(const Timeline& timeline, std::size_t rank) {
   return std::to_string(timeline.first_rank + static_cast<int>(rank));
@@ -74,12 +57,7 @@ class Picture {
     }
     for (const auto& [name, timeline] : timelines) draw(name, timeline);
     draw_legend();
-    const std::string size =
-        "width=\"" + std::to_string(width) + "\" height=\"" + number(y_) + "\"";
-    text_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" " + size +
-            " viewBox=\"0 0 " + std::to_string(width) + " " + number(y_) +
-            "\">\n" + kStyle + "<rect " + size + " fill=\"#fff\"/>\n" +
-            std::move(text_) + "</svg>\n";
+    text_ = svg_document(width, y_, kStyle, kIdle + std::move(text_));
   }
 
   std::string take() { return std::move(text_); }
@@ -133,10 +111,8 @@ class Picture {
       idle +=
           " (" + percent_text(timeline.idle[rank] / timeline.makespan) + ")";
     }
-    text_ += "<rect x=\"" + number(kLeft) + "\" y=\"" + number(y_) +
-             "\" width=\"" + number(x_of(timeline.makespan) - kLeft) +
-             "\" height=\"" + number(kLane) + "\" fill=\"url(#idle)\"><title>" +
-             name + ": " + idle + "</title></rect>\n";
+    text_ += svg_box("", kLeft, y_, x_of(timeline.makespan) - kLeft, kLane,
+                     "fill=\"url(#idle)\"", name + ": " + idle);
     write_text(kLeft + plot_ + 6, y_ + kLane / 2 + 4, "", idle);
 
     std::set<int> stages;
@@ -168,19 +144,16 @@ class Picture {
     const char letter = internal::letter_of(action.kind);
     kinds_.insert(action.kind);
     const double x = x_of(span.start), width = x_of(span.end) - x;
-    const std::string place = "\" x=\"" + number(x) + "\" y=\"" + number(y) +
-                              "\" width=\"" + number(width) + "\" height=\"" +
-                              number(height);
     // A white box below hides the hatching.
-    if (opacity < 1) text_ += "<rect fill=\"#fff" + place + "\"/>";
-    text_ += std::string("<rect class=\"box ") + letter + place;
-    if (opacity < 1) text_ += "\" fill-opacity=\"" + number(opacity);
-    text_ += "\"><title>" + to_string(action) + ": " + to_string(action.kind) +
-             " of micro-batch " + std::to_string(action.microbatch) +
-             ", stage " + std::to_string(action.stage) + "\n" +
-             seconds_text(span.start) + " to " + seconds_text(span.end) +
-             ", takes " + seconds_text(span.end - span.start) +
-             "</title></rect>\n";
+    if (opacity < 1) text_ += svg_box("", x, y, width, height, "fill=\"#fff\"");
+    text_ += svg_box(
+        std::string("box ") + letter, x, y, width, height,
+        opacity < 1 ? "fill-opacity=\"" + svg_number(opacity) + "\"" : "",
+        to_string(action) + ": " + to_string(action.kind) + " of micro-batch " +
+            std::to_string(action.microbatch) + ", stage " +
+            std::to_string(action.stage) + "\n" + seconds_text(span.start) +
+            " to " + seconds_text(span.end) + ", takes " +
+            seconds_text(span.end - span.start));
     const std::string name = to_string(action);
     const bool has_room = width >= kLetter * static_cast<double>(name.size()) &&
                           height >= kLane / 2;
@@ -189,23 +162,20 @@ class Picture {
   }
 
   void draw_copy(const Transfer& transfer) {
-    text_ += "<line class=\"copy\" x1=\"" + number(x_of(transfer.start)) +
-             "\" y1=\"" + number(middle_of(transfer.from)) + "\" x2=\"" +
-             number(x_of(transfer.end)) + "\" y2=\"" +
-             number(middle_of(transfer.to)) + "\"><title>copy of " +
-             to_string(transfer.action) + "\n" + seconds_text(transfer.start) +
-             " to " + seconds_text(transfer.end) + "</title></line>\n";
+    text_ += svg_line("copy", x_of(transfer.start), middle_of(transfer.from),
+                      x_of(transfer.end), middle_of(transfer.to),
+                      "copy of " + to_string(transfer.action) + "\n" +
+                          seconds_text(transfer.start) + " to " +
+                          seconds_text(transfer.end));
   }
 
   void draw_axis() {
     if (makespan_ > 0) {
-      const double step = tick_step(makespan_);
+      const double step = tick_step(makespan_, 8);
       // Ticks are up to the end; the factor is for rounding.
       for (int k = 0; k * step <= makespan_ * (1 + 1e-9); ++k) {
         const double x = x_of(k * step);
-        text_ += "<line class=\"tick\" x1=\"" + number(x) + "\" y1=\"" +
-                 number(y_) + "\" x2=\"" + number(x) + "\" y2=\"" +
-                 number(y_ + 5) + "\"/>\n";
+        text_ += svg_line("tick", x, y_, x, y_ + 5);
         write_text(x, y_ + 17, "name", k == 0 ? "0" : seconds_text(k * step));
       }
     }
@@ -217,12 +187,13 @@ class Picture {
     const auto height = [&](double bytes) {
       return bottom - (bytes_ > 0 ? bytes / bytes_ * kMemory : 0);
     };
-    std::string path = "M" + number(kLeft) + " " + number(bottom);
+    std::string path = "M" + svg_number(kLeft) + " " + svg_number(bottom);
     for (const MemoryPoint& point : timeline.memory[rank]) {
-      path +=
-          "H" + number(x_of(point.time)) + "V" + number(height(point.bytes));
+      path += "H" + svg_number(x_of(point.time)) + "V" +
+              svg_number(height(point.bytes));
     }
-    path += "H" + number(x_of(timeline.makespan)) + "V" + number(bottom) + "Z";
+    path += "H" + svg_number(x_of(timeline.makespan)) + "V" +
+            svg_number(bottom) + "Z";
     const std::string peak = "peak " + bytes_text(timeline.peak_bytes[rank]);
     text_ += "<path class=\"memory\" d=\"" + path +
              "\"><title>memory of rank " + number_of(timeline, rank) + ": " +
@@ -238,9 +209,8 @@ class Picture {
       if (kinds_.count(kind) == 0) continue;
       const std::string name =
           std::string(1, internal::letter_of(kind)) + ": " + to_string(kind);
-      text_ += std::string("<rect class=\"") + internal::letter_of(kind) +
-               "\" x=\"" + number(x) + "\" y=\"" + number(y_ + 10) +
-               "\" width=\"14\" height=\"14\"/>\n";
+      text_ += svg_box(std::string(1, internal::letter_of(kind)), x, y_ + 10,
+                       14, 14);
       write_text(x + 20, y_ + 21, "", name);
       x += 40 + kLetter * static_cast<double>(name.size());
     }
@@ -249,9 +219,7 @@ class Picture {
 
   void write_text(double x, double y, const std::string& style,
                   const std::string& text) {
-    text_ += "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\"" +
-             (style.empty() ? "" : " class=\"" + style + "\"") + ">" +
-             xml_escaped(text) + "</text>\n";
+    text_ += svg_text(x, y, style, text);
   }
 
   const double plot_;                // width of the lanes
