@@ -1,5 +1,6 @@
 #include "train_program/status.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -23,19 +24,13 @@ std::string to_text(const Progress& progress) {
                                 static_cast<double>(progress.steps)
                           : 1;
   const auto full = static_cast<std::size_t>(done * kBar);
-  std::string line =
-      "[" + std::string(full, '#') + std::string(kBar - full, '.') +
-      format("] step %ld/%ld | epoch %.2f | loss %.4g | %.1f %s/s | ",
-             progress.step, progress.steps, progress.epoch, progress.loss,
-             progress.rows_per_second, progress.rows_name.c_str()) +
-      clock_text(progress.seconds);
-  const int64_t made = progress.step - progress.first;
-  if (made > 0) {
-    const double left = progress.seconds / static_cast<double>(made) *
-                        static_cast<double>(progress.steps - progress.step);
-    line += " | " + clock_text(left) + " left";
-  }
-  return line;
+  const auto all = static_cast<double>(progress.steps - progress.first);
+  const auto made = static_cast<double>(progress.step - progress.first);
+  return "[" + std::string(full, '#') + std::string(kBar - full, '.') +
+         format("] step %ld/%ld | epoch %.2f | loss %.4g | %.1f %s/s | ",
+                progress.step, progress.steps, progress.epoch, progress.loss,
+                progress.rows_per_second, progress.rows_name.c_str()) +
+         clock_text(progress.seconds, made / std::max(all, 1.0));
 }
 
 }  // namespace gpipe::train_program

@@ -19,15 +19,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::string progress_line(const std::string& label, double seconds,
                           int64_t epoch, int64_t epochs, double done_of_epoch,
                           double samples_per_second) {
-  std::string line = label + " | " + clock_text(seconds) +
-                     format(" | epoch %ld/%ld (%.0f%%) | %.1f samples/s", epoch,
-                            epochs, 100 * done_of_epoch, samples_per_second);
   const double done = (static_cast<double>(epoch - 1) + done_of_epoch) /
                       static_cast<double>(epochs);
-  if (done > 0) {
-    line += " | " + clock_text(seconds * (1 - done) / done) + " left";
-  }
-  return line;
+  return label +
+         format(" | epoch %ld/%ld (%.0f%%) | %.1f samples/s | ", epoch, epochs,
+                100 * done_of_epoch, samples_per_second) +
+         clock_text(seconds, done);
 }
 
 Progress::Progress(std::string label, int64_t epochs)

@@ -9,9 +9,8 @@
 
 namespace gpipe::benchmarks {
 
-// Returns "pipeline-2 | 00:01:05 | epoch 2/3 (50%) | 21.3 samples/s | 00:01:05
-// left". The remaining time is estimated from the part that is done. It is
-// missing as long as nothing is done.
+// Returns "pipeline-2 | epoch 2/3 (50%) | 21.3 samples/s | 00:01:05 | 00:01:05
+// left". The clock is that of clock_text().
 //
 // `seconds`: the time since the start.
 // `epoch`: the current epoch, counted from 1.

@@ -41,6 +41,12 @@ std::string clock_text(double seconds) {
   return buffer;
 }
 
+std::string clock_text(double seconds, double done) {
+  const std::string text = clock_text(seconds);
+  if (done <= 0) return text;
+  return text + " | " + clock_text(seconds * (1 - done) / done) + " left";
+}
+
 StatusLine::StatusLine(std::function<void(const std::string&)> print,
                        std::FILE* to, std::optional<bool> terminal)
     : print_(std::move(print)),

@@ -13,6 +13,11 @@ namespace gpipe {
 // count as 0. Thread-safe.
 std::string clock_text(double seconds);
 
+// Returns "00:01:05 | 00:01:37 left" for the time since the start. The time
+// left is estimated from the part that is done, in [0, 1]. It is missing as
+// long as nothing is done. Thread-safe.
+std::string clock_text(double seconds, double done);
+
 // A line that shows a program's progress. On a terminal it is overwritten at
 // most five times a second. Otherwise a line is printed every ten seconds, so
 // that logs stay short.
