@@ -8,50 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "weights/write_through.h"
-
 namespace gpipe::internal {
-namespace {
-
-[[noreturn]] void fail(const std::string& path, const char* what, int error) {
-  TORCH_CHECK(false, path, ": ", what, ": ", std::strerror(error));
-}
-
-}  // namespace
-
-FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
-  descriptor_ =
-      open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail(path_, "cannot be created", errno);
-}
-
-FileWriter::~FileWriter() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-void FileWriter::write(const void* bytes, std::size_t size) {
-  const int error = write_all(descriptor_, bytes, size, size_);
-  if (error != 0) fail(path_, "cannot be written", error);
-}
-
-void FileWriter::finish() {
-  // A full or broken disk may be detected only here.
-  if (fsync(descriptor_) != 0) {
-    fail(path_, "cannot be written to the disk", errno);
-  }
-  if (close(std::exchange(descriptor_, -1)) != 0) {
-    fail(path_, "cannot be closed", errno);
-  }
-}
 
 FileReader::FileReader(std::string path) : path_(std::move(path)) {
   descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail(path_, "cannot be read", errno);
+  if (descriptor_ < 0) fail_file(path_, "cannot be read", errno);
   struct stat status;
   if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(descriptor_);
@@ -68,7 +33,7 @@ void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
     const ssize_t got =
         pread(descriptor_, rest, size, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path_, "cannot be read", errno);
+    if (got < 0) fail_file(path_, "cannot be read", errno);
     TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
     rest += got;
     offset += static_cast<uint64_t>(got);
@@ -98,7 +63,7 @@ std::vector<std::string> names_in_folder(const std::string& path) {
     names.push_back(at->path().filename().string());
     at.increment(error);
   }
-  if (error) fail(path, "cannot be listed", error.value());
+  if (error) fail_file(path, "cannot be listed", error.value());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -109,7 +74,8 @@ bool is_folder(const std::string& path) {
 }
 
 void make_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) != 0) fail(path, "cannot be created", errno);
+  if (mkdir(path.c_str(), 0777) != 0)
+    fail_file(path, "cannot be created", errno);
 }
 
 void make_folders(const std::string& path) {
@@ -120,25 +86,15 @@ void make_folders(const std::string& path) {
   if (parent != plain) make_folders(parent);
   // Another process may have created the folder just now.
   if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
-    fail(path, "cannot be created", errno);
+    fail_file(path, "cannot be created", errno);
   }
   TORCH_CHECK(is_folder(plain), path, ": is not a folder");
   sync_folder(parent);
 }
 
-void sync_folder(const std::string& path) {
-  const FolderSync folder = sync_names(path);
-  if (folder.result == FolderSync::Result::kNotOpened) {
-    fail(path, "cannot be opened", folder.error);
-  }
-  if (folder.result == FolderSync::Result::kNotSynced) {
-    fail(path, "cannot be written to the disk", folder.error);
-  }
-}
-
 void move_path(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) {
-    fail(to, "cannot be renamed to this name", errno);
+    fail_file(to, "cannot be renamed to this name", errno);
   }
 }
 
@@ -147,7 +103,7 @@ bool exchange_folder(const std::string& from, const std::string& to,
   bool was_there = false;
   if (rename(from.c_str(), to.c_str()) != 0) {
     if (errno != EEXIST && errno != ENOTEMPTY) {
-      fail(to, "cannot be renamed to this name", errno);
+      fail_file(to, "cannot be renamed to this name", errno);
     }
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
                   RENAME_EXCHANGE) == 0) {
@@ -156,7 +112,7 @@ bool exchange_folder(const std::string& from, const std::string& to,
       move_path(to, aside);
       move_path(from, to);
     } else {
-      fail(to, "cannot be renamed to this name", errno);
+      fail_file(to, "cannot be renamed to this name", errno);
     }
   }
   sync_folder(folder_of(to));
@@ -166,7 +122,7 @@ bool exchange_folder(const std::string& from, const std::string& to,
 void remove_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);
-  if (error) fail(path, "cannot be removed", error.value());
+  if (error) fail_file(path, "cannot be removed", error.value());
 }
 
 }  // namespace gpipe::internal

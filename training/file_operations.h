@@ -9,33 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "weights/file_writer.h"
+
 namespace gpipe::internal {
-
-// A writer of one new file. Not thread-safe.
-class FileWriter {
- public:
-  // Creates the file. Also throws c10::Error if `path` exists.
-  explicit FileWriter(std::string path);
-  ~FileWriter();  // without finish(), what was written may be lost
-
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
-
-  // Appends `size` bytes.
-  void write(const void* bytes, std::size_t size);
-
-  // Returns when all bytes are on the disk. The name in its folder may not be
-  // there yet: see sync_folder(). No other function may be called afterwards.
-  void finish();
-
-  // Returns the number of bytes written so far.
-  uint64_t size() const { return size_; }
-
- private:
-  const std::string path_;
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-};
 
 // A reader of an existing file. Thread-safe.
 class FileReader {
@@ -76,9 +52,6 @@ void make_folder(const std::string& path);
 
 // Creates `path` and its missing parents, and syncs their names to the disk.
 void make_folders(const std::string& path);
-
-// Returns when the names in the folder are on the disk.
-void sync_folder(const std::string& path);
 
 // Renames a folder or a file. `to` must not exist.
 void move_path(const std::string& from, const std::string& to);

@@ -10,7 +10,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -19,7 +18,7 @@
 
 #include "training/file_operations.h"
 #include "weights/atomic_file.h"
-#include "weights/write_through.h"
+#include "weights/file_writer.h"
 
 namespace gpipe {
 namespace {
@@ -153,8 +152,9 @@ void retire(const std::vector<std::string>& paths) {
     const bool last = k + 1 == paths.size();
     const int result =
         last ? truncate(paths[k].c_str(), 0) : unlink(paths[k].c_str());
-    TORCH_CHECK(result == 0, paths[k], ": cannot be ",
-                last ? "emptied: " : "removed: ", std::strerror(errno));
+    if (result == 0) continue;
+    internal::fail_file(
+        paths[k], last ? "cannot be emptied" : "cannot be removed", errno);
   }
 }
 
@@ -191,13 +191,8 @@ MetricsLog::MetricsLog(const std::string& folder,
   }
   retire(old_events);
 
-  csv_ = open(csv_path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  TORCH_CHECK(csv_ >= 0, csv_path_,
-              ": cannot be opened: ", std::strerror(errno));
-}
-
-MetricsLog::~MetricsLog() {
-  if (csv_ >= 0) close(csv_);
+  csv_.emplace(csv_path_,
+               open(csv_path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
 }
 
 void MetricsLog::write(int64_t step,
@@ -222,9 +217,7 @@ void MetricsLog::write(int64_t step,
     scalars.emplace_back(*value);
   }
   row += "\n";
-  const int error = internal::write_all(csv_, row.data(), row.size(), written_);
-  TORCH_CHECK(error == 0, csv_path_,
-              ": cannot be written: ", std::strerror(error));
+  csv_->write(row.data(), row.size());
   events_->scalars(now, step, scalars);
   last_step_ = step;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "training/event_file.h"
+#include "weights/file_writer.h"
 
 namespace gpipe {
 
@@ -48,7 +49,6 @@ class MetricsLog {
   // or written.
   MetricsLog(const std::string& folder, std::vector<std::string> columns,
              int64_t last_step, std::function<double()> clock = nullptr);
-  ~MetricsLog();
 
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
@@ -71,8 +71,7 @@ class MetricsLog {
   const std::vector<std::string> columns_;
   const std::function<double()> clock_;
   int64_t last_step_;
-  int csv_ = -1;  // open to append
-  uint64_t written_ = 0;
+  std::optional<internal::FileWriter> csv_;  // open to append
   std::optional<internal::EventFile> events_;
 };
 

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "weights/file_writer.h"
 
 namespace gpipe::internal {
 
@@ -44,23 +47,20 @@ class AtomicFile {
 
   // Syncs the bytes to the disk (fsync), renames the file to `path`, and syncs
   // its folder. Nothing can be written afterwards. If only the sync of the
-  // folder fails, commit() throws and the new file stays.
+  // folder fails, commit() throws an error that names the folder, and the new
+  // file stays.
   void commit();
 
   const std::string& path() const { return path_; }
   const std::string& temporary_path() const { return temporary_path_; }
 
   // The number of bytes written so far.
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return file_->size(); }
 
  private:
-  [[noreturn]] void fail(const char* what, int error);
-
   const std::string path_;
   std::string temporary_path_;
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-  bool failed_ = false;
+  std::optional<FileWriter> file_;
   bool committed_ = false;
 };
 

@@ -94,7 +94,7 @@ TEST(AtomicFileTest, GoesPastNamesThatAreTaken) {
 TEST(AtomicFileTest, NamesWhatCannotBeUsed) {
   const std::string folder = new_folder();
   EXPECT_EQ(error_of([&] { AtomicFile file(folder + "missing/file"); }),
-            folder + "missing/file: cannot be made: No such file or directory");
+            folder + "missing/file: cannot be created: No such file or directory");
   EXPECT_EQ(error_of([&] { AtomicFile file(folder); }),
             folder + ": cannot be replaced, because it is not a regular file");
   EXPECT_EQ(error_of([&] { AtomicFile file("/dev/null"); }),
