@@ -107,7 +107,8 @@ std::string flags() {
   gflags::GetAllFlags(&all);
   std::string text;
   for (const auto& flag : all) {
-    const bool ours = flag.filename.find("benchmarks/") != std::string::npos;
+    const bool ours = flag.filename.find("benchmarks/") != std::string::npos ||
+                      flag.filename.find("train_program/") != std::string::npos;
     if (!ours || flag.current_value == flag.default_value) continue;
     if (!text.empty()) text += " ";
     text += "--" + flag.name + "=" + flag.current_value;

@@ -1,114 +1,107 @@
-// Trains ResNet-101 on images through a pipeline and prints the error on
-// held-out images. The papers show this for ImageNet; this program runs at any
-// size.
-
+// Trains rows of the papers' tables about accuracy by the train program.
+#include <gflags/gflags.h>
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <exception>
-#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/environment.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/mode.h"
 #include "benchmarks/harness/output.h"
 #include "benchmarks/harness/program.h"
-#include "benchmarks/harness/settings.h"
-#include "benchmarks/harness/table.h"
-#include "benchmarks/resnet101_accuracy/plan.h"
+#include "benchmarks/resnet101_accuracy/preset.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"
-#include "benchmarks/resnet101_accuracy/train.h"
+#include "gpipe/program/parse.h"
+#include "train_program/flags.h"
 #include "train_program/make_task.h"
+
+DEFINE_string(experiment, "all",
+              "Rows of the papers' tables to train, separated by commas: names "
+              "from the list above, or all.");
+DEFINE_string(scale, "auto",
+              "paper: the published sizes; small: sizes that take minutes on a "
+              "CPU; auto: paper if there are accelerators and a --data_dir, "
+              "otherwise small.");
+DEFINE_bool(dry_run, false,
+            "Print the rows and their settings, and run nothing.");
 
 namespace gpipe::benchmarks {
 namespace {
 
 constexpr char kProgram[] = "resnet101_accuracy";
 
-// Trains on the images that `plan` describes.
-AccuracyResult train(const AccuracyPlan& plan) {
-  const auto task = train_program::make_task(plan.options);
-  return train_accuracy(plan, *task);
+constexpr char kReduced[] =
+    "Reduced: small images, an eighth of each published mini-batch, a "
+    "hundredth of each learning rate. The published figures are of ImageNet: "
+    "compare them only with each other.";
+
+bool given(const std::string& flag) {
+  return !gflags::GetCommandLineFlagInfoOrDie(flag.c_str()).is_default;
 }
 
-// Trains one row of --experiment. If the row fails or is left out, sets its
-// error, so that the other rows go on.
-AccuracyOutcome run_row(const AccuracyPlan& plan) {
-  AccuracyOutcome outcome;
-  outcome.plan = plan;
-  outcome.error = plan.left_out;
-  if (outcome.error.empty()) {
-    LOG(INFO) << plan.experiment.name;
-    try {
-      outcome.result = train(plan);
-    } catch (const std::exception& exception) {
-      outcome.error = describe(exception);
-    }
-  }
-  if (!outcome.error.empty()) {
-    LOG(WARNING) << plan.experiment.name << " | " << outcome.error;
+// Trains a row. If it fails, sets its error, so that the other rows go on.
+void run_row(const AccuracyTable& table, const train_program::Options& flags,
+             AccuracyOutcome& outcome) {
+  LOG(INFO) << outcome.row.experiment.name;
+  try {
+    const auto task = train_program::make_task(outcome.options);
+    outcome.options =
+        row_options(table, outcome.row, flags, given, task->train_batches());
+    train_row(*task, outcome);
+  } catch (const std::exception& exception) {
+    outcome.error = describe(exception);
+    LOG(WARNING) << outcome.row.experiment.name << " | " << outcome.error;
   }
   release_memory();
-  return outcome;
-}
-
-// Trains without --experiment. Errors are not caught: they end the program.
-AccuracyOutcome run_by_flags(const AccuracyPlan& plan) {
-  AccuracyOutcome outcome;
-  outcome.plan = plan;
-  outcome.result = train(plan);
-  return outcome;
-}
-
-// Returns the exit code, as in run_benchmark(): rows that are left out are not
-// a failure, unless no row ran.
-int exit_code(const std::vector<AccuracyOutcome>& outcomes) {
-  bool ran = false;
-  bool failed = false;
-  for (const AccuracyOutcome& outcome : outcomes) {
-    if (!outcome.plan.left_out.empty()) continue;
-    (outcome.error.empty() ? ran : failed) = true;
-  }
-  return failed || !ran ? kFailed : kOk;
 }
 
 int run() {
   check_format();
-  const AccuracyOptions options = parse_accuracy_options();
-  if (options.environment_only) {
-    print_environment(kProgram, describe_environment());
-    return kOk;
-  }
-  if (options.plan_only) {
-    print_table(accuracy_plan_table(options), kProgram, describe_environment());
-    return kOk;
-  }
-  const auto& plans = options.plans;
-  if (!options.rows_of_papers && !plans.front().left_out.empty()) {
-    throw std::runtime_error(plans.front().left_out);
-  }
-  use_kernels(options.settings);
-  const Environment environment = describe_environment();
-  LOG(INFO) << environment.to_string();
+  const train_program::Options flags = train_program::options_of_flags();
+  auto devices = parse_devices(flags.devices);
+  if (devices.empty()) devices = all_devices();
+  const bool small =
+      parse_scale(FLAGS_scale, Mode::kMeasure,
+                  !devices.front().is_cpu() && !flags.data_dir.empty());
+  const AccuracyTable table = accuracy_table(small);
+  std::vector<Experiment> all;
+  for (const AccuracyRow& row : table.rows) all.push_back(row.experiment);
 
   std::vector<AccuracyOutcome> outcomes;
-  for (const AccuracyPlan& plan : plans) {
-    outcomes.push_back(options.rows_of_papers ? run_row(plan)
-                                              : run_by_flags(plan));
+  for (const Experiment& chosen : select_experiments(all, FLAGS_experiment)) {
+    AccuracyOutcome& outcome = outcomes.emplace_back();
+    outcome.row = *std::find_if(table.rows.begin(), table.rows.end(),
+                                [&](const AccuracyRow& row) {
+                                  return row.experiment.name == chosen.name;
+                                });
+    outcome.error = outcome.row.left_out;
+    if (!outcome.error.empty()) continue;
+    outcome.options =
+        row_options(table, outcome.row, flags, given, /*steps=*/0);
+    try {
+      devices_for(outcome.options.partitions, devices);
+    } catch (const MissingDevices& missing) {
+      outcome.error = missing.what();
+    }
   }
-  Table table = options.rows_of_papers
-                    ? accuracy_rows_table(options, outcomes)
-                    : epochs_table(outcomes.front(), options.published);
-  for (const AccuracyOutcome& outcome : outcomes) {
-    if (outcome.result.data.empty()) continue;
-    table.notes.insert(table.notes.begin(),
-                       (options.data_dir.empty() ? "Generated shapes: " : "") +
-                           outcome.result.data + ".");
-    break;
+  const Environment environment = describe_environment();
+  LOG(INFO) << environment.to_string();
+  bool ran = FLAGS_dry_run, failed = false;
+  for (AccuracyOutcome& outcome : outcomes) {
+    if (FLAGS_dry_run || !outcome.error.empty()) continue;
+    run_row(table, flags, outcome);
+    (outcome.error.empty() ? ran : failed) = true;
   }
-  for (const auto& note : table.notes) LOG(INFO) << note;
-  print_table(table, kProgram, environment);
-  return exit_code(outcomes);
+  Table result = accuracy_rows_table(outcomes);
+  if (FLAGS_dry_run) result.notes.emplace_back("A dry run: nothing was run.");
+  if (small) result.notes.emplace_back(kReduced);
+  print_table(result, kProgram, environment);
+  return failed || !ran ? kFailed : kOk;
 }
 
 }  // namespace
@@ -117,16 +110,16 @@ int run() {
 int main(int argc, char** argv) {
   gpipe::benchmarks::Program program{
       gpipe::benchmarks::kProgram,
-      "trains ResNet-101 on images through a pipeline (SGD\nwith Nesterov's "
-      "momentum), prints the top-1 error on held-out images per epoch and\na "
-      "checksum of the result, which is the same for any number of partitions. "
-      "With\n--experiment it trains rows of the papers' tables and shows the "
-      "published figures.",
-      {"", "--data_dir=$HOME/cifar-10-batches-bin --epochs=30",
-       "--data_dir=$HOME/photos --image_size=224 --batch_size=32 --chunks=8",
-       "--partitions=4 --balance=92,92,93,93",
-       "--experiment=pipeline-256,pipeline-1k",
-       "--data_dir=$HOME/imagenet --experiment=all --dry_run --scale=paper"}};
+      "trains ResNet-101 on images as the rows of the papers'\ntables do, and "
+      "prints the top-1 error on held-out images beside the published\n"
+      "figures, and a checksum of the result, which is the same for any "
+      "number of\npartitions. The flags of //examples:train (see its --help) "
+      "replace the values\nof the rows.",
+      {"--experiment=pipeline-256,pipeline-1k",
+       "--experiment=pipeline-256 --data_dir=$HOME/cifar-10-batches-bin "
+       "--epochs=30",
+       "--experiment=pipeline-256 --partitions=4 --balance=92,92,93,93",
+       "--data_dir=$HOME/imagenet --dry_run --scale=paper"}};
   for (const auto& row :
        gpipe::benchmarks::accuracy_table(/*small=*/false).rows) {
     program.experiments.push_back(row.experiment.name);

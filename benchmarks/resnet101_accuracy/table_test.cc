@@ -2,17 +2,28 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "benchmarks/resnet101_accuracy/rows.h"
+#include "train_program/make_task.h"
+#include "train_program/testing/small_runs.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+using train_program::Evaluation;
 
 std::vector<std::string> texts(const Row& row) {
   std::vector<std::string> texts;
@@ -20,51 +31,34 @@ std::vector<std::string> texts(const Row& row) {
   return texts;
 }
 
-std::vector<std::string> names(const Table& table) {
-  std::vector<std::string> names;
-  for (const Row& row : table.rows) names.push_back(row.name);
-  return names;
+AccuracyOutcome outcome_of(const std::string& name) {
+  AccuracyOutcome outcome;
+  for (const AccuracyRow& row : accuracy_table(/*small=*/false).rows) {
+    if (row.experiment.name == name) outcome.row = row;
+  }
+  outcome.error = outcome.row.left_out;
+  return outcome;
 }
 
-EpochResult epoch(double seconds) {
-  EpochResult epoch;
-  epoch.rate = 0.0001;
+Evaluation epoch(double seconds) {
+  Evaluation epoch;
   epoch.train = {/*items=*/12, /*loss=*/24, /*value=*/9};
   epoch.test = {/*items=*/8, /*loss=*/4, /*value=*/7};
-  epoch.duration.wall_seconds = seconds;
+  epoch.seconds = seconds;
   return epoch;
 }
 
-// Returns an outcome with 12, 6 and 3 samples per second.
-AccuracyOutcome outcome() {
-  AccuracyOutcome outcome;
-  for (const AccuracyRow& row : accuracy_table(/*small=*/false).rows) {
-    if (row.experiment.name != "pipeline-256") continue;
-    outcome.plan.experiment = row.experiment;
-    outcome.plan.published_devices = row.devices;
-    outcome.plan.rate.base = row.rate.value();
-  }
-  outcome.plan.options.size = 224;
-  outcome.plan.rate.milestones = {30, 60, 80};
-  outcome.plan.options.epochs = 3;
-  outcome.result.epochs = {epoch(1), epoch(2), epoch(4)};
-  outcome.result.balance = {170, 200};
-  outcome.result.checksum = 0xabc;
-  return outcome;
-}
-
-AccuracyOutcome left_out() {
-  AccuracyOutcome outcome;
-  outcome.plan.experiment.name = "amoebanet-b-birdsnap";
-  outcome.plan.experiment.published = {16.4, {}, {}, {}};
-  outcome.plan.rate.base = 0;
-  outcome.plan.options.epochs = 0;
-  outcome.error = outcome.plan.left_out = "another model";
-  return outcome;
-}
-
 TEST(AccuracyTable, RowsTellTheLastEpochBesideThePublishedFigures) {
-  const Table table = accuracy_rows_table({}, {outcome(), left_out()});
+  AccuracyOutcome outcome = outcome_of("pipeline-256");
+  outcome.options.batch = 256;
+  outcome.options.epochs = 3;
+  outcome.options.lr = 0.1;
+  // 12, 6 and 3 samples per second.
+  outcome.epochs = {epoch(1), epoch(2), epoch(4)};
+  outcome.balance = {170, 200};
+  outcome.checksum = 0xabc;
+  const Table table =
+      accuracy_rows_table({outcome, outcome_of("amoebanet-b-birdsnap")});
   EXPECT_THAT(table.columns,
               ElementsAre("batch", "chunks", "balance", "checkpoint", "epochs",
                           "learning rate", "training loss", "training error %",
@@ -72,59 +66,73 @@ TEST(AccuracyTable, RowsTellTheLastEpochBesideThePublishedFigures) {
                           "checksum", "published top-1 error %",
                           "its deviation", "published samples/s",
                           "published speed-up", "published on devices"));
-  EXPECT_THAT(names(table),
-              ElementsAre("pipeline-256", "amoebanet-b-birdsnap"));
-  EXPECT_THAT(texts(table.rows[0]),
-              ElementsAre("256", "4", "170,200", "except_last", "3", "0.10000",
-                          "2.000000", "25.00", "0.500000", "12.50", "4.50",
-                          "0000000000000abc", "21.99", "0.13", "117.432",
-                          "0.651", "2"));
-  EXPECT_THAT(texts(table.rows[1]),
+  EXPECT_EQ(table.rows.at(0).name, "pipeline-256");
+  EXPECT_THAT(table.rows[0].durations, SizeIs(3));
+  EXPECT_THAT(
+      texts(table.rows[0]),
+      ElementsAre("256", "4", "170,200", "except_last", "3", "0.10000",
+                  "2.000000", "25.00", "0.500000", "12.50", "4.50", "00000abc",
+                  "21.99", "0.13", "117.432", "0.651", "2"));
+  EXPECT_THAT(texts(table.rows.at(1)),
               ElementsAre("", "", "", "", "", "", "", "", "", "", "", "",
-                          "16.40", "", "", "", ""));
-  EXPECT_EQ(table.rows[1].error, "another model");
+                          "16.40", "", "", ""));
+  EXPECT_THAT(table.rows[1].error, HasSubstr("AmoebaNet-B"));
 }
 
-TEST(AccuracyTable, WithoutPublishedItHasOursOnly) {
-  AccuracyOptions options;
-  options.published = false;
-  const Table table = accuracy_rows_table(options, {outcome()});
-  EXPECT_EQ(table.columns.back(), "checksum");
-  EXPECT_THAT(table.rows.at(0).cells, SizeIs(table.columns.size()));
+// Returns a model with six layers for the eight classes of generated shapes.
+torch::nn::Sequential tiny_model() {
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2)),
+      torch::nn::BatchNorm2d(8), torch::nn::ReLU(),
+      torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(),
+      torch::nn::Linear(8, 8));
 }
 
-TEST(AccuracyTable, EpochsAreRowsAndTorchgpipesOwnComeBehind) {
-  const Table table = epochs_table(outcome(), /*published=*/true);
+// Trains two epochs of two steps on the CPU.
+AccuracyOutcome train(const std::string& balance, int64_t partitions,
+                      double lr = 0.001) {
+  AccuracyOutcome outcome;
+  auto& options = outcome.options;
+  options = train_program::small_options("amoebanetd");  // see tiny_model()
+  options.balance = balance;
+  options.partitions = partitions;
+  options.devices = "cpu,cpu,cpu";
+  options.size = 16;
+  options.batch = 4;
+  options.chunks = 2;
+  options.limit = 9;
+  options.epochs = 2;
+  options.steps = 0;
+  options.eval_every = 0;
+  options.optimizer = "sgd";
+  options.lr = lr;
+  options.train_score = true;
+  const auto shapes = train_program::make_task(options);
+  train_program::TaskWith task(*shapes, nullptr);
+  task.change_model = [](const auto&) { return tiny_model(); };
+  train_row(task, outcome);
+  return outcome;
+}
+
+TEST(TrainRowTest, EndsInTheSameBitsHoweverTheModelIsCut) {
+  const AccuracyOutcome one = train("6", 1);
+  const AccuracyOutcome three = train("1,3,2", 3);
+  EXPECT_EQ(one.checksum, three.checksum);
+  ASSERT_THAT(one.epochs, SizeIs(2));
+  ASSERT_THAT(three.epochs, SizeIs(2));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(one.epochs[i].train.loss, three.epochs[i].train.loss);
+    EXPECT_EQ(one.epochs[i].test.loss, three.epochs[i].test.loss);
+  }
+  EXPECT_EQ(one.epochs[0].train.items, 8);  // of 9 images
+  EXPECT_EQ(one.epochs[0].test.items, 256);
+  EXPECT_THAT(three.balance, ElementsAre(1, 3, 2));
+}
+
+TEST(TrainRowTest, ALossThatIsNotFiniteEndsIt) {
   EXPECT_THAT(
-      names(table),
-      ElementsAre("1", "2", "3", "torchgpipe dataparallel-256",
-                  "torchgpipe dataparallel-1k", "torchgpipe pipeline-256",
-                  "torchgpipe pipeline-1k", "torchgpipe pipeline-4k"));
-  EXPECT_THAT(texts(table.rows[1]),
-              ElementsAre("0.00010", "2.000000", "25.00", "0.500000", "12.50",
-                          "6.00", "2.00"));
-  EXPECT_THAT(texts(table.rows[7]),
-              ElementsAre("1.60000", "", "", "", "22.13", "378.75"));
-  EXPECT_THAT(names(epochs_table(outcome(), /*published=*/false)),
-              ElementsAre("1", "2", "3"));
-}
-
-TEST(AccuracyTable, APlanHasNoResults) {
-  AccuracyOptions options;
-  options.plans = {outcome().plan, left_out().plan};
-  const Table table = accuracy_plan_table(options);
-  EXPECT_THAT(
-      table.columns,
-      ElementsAre("partitions", "batch", "chunks", "balance", "checkpoint",
-                  "epochs", "learning rate", "warm-up epochs", "warm-up from",
-                  "a tenth after", "image size"));
-  EXPECT_THAT(texts(table.rows.at(0)),
-              ElementsAre("2", "256", "4", "140,230", "except_last", "3",
-                          "0.10000", "0.0", "0.10000", "30,60,80", "224"));
-  EXPECT_EQ(table.rows.at(1).error, "another model");
-  EXPECT_THAT(texts(table.rows.at(1)), ElementsAre("", "", "", "", "", "", ""));
-  EXPECT_THAT(table.notes,
-              ElementsAre("On generated shapes: there is no --data_dir."));
+      [] { train("6", 1, /*lr=*/1e38); },
+      ThrowsMessage<std::runtime_error>(HasSubstr("try a smaller --lr")));
 }
 
 }  // namespace
