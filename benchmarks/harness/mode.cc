@@ -21,10 +21,14 @@ std::string to_string(Mode mode) {
 Mode parse_mode(const std::string& text, TableKind table_kind,
                 bool enough_accelerators) {
   const bool memory = table_kind == TableKind::kMemory;
+  const bool timeline = table_kind == TableKind::kTimeline;
   switch (
       parse_choice("mode", text, {"auto", "measure", "simulate", "dry_run"})) {
     case 0:
-      return memory && !enough_accelerators ? Mode::kDryRun : Mode::kMeasure;
+      if (enough_accelerators) return Mode::kMeasure;
+      return memory     ? Mode::kDryRun
+             : timeline ? Mode::kSimulate
+                        : Mode::kMeasure;
     case 1:
       return Mode::kMeasure;
     case 2:
@@ -35,6 +39,11 @@ Mode parse_mode(const std::string& text, TableKind table_kind,
       }
       return Mode::kSimulate;
     default:
+      if (timeline) {
+        throw std::invalid_argument(
+            "--mode=dry_run has no times: use simulate, which shows memory, "
+            "too, or the dry run of a memory table");
+      }
       return Mode::kDryRun;
   }
 }

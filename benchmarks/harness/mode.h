@@ -16,15 +16,17 @@ enum class Mode {
 // "dry-run".
 std::string to_string(Mode mode);
 
-// The quantity that a table is about.
-enum class TableKind { kSpeed, kMemory };
+// The quantity that a table is about. kTimeline: speed, memory and idle time of
+// a step on a device per partition.
+enum class TableKind { kSpeed, kMemory, kTimeline };
 
-// Parses --mode=auto|measure|simulate|dry_run. auto means kDryRun for a memory
-// table if there are not `enough_accelerators`, since such a table needs its
-// published sizes. In all other cases auto means kMeasure.
+// Parses --mode=auto|measure|simulate|dry_run. auto means kMeasure. If there
+// are not `enough_accelerators`, it means kDryRun for a memory table, since
+// such a table needs its published sizes, and kSimulate for a timeline.
 //
-// Throws std::invalid_argument for another text, and for simulate on a memory
-// table, since the simulator computes times only.
+// Throws std::invalid_argument for another text, for simulate on a memory
+// table, since the simulator computes times only, and for dry_run on a
+// timeline.
 Mode parse_mode(const std::string& text, TableKind table_kind,
                 bool enough_accelerators);
 

@@ -20,6 +20,13 @@ TEST(ModeTest, AutoMeasuresMemoryWhereTheDevicesSuffice) {
   EXPECT_EQ(parse_mode("auto", TableKind::kMemory, false), Mode::kDryRun);
 }
 
+TEST(ModeTest, AutoMeasuresATimelineWhereTheDevicesSuffice) {
+  EXPECT_EQ(parse_mode("auto", TableKind::kTimeline, true), Mode::kMeasure);
+  EXPECT_EQ(parse_mode("auto", TableKind::kTimeline, false), Mode::kSimulate);
+  EXPECT_THROW(parse_mode("dry_run", TableKind::kTimeline, true),
+               std::invalid_argument);
+}
+
 TEST(ModeTest, ANamedModeIsTaken) {
   EXPECT_EQ(parse_mode("measure", TableKind::kMemory, false), Mode::kMeasure);
   EXPECT_EQ(parse_mode("simulate", TableKind::kSpeed, true), Mode::kSimulate);

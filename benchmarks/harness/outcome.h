@@ -52,6 +52,7 @@ struct Outcome {
   std::vector<DeviceMemory> memory;
   std::optional<Timeline> timeline;  // of a step, if simulated
   std::string error;                 // the reason why there is no result
+  bool left_out = false;             // true if the error is not a failure
 };
 
 }  // namespace gpipe::benchmarks

@@ -92,14 +92,6 @@ class Run {
   bool cut_by_parameters_ = false;  // true if any row was
 };
 
-// Returns the outcome of an experiment that has not run or has failed.
-Outcome unknown(const Experiment& experiment, Mode mode) {
-  Outcome outcome;
-  outcome.experiment = experiment;
-  outcome.mode = mode;
-  return outcome;
-}
-
 void log_lines(const std::string& text) {
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -122,96 +114,133 @@ void check_samples(const Benchmark& benchmark, const RunOptions& options) {
   }
 }
 
-int print_plan(const Benchmark& benchmark, const RunOptions& options) {
-  std::vector<Outcome> rows;
-  for (const auto& experiment : options.experiments) {
-    Outcome& row = rows.emplace_back(unknown(experiment, options.mode));
-    if (options.mode != Mode::kMeasure) continue;
+// Sets the devices of each row, or why it is left out.
+void plan_rows(const RunOptions& options, std::vector<Outcome>* rows) {
+  for (Outcome& row : *rows) {
     try {
-      row.devices =
-          devices_text(devices_for(std::max<int64_t>(1, experiment.partitions),
-                                   options.settings.devices));
+      row.devices = devices_text(
+          devices_for(std::max<int64_t>(1, row.experiment.partitions),
+                      options.settings.devices));
     } catch (const MissingDevices& missing) {
       row.error = missing.what();
+      row.left_out = true;
     }
   }
-  Table table = plan_table(benchmark, options.mode, rows);
-  table.notes = notes_for(benchmark, options);
-  print_table(table, benchmark.program.name, describe_environment());
-  return kOk;
 }
 
-int run_table(const Benchmark& benchmark) {
+// Runs each row by itself, and adds notes.
+void run_rows(const Benchmark& benchmark, const RunOptions& options,
+              std::vector<Outcome>* rows, std::vector<std::string>* notes) {
+  Run run(benchmark, options);
+  for (Outcome& row : *rows) {
+    const Experiment experiment = row.experiment;
+    LOG(INFO) << experiment.name << " | " << to_string(options.mode);
+    try {
+      row = run.find(experiment);
+      row.mode = options.mode;
+      if (options.world) all_gather(*options.world, "", kMeasuring);
+    } catch (const MissingDevices& missing) {
+      row.error = missing.what();
+      row.left_out = true;
+    } catch (const std::exception& exception) {
+      row.error = describe(exception);
+      // The row fails on the other ranks, too, and so do all later rows, since
+      // the ranks are no longer at the same row.
+      if (const auto& world = options.world) {
+        world->fail(kMeasuring, row.error);
+      }
+    }
+    if (!row.error.empty()) {
+      LOG(WARNING) << experiment.name << " | " << row.error;
+    }
+    release_memory();
+  }
+  for (const auto& note : run.notes()) notes->push_back(note);
+}
+
+int exit_code(const std::vector<Outcome>& rows) {
+  bool ran = false;
+  for (const Outcome& row : rows) {
+    if (row.error.empty()) ran = true;
+    if (!row.error.empty() && !row.left_out) return kFailed;
+  }
+  return ran ? kOk : kFailed;
+}
+
+RowsInTurn one_by_one(const Benchmark& benchmark) {
+  return {[&](const RunOptions& options) { check_samples(benchmark, options); },
+          plan_rows,
+          [&](const RunOptions& options, bool, auto* rows, auto* notes) {
+            run_rows(benchmark, options, rows, notes);
+          },
+          nullptr};
+}
+
+int run_table(const Benchmark& benchmark, const RowsInTurn& how) {
   check_format();
-  const RunOptions options = parse_run_options(benchmark);
+  RunOptions options = parse_run_options(benchmark);
+  const std::string& program = benchmark.program.name;
   if (options.environment_only) {
-    print_environment(benchmark.program.name, describe_environment());
+    print_environment(program, describe_environment());
     return kOk;
   }
-  check_samples(benchmark, options);
+  how.check(options);
   const Pictures pictures;
-  if (pictures.wants_timelines() && options.mode != Mode::kSimulate) {
+  if (!how.table && pictures.wants_timelines() &&
+      options.mode != Mode::kSimulate) {
     internal::refuse("--timeline is for --mode=simulate; this run is ",
                      to_string(options.mode));
   }
-  if (options.plan_only) return print_plan(benchmark, options);
+  std::vector<Outcome> rows;
+  for (const auto& experiment : options.experiments) {
+    Outcome& row = rows.emplace_back();
+    row.experiment = experiment;
+    row.mode = options.mode;
+  }
+  auto notes = notes_for(benchmark, options);
+  if (options.mode == Mode::kMeasure && !options.world) {
+    how.plan(options, &rows);
+  }
+  if (options.plan_only) {
+    Table table = plan_table(benchmark, options.mode, rows);
+    table.notes = std::move(notes);
+    print_table(table, program, describe_environment());
+    return kOk;
+  }
   use_kernels(options.settings);
 
   const Environment environment = describe_environment();
   log_lines(environment.to_string());
-  auto notes = notes_for(benchmark, options);
   for (const auto& note : notes) LOG(INFO) << note;
-  Run run(benchmark, options);
-  std::vector<Outcome> outcomes;
-  bool failed = false;
-  bool ran = false;
-  for (const auto& experiment : options.experiments) {
-    LOG(INFO) << experiment.name << " | " << to_string(options.mode);
-    Outcome outcome = unknown(experiment, options.mode);
-    try {
-      outcome = run.find(experiment);
-      outcome.mode = options.mode;
-      ran = true;
-      if (options.world) all_gather(*options.world, "", kMeasuring);
-    } catch (const MissingDevices& missing) {
-      outcome.error = missing.what();
-    } catch (const std::exception& exception) {
-      outcome.error = describe(exception);
-      failed = true;
-      // The row fails on the other ranks, too, and so do all later rows, since
-      // the ranks are no longer at the same row.
-      if (const auto& world = options.world) {
-        world->fail(kMeasuring, outcome.error);
-      }
-    }
-    if (!outcome.error.empty()) {
-      LOG(WARNING) << experiment.name << " | " << outcome.error;
-    }
-    outcomes.push_back(std::move(outcome));
-    release_memory();
-  }
+  how.run(options, pictures.wants_timelines(), &rows, &notes);
+  if (options.world && options.world->rank() > 0) return exit_code(rows);
 
-  if (options.world && options.world->rank() > 0) return failed ? kFailed : kOk;
-  Table table = outcome_table(benchmark, options.mode, outcomes);
-  for (const auto& note : run.notes()) notes.push_back(note);
+  Table table = how.table ? how.table(rows)
+                          : outcome_table(benchmark, options.mode, rows);
   const auto warning = environment.warning();
   if (options.mode != Mode::kDryRun && !warning.empty()) {
     notes.push_back(warning);
   }
   table.notes = std::move(notes);
-  print_table(table, benchmark.program.name, environment);
-  pictures.write(benchmark, options.mode, outcomes);
-  return failed || !ran ? kFailed : kOk;
+  print_table(table, program, environment);
+  pictures.write(benchmark, options.mode, rows);
+  return exit_code(rows);
 }
 
 }  // namespace
 
 int run_benchmark(int argc, char** argv, const Benchmark& benchmark) {
+  return run_benchmark(argc, argv, benchmark, one_by_one(benchmark));
+}
+
+int run_benchmark(int argc, char** argv, const Benchmark& benchmark,
+                  const RowsInTurn& rows_in_turn) {
   Program program = benchmark.program;
   for (const auto& experiment : benchmark.paper.experiments) {
     program.experiments.push_back(experiment.name);
   }
-  return run_program(argc, argv, program, [&] { return run_table(benchmark); });
+  return run_program(argc, argv, program,
+                     [&] { return run_table(benchmark, rows_in_turn); });
 }
 
 }  // namespace gpipe::benchmarks

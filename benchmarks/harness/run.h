@@ -1,7 +1,14 @@
 // The main() function of every table.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/run_options.h"
+#include "benchmarks/harness/table.h"
 
 namespace gpipe::benchmarks {
 
@@ -15,5 +22,27 @@ namespace gpipe::benchmarks {
 // experiment, its row says so, and this is not a failure. The exit code is also
 // 2 if no experiment ran.
 int run_benchmark(int argc, char** argv, const Benchmark& benchmark);
+
+// How a table is made whose rows run together, in turns.
+struct RowsInTurn {
+  // Throws std::invalid_argument for options that the table does not support.
+  // May change the options.
+  std::function<void(RunOptions& options)> check;
+  // Sets the devices of rows before a measurement, or why they are left out.
+  std::function<void(const RunOptions& options, std::vector<Outcome>* rows)>
+      plan;
+  // Sets the results of the rows that are not left out, and adds notes.
+  // `timelines`: whether the rows need a timeline.
+  std::function<void(const RunOptions& options, bool timelines,
+                     std::vector<Outcome>* rows,
+                     std::vector<std::string>* notes)>
+      run;
+  std::function<Table(const std::vector<Outcome>& rows)> table;
+};
+
+// Does the same with rows that run together. --timeline is not only for
+// simulations then.
+int run_benchmark(int argc, char** argv, const Benchmark& benchmark,
+                  const RowsInTurn& rows_in_turn);
 
 }  // namespace gpipe::benchmarks

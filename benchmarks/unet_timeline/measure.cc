@@ -101,6 +101,7 @@ void plan_devices(const std::vector<c10::Device>& devices,
       own = devices_for(partitions, devices);
     } catch (const MissingDevices& missing) {
       row.error = missing.what();
+      row.left_out = true;
       continue;
     }
     row.devices = devices_text(own);
@@ -108,6 +109,7 @@ void plan_devices(const std::vector<c10::Device>& devices,
     if (!mechanisms_of(row.experiment).copy_streams && !has_copies(own)) {
       row.error = "left out: nothing is copied, since all partitions are on " +
                   own.front().str();
+      row.left_out = true;
     }
   }
 }

@@ -77,6 +77,7 @@ Benchmark timeline_benchmark() {
       {"--mode=simulate", "--mode=measure --epochs=16",
        "--mode=simulate --link_bandwidth=3e9 --timeline=/tmp/steps.svg"}};
   benchmark.title = "U-Net, what mechanisms are worth";
+  benchmark.table_kind = TableKind::kTimeline;
   benchmark.size_column = kUnetSize;
   benchmark.published = {{"torchgpipe samples/s", Figure::kSpeed},
                          {"of its all on", Figure::kSpeedUp},
