@@ -1,6 +1,7 @@
 #include "balancing/plan.h"
 
 #include <ATen/Parallel.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -18,7 +19,6 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/device/threads.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -71,7 +71,7 @@ void check_choices(std::size_t devices, const PlanOptions& options) {
     TORCH_CHECK_VALUE(
         name != "forward-only" && std::ranges::find(names, name) != names.end(),
         "plan: there is no schedule \"", name, "\" that trains; there are ",
-        join(names, ", "), ", of which forward-only does not train");
+        absl::StrJoin(names, ", "), ", of which forward-only does not train");
   }
   TORCH_CHECK_VALUE(!options.stages_per_rank().empty(),
                     "plan: there must be at least 1 number of stages per rank");

@@ -3,6 +3,7 @@
 //
 //   ./bazelw build //examples:distributed
 //   ./bazelw run //tools:launch -- --nproc=2 -- bazel-bin/examples/distributed
+#include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
@@ -25,7 +26,6 @@
 #include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/lists.h"
 #include "models/transformer.h"
 
 DEFINE_int64(steps, 20, "Number of training steps.");
@@ -33,7 +33,7 @@ DEFINE_int64(batch_size, 32, "Sequences per step, over all replicas.");
 DEFINE_int64(chunks, 8,
              "Number of micro-batches per replica's part of a batch.");
 const std::string kScheduleHelp =
-    "The schedule: " + gpipe::join(gpipe::schedule_names(), ", ") +
+    "The schedule: " + absl::StrJoin(gpipe::schedule_names(), ", ") +
     ". forward-only does not train.";
 DEFINE_string(schedule, "1f1b", kScheduleHelp.c_str());
 DEFINE_int64(stages_per_rank, 2,

@@ -1,5 +1,6 @@
 #include "examples/either_pipeline.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
@@ -45,7 +46,8 @@ std::shared_ptr<gpipe::PipelineModule> make_pipeline(
   TORCH_CHECK_VALUE(FLAGS_chunks > 0, "--chunks needs to be above 0");
   std::string layers;
   if (!world || world->rank() == 0) {
-    layers = gpipe::join(balance(world ? world->size() : FLAGS_partitions));
+    layers =
+        absl::StrJoin(balance(world ? world->size() : FLAGS_partitions), ",");
     std::cout << "layers per partition: " << layers << std::endl;
   }
   if (world) layers = gpipe::all_gather(*world, layers).front();

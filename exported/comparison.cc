@@ -1,12 +1,11 @@
 #include "exported/comparison.h"
 
 #include <ATen/Functions.h>
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
-
-#include "gpipe/text/format.h"
 
 namespace gpipe::exported {
 namespace {
@@ -208,7 +207,8 @@ StepDifference differences(const ExportedStep& step,
 std::string text_of(const Difference& difference, const std::string& what) {
   const std::string count = std::to_string(difference.tensors) + " " + what;
   if (difference.equal_bits) return count + " bit-equal";
-  return count + " differ by up to " + format("%.1e", difference.largest) +
+  return count + " differ by up to " +
+         absl::StrFormat("%.1e", difference.largest) +
          " of the largest element (" + difference.where + ")";
 }
 

@@ -1,13 +1,12 @@
 #include "models/named.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
-
-#include "gpipe/text/lists.h"
 
 namespace gpipe::models {
 namespace {
@@ -64,9 +63,9 @@ TEST(NamedModel, AnUnknownNameIsAnErrorWithAllNames) {
     named_model("vgg", {});
     FAIL() << "no error";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(
-        error.what_without_backtrace(),
-        HasSubstr("--model=vgg: must be one of " + join(model_names(), ", ")));
+    EXPECT_THAT(error.what_without_backtrace(),
+                HasSubstr("--model=vgg: must be one of " +
+                          absl::StrJoin(model_names(), ", ")));
   }
 }
 

@@ -6,6 +6,7 @@
 //       --machines=/folder/machines.json
 #include "balancing/plan.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <torch/types.h>
@@ -51,10 +52,10 @@ std::string usual_values(const std::vector<int64_t ModelOptions::*>& sizes) {
       }
     }
   }
-  return gpipe::join(values, ", ");
+  return absl::StrJoin(values, ", ");
 }
 
-const std::string kModels = gpipe::join(models::model_names(), ", ");
+const std::string kModels = absl::StrJoin(models::model_names(), ", ");
 const std::string kModelHelp = "The model: " + kModels + ".";
 const std::string kLayersHelp =
     "Number of layers of the model, or its convolutions per level. 0: " +
@@ -79,7 +80,7 @@ DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Memory of each device, in GiB.");
 const std::string kSchedules =
-    gpipe::join(gpipe::training_schedule_names(), ", ");
+    absl::StrJoin(gpipe::training_schedule_names(), ", ");
 const std::string kSchedulesHelp =
     "The schedules of train_step() to try, for example 1f1b,zb-h1. '': all, "
     "which are " +
@@ -262,7 +263,7 @@ void run() {
     const auto [model, input] = make_subject();
     plan = balancing::plan(model, input, devices, options);
   }
-  std::cout << plan << "balance: " << gpipe::join(plan.balance) << "\n";
+  std::cout << plan << "balance: " << absl::StrJoin(plan.balance, ",") << "\n";
   if (!FLAGS_json.empty()) write_file(FLAGS_json, balancing::to_json(plan));
   if (!FLAGS_svg.empty()) write_file(FLAGS_svg, gpipe::to_svg(plan.timeline));
 }

@@ -7,6 +7,7 @@
 //   ./bazelw run //tools:schedule -- --csv=/folder/mine.csv --forward=1,2,1
 #include "gpipe/schedule.h"
 
+#include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
@@ -56,7 +57,7 @@ constexpr std::size_t kMost = 6;
 std::string stages_of(const std::vector<gpipe::Span>& spans) {
   std::set<int64_t> stages;
   for (const gpipe::Span& span : spans) stages.insert(span.action.stage);
-  return gpipe::join({stages.begin(), stages.end()});
+  return absl::StrJoin(stages, ",");
 }
 
 void print_ranks(const Timeline& timeline) {
@@ -204,7 +205,7 @@ void run() {
 std::string usage() {
   return "simulates a pipeline schedule, one of\n"
          "  " +
-         gpipe::join(gpipe::schedule_names(), ", ") +
+         absl::StrJoin(gpipe::schedule_names(), ", ") +
          ".\n\n"
          "Flags with seconds and bytes take a list with a number per stage, "
          "for example 1,2,1.5, or one number per rank, which is divided "

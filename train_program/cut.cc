@@ -1,6 +1,7 @@
 #include "train_program/cut.h"
 
 #include <ATen/Parallel.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <numeric>
@@ -110,12 +111,14 @@ Cut make_cut(const Options& options, const CutSources& sources) {
     cut.placement = Placement::kV;
   }
   const int64_t micro_rows = rows_per_microbatch(sources.rows, options.chunks);
-  const std::string balance = sources.of_first(
-      [&] { return join(balance_of(options, sources, stages, micro_rows)); });
+  const std::string balance = sources.of_first([&] {
+    return absl::StrJoin(balance_of(options, sources, stages, micro_rows), ",");
+  });
   cut.balance = parse_numbers("balance", balance);
   cut.schedule = with_offload_option(cut.schedule, options.offload, [&] {
     const std::string found = sources.of_first([&] {
-      return join(automatic_ranks(options, sources, cut, micro_rows));
+      return absl::StrJoin(automatic_ranks(options, sources, cut, micro_rows),
+                           ",");
     });
     return found.empty() ? std::vector<int64_t>()
                          : parse_numbers("offload", found);

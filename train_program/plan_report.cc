@@ -1,11 +1,12 @@
 #include "train_program/plan_report.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::train_program {
@@ -39,10 +40,11 @@ std::optional<std::string> PlanReport::finish() {
                      " (median of " + std::to_string(seconds_.size()) + "); " +
                      seconds_text(predicted_) + " were predicted";
   if (median > 0) {
-    text += format(" (%+.1f %%)", 100 * (predicted_ / median - 1));
+    text += absl::StrFormat(" (%+.1f %%)", 100 * (predicted_ / median - 1));
   }
   predicted_ = 0;
-  for (const std::string& lines : gather_(join(memory_.lines(), "\n"))) {
+  for (const std::string& lines :
+       gather_(absl::StrJoin(memory_.lines(), "\n"))) {
     if (!lines.empty()) text += "\n" + lines;
   }
   return text;

@@ -1,5 +1,6 @@
 #include "train_program/run.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
@@ -205,7 +206,7 @@ int run(const Options& options, Task& task, const Print& print,
   };
   const auto engine = make_engine(processes, options, std::move(parts));
   if (!engine->plan().empty()) say(engine->plan());
-  flags[kBalance] = join(engine->module().balance());
+  flags[kBalance] = absl::StrJoin(engine->module().balance(), ",");
   say("layers per stage: " + flags[kBalance]);
 
   const auto optimizer =

@@ -1,10 +1,11 @@
 #include "train_program/status.h"
 
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/text/format.h"
 #include "gpipe/text/status_line.h"
 
 namespace gpipe::train_program {
@@ -15,7 +16,8 @@ constexpr std::size_t kBar = 20;
 }  // namespace
 
 std::string number_text(double value) {
-  return std::isnan(value) ? "nan" : format("%.4g", value);  // not "-nan"
+  return std::isnan(value) ? "nan"
+                           : absl::StrFormat("%.4g", value);  // not "-nan"
 }
 
 std::string to_text(const Progress& progress) {
@@ -27,9 +29,10 @@ std::string to_text(const Progress& progress) {
   const auto all = static_cast<double>(progress.steps - progress.first);
   const auto made = static_cast<double>(progress.step - progress.first);
   return "[" + std::string(full, '#') + std::string(kBar - full, '.') +
-         format("] step %ld/%ld | epoch %.2f | loss %.4g | %.1f %s/s | ",
-                progress.step, progress.steps, progress.epoch, progress.loss,
-                progress.rows_per_second, progress.rows_name.c_str()) +
+         absl::StrFormat(
+             "] step %ld/%ld | epoch %.2f | loss %.4g | %.1f %s/s | ",
+             progress.step, progress.steps, progress.epoch, progress.loss,
+             progress.rows_per_second, progress.rows_name.c_str()) +
          clock_text(progress.seconds, made / std::max(all, 1.0));
 }
 

@@ -1,5 +1,8 @@
 #include "train_program/step_memory.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <set>
@@ -7,8 +10,6 @@
 
 #include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/instruments/tensor_bytes.h"
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::train_program {
@@ -68,11 +69,11 @@ std::vector<std::string> StepMemory::lines() const {
     const double predicted = place.planned.bytes;
     std::string line =
         (place.planned.ranks.size() == 1 ? "partition " : "partitions ") +
-        join(place.planned.ranks) + " on " + place.planned.device.str() +
-        ": at most " + bytes_text(measured) + " in use; " +
-        bytes_text(predicted) + " were predicted";
+        absl::StrJoin(place.planned.ranks, ",") + " on " +
+        place.planned.device.str() + ": at most " + bytes_text(measured) +
+        " in use; " + bytes_text(predicted) + " were predicted";
     if (measured > 0) {
-      line += format(" (%+.1f %%)", 100 * (predicted / measured - 1));
+      line += absl::StrFormat(" (%+.1f %%)", 100 * (predicted / measured - 1));
     }
     result.push_back(std::move(line));
   }

@@ -1,6 +1,7 @@
 #include "train_program/tensor_rows.h"
 
 #include <ATen/Functions.h>
+#include <absl/strings/str_join.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
@@ -16,7 +17,6 @@
 #include "data/checksum.h"
 #include "data/random.h"
 #include "exported/exported.h"
-#include "gpipe/text/lists.h"
 #include "train_program/classification.h"
 #include "train_program/epochs.h"
 #include "train_program/initial_weights.h"
@@ -91,9 +91,9 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
     std::vector<std::string> needed;
     for (const auto& each : signature.inputs) needed.push_back(each.name);
     TORCH_CHECK_VALUE(found, "--data_dir=", path, " has no tensor '", name,
-                      "'; it has ", join(dict.keys(), ", "),
-                      ", but the model needs ", join(needed, ", "), " and ",
-                      kTarget);
+                      "'; it has ", absl::StrJoin(dict.keys(), ", "),
+                      ", but the model needs ", absl::StrJoin(needed, ", "),
+                      " and ", kTarget);
     return *found;
   };
   TensorFile file;

@@ -1,5 +1,6 @@
 #include "training/background_saver.h"
 
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -7,7 +8,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "gpipe/text/format.h"
 #include "gpipe/threads/background_thread.h"
 #include "training/file_operations.h"
 
@@ -17,7 +17,9 @@ namespace {
 // How often the first process looks for the parts of the others.
 constexpr std::chrono::milliseconds kPoll(10);
 
-std::string part_name(int index) { return format("part-%05d.json", index); }
+std::string part_name(int index) {
+  return absl::StrFormat("part-%05d.json", index);
+}
 
 // Writes a file that others see only when it is whole.
 void write_whole(const std::string& path, const std::string& text) {

@@ -1,5 +1,6 @@
 #include "training/event_file.h"
 
+#include <absl/strings/str_format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <filesystem>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/text/format.h"
 #include "gpipe/text/host_name.h"
 
 namespace gpipe::internal {
@@ -91,7 +91,7 @@ std::string new_path(const std::string& folder, double seconds) {
     if (there < 9'999'999'999) second = std::max(second, there + 1);
   }
   const std::string name =
-      kPrefix + format("%010ld", second) + "." + host_name() + kSuffix;
+      kPrefix + absl::StrFormat("%010ld", second) + "." + host_name() + kSuffix;
   return (std::filesystem::path(folder) / name).string();
 }
 

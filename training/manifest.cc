@@ -1,5 +1,6 @@
 #include "training/manifest.h"
 
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <utility>
 
 #include "gpipe/bytes/crc32c.h"
-#include "gpipe/text/format.h"
 #include "training/damage.h"
 
 namespace gpipe::internal {
@@ -22,7 +22,9 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "gpipe run state";
 constexpr int kVersion = 1;
 
-std::string hexadecimal(uint32_t number) { return format("%08x", number); }
+std::string hexadecimal(uint32_t number) {
+  return absl::StrFormat("%08x", number);
+}
 
 uint32_t number_of(const std::string& hexadecimal) {
   return static_cast<uint32_t>(std::stoul(hexadecimal, nullptr, 16));

@@ -1,5 +1,6 @@
 #include "training/metrics_log.h"
 
+#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
@@ -83,12 +84,8 @@ bool read_number(std::string_view text, Number& number) {
 // Returns nullopt if `line` is not a row with this number of columns. A crash
 // of the machine can leave such a line.
 std::optional<Row> read_row(std::string_view line, std::size_t columns) {
-  std::vector<std::string_view> fields;
-  for (std::size_t begin = 0; begin <= line.size();) {
-    const std::size_t end = std::min(line.find(',', begin), line.size());
-    fields.push_back(line.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  const std::vector<std::string> fields =
+      absl::StrSplit(std::string(line), ',');
   Row row;
   if (fields.size() != columns + 2 || !read_number(fields[0], row.step) ||
       !read_number(fields[1], row.seconds)) {

@@ -1,5 +1,6 @@
 #include "training/run_files.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
@@ -183,9 +184,10 @@ void RunFiles::report(const std::string& line) const {
 // Returns the steps that the first process sees. In a network file system,
 // other processes may see an older list.
 std::vector<int64_t> RunFiles::common_steps() {
-  return parse_numbers("steps", together([&] {
-                         return options_.shard().index > 0 ? "" : join(steps());
-                       })[0]);
+  return parse_numbers(
+      "steps", together([&] {
+        return options_.shard().index > 0 ? "" : absl::StrJoin(steps(), ",");
+      })[0]);
 }
 
 // Returns "" if all processes could read what they asked for.

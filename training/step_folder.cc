@@ -1,11 +1,11 @@
 #include "training/step_folder.h"
 
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/text/format.h"
 #include "training/damage.h"
 #include "training/file_operations.h"
 #include "training/join_shards.h"
@@ -17,7 +17,8 @@ namespace {
 
 std::string file_name(const char* kind, const RunShard& shard) {
   if (shard.count == 1) return std::string(kind) + ".safetensors";
-  return format("%s-%05d-of-%05d.safetensors", kind, shard.index, shard.count);
+  return absl::StrFormat("%s-%05d-of-%05d.safetensors", kind, shard.index,
+                         shard.count);
 }
 
 // Throws Damage if the manifest is missing, damaged or of another step.

@@ -1,5 +1,6 @@
 #include "training/step_names.h"
 
+#include <absl/strings/str_format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,7 +10,6 @@
 #include <cstddef>
 #include <system_error>
 
-#include "gpipe/text/format.h"
 #include "gpipe/text/host_name.h"
 #include "training/file_operations.h"
 
@@ -40,7 +40,9 @@ std::optional<int64_t> number_of(std::string_view text) {
   return number;
 }
 
-std::string step_name(int64_t step) { return kStep + format("%012ld", step); }
+std::string step_name(int64_t step) {
+  return kStep + absl::StrFormat("%012ld", step);
+}
 
 std::vector<int64_t> steps_in(const std::string& folder) {
   std::vector<int64_t> steps;

@@ -5,6 +5,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
 #include <gflags/gflags.h>
 #include <sched.h>
 #include <sys/utsname.h>
@@ -12,12 +17,10 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <thread>
 
 #include "benchmarks/harness/commit.h"
-#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -116,10 +119,7 @@ std::string flags() {
   const char* home = std::getenv("HOME");
   const std::string folder = home ? home : "";
   if (folder.size() < 2) return text;
-  for (size_t at = 0; (at = text.find(folder, at)) != std::string::npos;) {
-    text.replace(at, folder.size(), "~");
-  }
-  return text;
+  return absl::StrReplaceAll(text, {{folder, "~"}});
 }
 
 // Adds the versions of CUDA and cuDNN that LibTorch was built for. CUDA's
@@ -137,38 +137,27 @@ void add_cuda(std::vector<std::pair<std::string, std::string>>* facts) {
 }
 
 std::string date() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char buffer[64];
-  std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return buffer;
-}
-
-std::string joined(
-    const std::vector<std::pair<std::string, std::string>>& facts,
-    const char* separator) {
-  std::string text;
-  for (const auto& [name, value] : facts) {
-    if (!text.empty()) text += separator;
-    text += name + ": " + value;
-  }
-  return text;
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
+                          absl::UTCTimeZone());
 }
 
 }  // namespace
 
 std::string Environment::warning() const {
   if (load <= 0.25 * cores) return "";
-  return format(
+  return absl::StrFormat(
       "Other work kept %.1f of %d cores busy at the start: do not trust these "
       "times.",
       load, cores);
 }
 
-std::string Environment::to_string() const { return joined(facts, "\n"); }
+std::string Environment::to_string() const {
+  return absl::StrJoin(facts, "\n", absl::PairFormatter(": "));
+}
 
-std::string Environment::sentence() const { return joined(facts, "; "); }
+std::string Environment::sentence() const {
+  return absl::StrJoin(facts, "; ", absl::PairFormatter(": "));
+}
 
 Environment describe_environment() {
   Environment environment;
@@ -178,7 +167,7 @@ Environment describe_environment() {
   facts.emplace_back("cores", std::to_string(environment.cores));
   facts.emplace_back("threads", std::to_string(at::get_num_threads()));
   environment.load = busy_cores();
-  facts.emplace_back("load", format("%.2f", environment.load));
+  facts.emplace_back("load", absl::StrFormat("%.2f", environment.load));
   facts.emplace_back("accelerators", accelerators());
   facts.emplace_back("libtorch", TORCH_VERSION);
   add_cuda(&facts);

@@ -1,5 +1,7 @@
 #include "benchmarks/harness/experiment.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 
 #include "gpipe/text/lists.h"
@@ -16,11 +18,11 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
     if (name == "all") continue;
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       internal::refuse("--experiment: there is no '", name, "'; there are ",
-                       join(known, ", "), " and all");
+                       absl::StrJoin(known, ", "), " and all");
     }
   }
   if (wanted.empty()) {
-    internal::refuse("--experiment: name one of ", join(known, ", "),
+    internal::refuse("--experiment: name one of ", absl::StrJoin(known, ", "),
                      ", or all");
   }
   if (std::find(wanted.begin(), wanted.end(), "all") != wanted.end()) {

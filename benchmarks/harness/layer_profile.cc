@@ -1,6 +1,8 @@
 #include "benchmarks/harness/layer_profile.h"
 
 #include <ATen/Parallel.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,8 +14,6 @@
 #include "benchmarks/harness/layer_kinds.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/parse.h"
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -61,14 +61,15 @@ LayerTime total(const std::vector<LayerTime>& times) {
 }
 
 std::string size_text(const Experiment& experiment) {
-  return experiment.size.empty() ? "The model"
-                                 : "(" + join(experiment.size) + ")";
+  return experiment.size.empty()
+             ? "The model"
+             : "(" + absl::StrJoin(experiment.size, ",") + ")";
 }
 
 std::string note_on(const Experiment& experiment, const Experiment& timed,
                     const Kinds& kinds, const balancing::Profile& profile) {
   const LayerTime sum = total(profile.times);
-  const std::string text = format(
+  const std::string text = absl::StrFormat(
       " on %s%s, %ld rows: %zu layers of %zu kinds take %.3g s forward "
       "and %.3g s backward.",
       profile.device.c_str(), profile.device == "cpu" ? " (one thread)" : "",

@@ -1,5 +1,6 @@
 #include "benchmarks/harness/measure.h"
 
+#include <absl/strings/str_join.h>
 #include <glog/logging.h>
 #include <torch/utils.h>
 
@@ -125,7 +126,7 @@ std::vector<DeviceMemory> gather(World& world,
   };
   std::vector<DeviceMemory> all;
   for (const std::string& theirs :
-       all_gather(world, join(numbers), kMeasuring)) {
+       all_gather(world, absl::StrJoin(numbers, ","), kMeasuring)) {
     const std::vector<int64_t> n = parse_numbers("", theirs);
     for (std::size_t k = 0; k < n.size(); k += 8) {
       all.push_back({n[k], n[k + 1], n[k + 2], n[k + 3], n[k + 4], n[k + 5],
@@ -167,7 +168,9 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
   }
   if (world) {
     experiment.balance = parse_numbers(
-        "", all_gather(*world, join(experiment.balance), kMeasuring).front());
+        "",
+        all_gather(*world, absl::StrJoin(experiment.balance, ","), kMeasuring)
+            .front());
   }
   const Trainee trainee = make_trainee(std::move(model), experiment,
                                        benchmark.loss, devices, world);

@@ -1,11 +1,12 @@
 #include "benchmarks/harness/outcome_table.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "benchmarks/harness/figures.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -71,7 +72,7 @@ bool has_reserved(const Outcome& outcome) {
 void add_plan(const Benchmark& benchmark, Mode mode, Columns* columns) {
   if (!benchmark.size_column.empty()) {
     columns->add(benchmark.size_column, [](const Outcome& outcome) {
-      return text_or_nothing(join(outcome.experiment.size));
+      return text_or_nothing(absl::StrJoin(outcome.experiment.size, ","));
     });
   }
   columns->add("batch", [](const Outcome& outcome) {
@@ -226,7 +227,7 @@ Table plan_table(const Benchmark& benchmark, Mode mode,
 }
 
 std::string balance_text(const std::vector<int64_t>& balance) {
-  if (balance.size() <= 16) return join(balance);
+  if (balance.size() <= 16) return absl::StrJoin(balance, ",");
   std::vector<std::string> runs;
   for (auto from = balance.begin(); from != balance.end();) {
     const auto to = std::find_if(
@@ -235,7 +236,7 @@ std::string balance_text(const std::vector<int64_t>& balance) {
                    (to - from > 1 ? " x " + std::to_string(to - from) : ""));
     from = to;
   }
-  return join(runs, ", ");
+  return absl::StrJoin(runs, ", ");
 }
 
 }  // namespace gpipe::benchmarks

@@ -1,5 +1,7 @@
 #include "benchmarks/harness/output_file.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -7,7 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
@@ -22,7 +23,7 @@ OutputFile::OutputFile(const std::string& flag, std::string path,
                   [this](const auto& ending) { return ends_in(ending); });
   if (!known) {
     internal::refuse(told, "expected a name that ends in ",
-                     join(endings, " or "));
+                     absl::StrJoin(endings, " or "));
   }
   std::error_code ignored;
   const bool existed = std::filesystem::exists(path_, ignored);
@@ -32,12 +33,6 @@ OutputFile::OutputFile(const std::string& flag, std::string path,
   }
   // The run may end before it writes the file: leave no empty file behind.
   if (!existed) std::filesystem::remove(path_, ignored);
-}
-
-bool OutputFile::ends_in(const std::string& ending) const {
-  return path_.size() >= ending.size() &&
-         path_.compare(path_.size() - ending.size(), ending.size(), ending) ==
-             0;
 }
 
 void OutputFile::write(const std::string& text) const {

@@ -22,7 +22,9 @@ class OutputFile {
 
   // Returns true if the flag gives a path.
   bool is_wanted() const { return !path_.empty(); }
-  bool ends_in(const std::string& ending) const;
+  bool ends_in(const std::string& ending) const {
+    return path_.ends_with(ending);
+  }
 
   // Replaces the content of the file by `text`. Throws std::runtime_error if
   // the file cannot be written.

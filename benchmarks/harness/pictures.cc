@@ -1,5 +1,6 @@
 #include "benchmarks/harness/pictures.h"
 
+#include <absl/strings/str_format.h>
 #include <gflags/gflags.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include "benchmarks/harness/figures.h"
 #include "benchmarks/harness/outcome_table.h"
 #include "gpipe/simulation.h"
-#include "gpipe/text/format.h"
 #include "gpipe/text/units.h"
 
 DEFINE_string(plot, "",
@@ -33,7 +33,9 @@ Figure main_figure(const Benchmark& benchmark, Mode mode) {
              : Figure::kTotalBytes;
 }
 
-std::string two_decimals(double value) { return format("%.2f", value); }
+std::string two_decimals(double value) {
+  return absl::StrFormat("%.2f", value);
+}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "benchmarks/harness/program.h"
 
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <glog/logging.h>
@@ -13,7 +14,6 @@
 #include <stdexcept>
 
 #include "gpipe/program/working_directory.h"
-#include "gpipe/text/format.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
@@ -33,7 +33,8 @@ bool asks_for_help(int argc, char** argv) {
 std::string default_of(const gflags::CommandLineFlagInfo& flag) {
   if (flag.default_value.empty()) return "''";
   if (flag.type != "double") return flag.default_value;
-  return format("%g", std::strtod(flag.default_value.c_str(), nullptr));
+  return absl::StrFormat("%g",
+                         std::strtod(flag.default_value.c_str(), nullptr));
 }
 
 // Prints the names in lines of up to 80 characters.

@@ -1,10 +1,9 @@
 #include "benchmarks/harness/progress.h"
 
+#include <absl/strings/str_format.h>
 #include <glog/logging.h>
 
 #include <utility>
-
-#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -22,8 +21,8 @@ std::string progress_line(const std::string& label, double seconds,
   const double done = (static_cast<double>(epoch - 1) + done_of_epoch) /
                       static_cast<double>(epochs);
   return label +
-         format(" | epoch %ld/%ld (%.0f%%) | %.1f samples/s | ", epoch, epochs,
-                100 * done_of_epoch, samples_per_second) +
+         absl::StrFormat(" | epoch %ld/%ld (%.0f%%) | %.1f samples/s | ", epoch,
+                         epochs, 100 * done_of_epoch, samples_per_second) +
          clock_text(seconds, done);
 }
 

@@ -1,9 +1,10 @@
 #include "benchmarks/harness/rows.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <tuple>
 
-#include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
@@ -30,8 +31,9 @@ void check_balance(const Settings& settings,
         return row.partitions == static_cast<int64_t>(balance.size());
       });
   if (!fits) {
-    internal::refuse("--balance=", join(balance), ": no chosen experiment has ",
-                     balance.size(), " partitions");
+    internal::refuse("--balance=", absl::StrJoin(balance, ","),
+                     ": no chosen experiment has ", balance.size(),
+                     " partitions");
   }
 }
 

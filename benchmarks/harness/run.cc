@@ -1,5 +1,6 @@
 #include "benchmarks/harness/run.h"
 
+#include <absl/strings/str_split.h>
 #include <glog/logging.h>
 
 #include <algorithm>
@@ -91,14 +92,6 @@ class Run {
   Balancers balancers_;
   bool cut_by_parameters_ = false;  // true if any row was
 };
-
-void log_lines(const std::string& text) {
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    LOG(INFO) << text.substr(at, end - at);
-    at = end + 1;
-  }
-}
 
 // Throws std::invalid_argument if an epoch would have less than a mini-batch.
 void check_samples(const Benchmark& benchmark, const RunOptions& options) {
@@ -210,7 +203,9 @@ int run_table(const Benchmark& benchmark, const RowsInTurn& how) {
   use_kernels(options.settings);
 
   const Environment environment = describe_environment();
-  log_lines(environment.to_string());
+  for (const auto& line : absl::StrSplit(environment.to_string(), '\n')) {
+    LOG(INFO) << line;
+  }
   for (const auto& note : notes) LOG(INFO) << note;
   how.run(options, pictures.wants_timelines(), &rows, &notes);
   if (options.world && options.world->rank() > 0) return exit_code(rows);

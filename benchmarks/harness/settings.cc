@@ -1,5 +1,6 @@
 #include "benchmarks/harness/settings.h"
 
+#include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 
 #include "gpipe/program/parse.h"
@@ -67,8 +68,9 @@ void check_layers(const Settings& settings, int64_t layers) {
     if (left < 0) break;
   }
   if (settings.balance.empty() || left == 0) return;
-  internal::refuse("--balance=", join(settings.balance), ": the model has ",
-                   layers, " layers, and the numbers must add up to that");
+  internal::refuse("--balance=", absl::StrJoin(settings.balance, ","),
+                   ": the model has ", layers,
+                   " layers, and the numbers must add up to that");
 }
 
 void use_kernels(const Settings& settings) {

@@ -1,5 +1,7 @@
 #include "benchmarks/harness/simulate.h"
 
+#include <absl/strings/str_format.h>
+
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -9,7 +11,6 @@
 #include "benchmarks/harness/layer_profile.h"
 #include "benchmarks/harness/mode.h"
 #include "benchmarks/harness/step_costs.h"
-#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -43,10 +44,10 @@ const Experiment* yardstick(const Benchmark& benchmark,
 double chosen_speed(const SimulateOptions& options, bool small,
                     std::vector<std::string>* notes) {
   if (options.device_speed > 0) {
-    notes->push_back(
-        format("Devices are assumed to be %g times as fast as the profiled "
-               "one.",
-               options.device_speed));
+    notes->push_back(absl::StrFormat(
+        "Devices are assumed to be %g times as fast as the profiled "
+        "one.",
+        options.device_speed));
     return options.device_speed;
   }
   if (!small) return 0;
@@ -63,16 +64,16 @@ double speed_as_published(const balancing::Profile& profile,
   const double speed =
       speed_for(profile, experiment, link,
                 static_cast<double>(experiment.batch_size) / published);
-  notes->push_back(
-      format("Devices are assumed to be %.4g times as fast as the profiled "
-             "one: then %s has %s %g samples/s.",
-             speed, experiment.name.c_str(), whose.c_str(), published));
+  notes->push_back(absl::StrFormat(
+      "Devices are assumed to be %.4g times as fast as the profiled "
+      "one: then %s has %s %g samples/s.",
+      speed, experiment.name.c_str(), whose.c_str(), published));
   return speed;
 }
 
 std::string links_text(const Link& link) {
-  return format("Links: %g us and ", 1e6 * link.latency) +
-         (link.bandwidth > 0 ? format("%g GB/s", 1e-9 * link.bandwidth)
+  return absl::StrFormat("Links: %g us and ", 1e6 * link.latency) +
+         (link.bandwidth > 0 ? absl::StrFormat("%g GB/s", 1e-9 * link.bandwidth)
                              : "no limit to their bandwidth");
 }
 

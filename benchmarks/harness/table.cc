@@ -1,8 +1,10 @@
 #include "benchmarks/harness/table.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
+
 #include <algorithm>
 
-#include "gpipe/text/format.h"
 #include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {
@@ -45,18 +47,9 @@ Grid to_grid(const Table& table, const std::string& nothing, Reader reader) {
   return grid;
 }
 
-std::string replace_all(std::string text, const std::string& from,
-                        const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;
-       at += to.size()) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
-
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  return "\"" + replace_all(text, "\"", "\"\"") + "\"";
+  return "\"" + absl::StrReplaceAll(text, {{"\"", "\"\""}}) + "\"";
 }
 
 }  // namespace
@@ -80,7 +73,7 @@ std::string Cell::text() const {
 std::string Cell::plain_text() const {
   if (const auto* text = std::get_if<std::string>(&value_)) return *text;
   if (is_nothing()) return "";
-  return format("%.*f", decimals_, *number());
+  return absl::StrFormat("%.*f", decimals_, *number());
 }
 
 std::vector<std::string> plain_columns(const Table& table) {
@@ -128,7 +121,7 @@ std::string to_markdown(const Table& table) {
   const auto line = [](const std::vector<std::string>& texts) {
     std::string line = "|";
     for (const auto& text : texts) {
-      line += " " + replace_all(text, "|", "\\|") + " |";
+      line += " " + absl::StrReplaceAll(text, {{"|", "\\|"}}) + " |";
     }
     return line + "\n";
   };
@@ -153,7 +146,7 @@ std::string to_csv(const Table& table) {
   };
   std::string text;
   const auto comment = [&text](const std::string& sentence) {
-    text += "# " + replace_all(sentence, "\n", "\n# ") + "\n";
+    text += "# " + absl::StrReplaceAll(sentence, {{"\n", "\n# "}}) + "\n";
   };
   if (!table.title.empty()) comment(table.title);
   for (const auto& note : table.notes) comment(note);

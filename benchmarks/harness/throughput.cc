@@ -1,5 +1,7 @@
 #include "benchmarks/harness/throughput.h"
 
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -8,7 +10,6 @@
 
 #include "benchmarks/harness/progress.h"
 #include "gpipe/program/parse.h"
-#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -70,12 +71,12 @@ std::vector<Duration> time_epochs(const std::string& label,
     }
     const Duration duration = watch.elapsed();
     if (progress) {
-      progress->say(
-          format("%ld/%ld epoch | %.3f samples/s, %.3f s/epoch%s", epoch + 1,
-                 epochs.count,
-                 static_cast<double>(epochs.samples) / duration.wall_seconds,
-                 duration.wall_seconds,
-                 epoch < epochs.skipped ? " (skipped: warm-up)" : ""));
+      progress->say(absl::StrFormat(
+          "%ld/%ld epoch | %.3f samples/s, %.3f s/epoch%s", epoch + 1,
+          epochs.count,
+          static_cast<double>(epochs.samples) / duration.wall_seconds,
+          duration.wall_seconds,
+          epoch < epochs.skipped ? " (skipped: warm-up)" : ""));
     }
     if (epoch >= epochs.skipped) durations.push_back(duration);
   }

@@ -3,6 +3,7 @@
 // protocol.
 
 #include <ATen/Parallel.h>
+#include <absl/strings/str_format.h>
 #include <gflags/gflags.h>
 #include <torch/optim/sgd.h>
 #include <torch/version.h>
@@ -35,7 +36,6 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/format.h"
 #include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
@@ -215,7 +215,8 @@ class Rank {
  private:
   std::vector<double> of_all_ranks(double value) {
     std::vector<double> values;
-    for (const auto& each : all_gather(*world_, format("%.17g", value))) {
+    for (const auto& each :
+         all_gather(*world_, absl::StrFormat("%.17g", value))) {
       values.push_back(std::stod(each));
     }
     return values;

@@ -1,5 +1,6 @@
 #include "benchmarks/peers/worker_flags.h"
 
+#include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 
 #include "benchmarks/peers/exported_peer.h"
@@ -25,7 +26,7 @@ DEFINE_int64(side, 64, "Pixels per side of an image, or tokens per sequence.");
 const std::string kEngineHelp =
     "gpipe: forward(), loss, backward(). Otherwise train_step() with this "
     "schedule: " +
-    gpipe::join(gpipe::schedule_names(), ", ") + ".";
+    absl::StrJoin(gpipe::schedule_names(), ", ") + ".";
 DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own. --engine "

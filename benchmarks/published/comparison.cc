@@ -1,16 +1,17 @@
 #include "benchmarks/published/comparison.h"
 
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ostream>
 
 #include "gpipe/text/columns.h"
-#include "gpipe/text/format.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
-std::string text_of(double value) { return format("%.4f", value); }
+std::string text_of(double value) { return absl::StrFormat("%.4f", value); }
 
 }  // namespace
 

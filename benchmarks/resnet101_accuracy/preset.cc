@@ -1,10 +1,11 @@
 #include "benchmarks/resnet101_accuracy/preset.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cmath>
 
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
@@ -17,12 +18,12 @@ namespace {
 std::string schedule_of(const AccuracyTable& table, double rate, int64_t epochs,
                         int64_t steps) {
   const double first = table.warmup_rate.value_or(rate / 10);
-  std::string text =
-      format("warmup:%lld:%.17g,milestones",
-             std::llround(table.warmup_epochs * static_cast<double>(steps)),
-             first / rate);
+  std::string text = absl::StrFormat(
+      "warmup:%lld:%.17g,milestones",
+      std::llround(table.warmup_epochs * static_cast<double>(steps)),
+      first / rate);
   for (const int64_t of_ninety : {30, 60, 80}) {
-    text += format(":%ld", (epochs * of_ninety + 89) / 90 * steps);
+    text += absl::StrFormat(":%ld", (epochs * of_ninety + 89) / 90 * steps);
   }
   return text + ":0.1";
 }
@@ -49,7 +50,7 @@ train_program::Options row_options(
   set("checkpoint", options.checkpoint,
       to_string(plain ? Checkpoint::kNever : experiment.checkpoint));
   if (!experiment.balance.empty()) {
-    set("balance", options.balance, join(experiment.balance));
+    set("balance", options.balance, absl::StrJoin(experiment.balance, ","));
   }
   set("threads", options.threads, 1);
   set("optimizer", options.optimizer, "sgd");

@@ -1,5 +1,7 @@
 #include "benchmarks/resnet101_accuracy/table.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <glog/logging.h>
 
 #include <csignal>
@@ -8,8 +10,6 @@
 
 #include "benchmarks/harness/statistics.h"
 #include "data/checksum.h"
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 #include "train_program/exit_code.h"
 
 namespace gpipe::benchmarks {
@@ -41,8 +41,9 @@ void add_score(const Score& score, Row& row) {
 
 void add_settings(const AccuracyOutcome& outcome, Row& row) {
   const train_program::Options& options = outcome.options;
-  const std::string balance =
-      outcome.balance.empty() ? options.balance : join(outcome.balance);
+  const std::string balance = outcome.balance.empty()
+                                  ? options.balance
+                                  : absl::StrJoin(outcome.balance, ",");
   row.cells = {options.batch,      options.chunks, balance,
                options.checkpoint, options.epochs, Cell(options.lr, 5)};
 }
@@ -57,7 +58,7 @@ void add_result(const AccuracyOutcome& outcome, Row& row) {
   add_score(outcome.epochs.back().train, row);
   add_score(outcome.epochs.back().test, row);
   row.cells.emplace_back(median(speeds), 2);
-  row.cells.emplace_back(format("%08x", outcome.checksum));
+  row.cells.emplace_back(absl::StrFormat("%08x", outcome.checksum));
 }
 
 }  // namespace

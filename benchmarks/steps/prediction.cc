@@ -4,6 +4,7 @@
 // Each partition has one thread. The machine should have two cores: one for
 // each of 2 partitions, shared by 4 partitions.
 #include <ATen/Parallel.h>
+#include <absl/strings/str_format.h>
 #include <gflags/gflags.h>
 #include <torch/types.h>
 
@@ -35,7 +36,6 @@
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/format.h"
 #include "models/transformer.h"
 
 DEFINE_string(model, "",
@@ -89,7 +89,7 @@ int64_t predicted_peak(const StepSubject& subject, GPipeOptions options) {
 }
 
 Cell error_cell(double predicted, double measured) {
-  return format("%+.1f %%", 100 * (predicted / measured - 1));
+  return absl::StrFormat("%+.1f %%", 100 * (predicted / measured - 1));
 }
 
 Row predict(const StepSubject& subject, int64_t partitions) {

@@ -1,5 +1,8 @@
 #include "benchmarks/unet_timeline/table.h"
 
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +16,6 @@
 #include "benchmarks/harness/outcome_table.h"
 #include "benchmarks/harness/step_costs.h"
 #include "benchmarks/harness/workloads.h"
-#include "gpipe/text/format.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -24,7 +25,7 @@ std::string title_of(const Benchmark& benchmark, const Outcome& row) {
   const int64_t microbatches =
       microbatches_of(experiment.batch_size, experiment.chunks).count;
   const std::string where = row.devices.empty() ? "" : " on " + row.devices;
-  return benchmark.title + ": (" + join(experiment.size) + "), " +
+  return benchmark.title + ": (" + absl::StrJoin(experiment.size, ",") + "), " +
          to_string(row.mode) + where + ", batch " +
          std::to_string(experiment.batch_size) + " in " +
          std::to_string(microbatches) + " micro-batches, checkpoint " +
@@ -35,7 +36,7 @@ std::string title_of(const Benchmark& benchmark, const Outcome& row) {
 Cell range_of(const std::vector<double>& speeds) {
   if (speeds.size() < 2) return {};
   const auto [least, most] = std::minmax_element(speeds.begin(), speeds.end());
-  return format("%.1f..%.1f", *least, *most);
+  return absl::StrFormat("%.1f..%.1f", *least, *most);
 }
 
 // Returns the peak in GiB, or nothing for a measured timeline, which has no

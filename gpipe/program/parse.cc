@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +46,7 @@ c10::Device parse_device(const std::string& text, const std::string& name,
     if (name == each.str() || name + ":0" == each.str()) return each;
   }
   refuse("--devices=", text, ": this machine has no '", name, "'; it has ",
-         join(names, ", "));
+         absl::StrJoin(names, ", "));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "gpipe/schedule/named.h"
 
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,6 @@
 #include "gpipe/schedule/zero_bubble_h.h"
 #include "gpipe/schedule/zero_bubble_interleaved.h"
 #include "gpipe/schedule/zero_bubble_v.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe {
 namespace {
@@ -56,8 +56,9 @@ TEST(NamedSchedule, ListsAllNames) {
                                    "zbv", "forward-only"}));
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(),
             names.size());
-  const auto lists_all = ThrowsMessage<std::invalid_argument>(AllOf(
-      HasSubstr("\"gpipe\""), EndsWith("there are " + join(names, ", "))));
+  const auto lists_all = ThrowsMessage<std::invalid_argument>(
+      AllOf(HasSubstr("\"gpipe\""),
+            EndsWith("there are " + absl::StrJoin(names, ", "))));
   EXPECT_THAT([] { named_schedule("gpipe", 2, 2, 1); }, lists_all);
   EXPECT_THAT([] { fixed_stages_per_rank("gpipe"); }, lists_all);
 }

@@ -1,5 +1,9 @@
 #include "gpipe/text/lists.h"
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -37,17 +41,9 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 std::vector<std::string> split_list(std::string_view text) {
-  std::vector<std::string> entries;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    std::string_view entry = text.substr(0, comma);
-    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
-    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
-    entries.emplace_back(entry);
-    if (comma == text.size()) break;
-    text.remove_prefix(comma + 1);
-    if (text.empty()) entries.emplace_back();
-  }
+  if (text.empty()) return {};
+  std::vector<std::string> entries = absl::StrSplit(std::string(text), ',');
+  for (std::string& entry : entries) absl::StripAsciiWhitespace(&entry);
   return entries;
 }
 
@@ -67,27 +63,11 @@ std::vector<double> parse_amounts(std::string_view flag,
                     "number of 0 or more");
 }
 
-std::string join(const std::vector<std::string>& values,
-                 std::string_view separator) {
-  std::string text;
-  for (std::size_t k = 0; k < values.size(); ++k) {
-    if (k > 0) text += separator;
-    text += values[k];
-  }
-  return text;
-}
-
-std::string join(const std::vector<int64_t>& values) {
-  std::vector<std::string> texts;
-  for (const int64_t value : values) texts.push_back(std::to_string(value));
-  return join(texts, ",");
-}
-
 std::size_t parse_choice(std::string_view flag, std::string_view text,
                          const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end()) {
-    refuse("--", flag, "=", text, ": expected ", join(choices, ", "));
+    refuse("--", flag, "=", text, ": expected ", absl::StrJoin(choices, ", "));
   }
   return static_cast<std::size_t>(found - choices.begin());
 }

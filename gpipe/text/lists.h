@@ -27,13 +27,6 @@ std::vector<int64_t> parse_positive_list(std::string_view flag,
 // Parses "1,0.5" as {1, 0.5}. Throws if an entry is not a number of 0 or more.
 std::vector<double> parse_amounts(std::string_view flag, std::string_view text);
 
-// Joins {3, 4} to "3,4".
-std::string join(const std::vector<int64_t>& values);
-
-// Joins the values with `separator` between them.
-std::string join(const std::vector<std::string>& values,
-                 std::string_view separator);
-
 // Returns "\n  a\n  b\n  and 3 more" for a list whose first entries are "a" and
 // "b". `listed`: the largest number of entries in the text. `describe(entry)`:
 // the text of an entry.

@@ -64,16 +64,6 @@ TEST(ParseTest, ReadsAmounts) {
   }
 }
 
-TEST(ParseTest, JoinsNumbers) {
-  EXPECT_EQ(join(std::vector<int64_t>{}), "");
-  EXPECT_EQ(join(std::vector<int64_t>{3, 4}), "3,4");
-}
-
-TEST(ParseTest, JoinsTexts) {
-  EXPECT_EQ(join({"a", "b"}, " or "), "a or b");
-  EXPECT_EQ(join({"", "", "2", ""}, ","), ",,2,");
-}
-
 TEST(ParseTest, ListsTheFirstLines) {
   const auto quoted = [](const std::string& each) { return "'" + each + "'"; };
   EXPECT_EQ(first_lines({}, 2), "");

@@ -1,5 +1,6 @@
 #include "gpipe/text/status_line.h"
 
+#include <absl/strings/str_format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -33,12 +34,8 @@ std::size_t width_of(std::FILE* file) {
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
-  char buffer[64];
-  std::snprintf(buffer, sizeof(buffer), "%02lld:%02lld:%02lld",
-                static_cast<long long>(whole / 3600),
-                static_cast<long long>(whole / 60 % 60),
-                static_cast<long long>(whole % 60));
-  return buffer;
+  return absl::StrFormat("%02d:%02d:%02d", whole / 3600, whole / 60 % 60,
+                         whole % 60);
 }
 
 std::string clock_text(double seconds, double done) {

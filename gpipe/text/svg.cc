@@ -1,9 +1,9 @@
 #include "gpipe/text/svg.h"
 
-#include <cmath>
-#include <utility>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
 
-#include "gpipe/text/format.h"
+#include <cmath>
 
 namespace gpipe {
 namespace {
@@ -14,40 +14,16 @@ constexpr char kStyle[] =
     ".right { text-anchor: end }\n";
 
 std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n'
-                      ? '?'
-                      : c;
-    }
+  std::string result(text);
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n') c = '?';
   }
-  return result;
-}
-
-std::string attribute(std::string_view name, std::string_view value) {
-  return format(" %s=\"", std::string(name).c_str()).append(value) + "\"";
-}
-
-std::string attribute(std::string_view name, double value) {
-  return attribute(name, svg_number(value));
+  return absl::StrReplaceAll(
+      result, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 std::string class_of(std::string_view style) {
-  return style.empty() ? "" : attribute("class", style);
+  return style.empty() ? "" : absl::StrFormat(" class=\"%s\"", style);
 }
 
 // Returns the end of an element that has begun with <`name`.
@@ -58,41 +34,37 @@ std::string ending(const std::string& name, std::string_view tooltip) {
 
 }  // namespace
 
-std::string svg_number(double value) { return format("%.2f", value); }
+std::string svg_number(double value) { return absl::StrFormat("%.2f", value); }
 
 std::string svg_text(double x, double y, std::string_view style,
                      std::string_view text) {
-  return "<text" + attribute("x", x) + attribute("y", y) + class_of(style) +
-         ">" + escaped(text) + "</text>\n";
+  return absl::StrFormat("<text x=\"%.2f\" y=\"%.2f\"%s>%s</text>\n", x, y,
+                         class_of(style), escaped(text));
 }
 
 std::string svg_line(std::string_view style, double x1, double y1, double x2,
                      double y2, std::string_view tooltip) {
-  return "<line" + class_of(style) + attribute("x1", x1) + attribute("y1", y1) +
-         attribute("x2", x2) + attribute("y2", y2) + ending("line", tooltip);
+  return absl::StrFormat(
+      "<line%s x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\"%s",
+      class_of(style), x1, y1, x2, y2, ending("line", tooltip));
 }
 
 std::string svg_box(std::string_view style, double x, double y, double width,
                     double height, std::string_view attributes,
                     std::string_view tooltip) {
-  std::string box = "<rect" + class_of(style) + attribute("x", x) +
-                    attribute("y", y) + attribute("width", width) +
-                    attribute("height", height);
-  if (!attributes.empty()) box.append(" ").append(attributes);
-  return box + ending("rect", tooltip);
+  return absl::StrFormat(
+      "<rect%s x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"%s%s%s",
+      class_of(style), x, y, width, height, attributes.empty() ? "" : " ",
+      attributes, ending("rect", tooltip));
 }
 
 std::string svg_document(double width, double height, std::string_view style,
                          std::string_view body) {
-  const std::string size =
-      attribute("width", width) + attribute("height", height);
-  std::string document =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\"" + size +
-      format(" viewBox=\"0 0 %.2f %.2f\">\n", width, height) + "<style>\n" +
-      kStyle;
-  document.append(style).append("</style>\n");
-  document += "<rect" + size + " fill=\"#fff\"/>\n";
-  return document.append(body) + "</svg>\n";
+  return absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.2f\" "
+      "height=\"%.2f\" viewBox=\"0 0 %.2f %.2f\">\n<style>\n%s%s</style>\n"
+      "<rect width=\"%.2f\" height=\"%.2f\" fill=\"#fff\"/>\n%s</svg>\n",
+      width, height, width, height, kStyle, style, width, height, body);
 }
 
 double tick_step(double span, int most) {

@@ -1,9 +1,10 @@
 #include "gpipe/text/units.h"
 
+#include <absl/strings/str_format.h>
+
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 
 namespace gpipe {
 namespace {
@@ -14,9 +15,7 @@ std::string with_unit(double value, double step,
   if (std::isinf(value)) return "unlimited";
   std::size_t unit = 0;
   for (; value >= step && unit + 1 < N; ++unit) value /= step;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g %s", value, units[unit]);
-  return text.data();
+  return absl::StrFormat("%.4g %s", value, units[unit]);
 }
 
 }  // namespace
@@ -30,9 +29,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string percent_text(double part, int decimals) {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %%", decimals, 100 * part);
-  return text.data();
+  return absl::StrFormat("%.*f %%", decimals, 100 * part);
 }
 
 }  // namespace gpipe
