@@ -105,18 +105,18 @@ std::optional<Row> read_row(std::string_view line, std::size_t columns) {
 }
 
 // The part of an existing log that a new log keeps.
-struct Beginning {
+struct LogStart {
   std::string csv;  // the header and the rows, byte for byte
   std::vector<Row> rows;
 };
 
 // Reads the complete rows at the beginning of the file whose steps ascend and
 // are at most `last_step`.
-Beginning read_beginning(const std::string& path,
-                         const std::vector<std::string>& columns,
-                         int64_t last_step) {
+LogStart read_start(const std::string& path,
+                    const std::vector<std::string>& columns,
+                    int64_t last_step) {
   const std::string header = header_of(columns);
-  Beginning kept{header, {}};
+  LogStart kept{header, {}};
   if (!exists(path)) return kept;
   const std::string there = internal::read_text(path);
   // A new log may replace the rows of another run, but no other kind of file.
@@ -169,7 +169,7 @@ MetricsLog::MetricsLog(const std::string& folder,
   TORCH_CHECK_VALUE(last_step >= 0, "last_step must be at least 0; it is ",
                     last_step);
   internal::make_folders(folder);
-  const Beginning kept = read_beginning(csv_path_, columns_, last_step);
+  const LogStart kept = read_start(csv_path_, columns_, last_step);
   internal::AtomicFile file(csv_path_);
   file.write(kept.csv.data(), kept.csv.size());
   file.commit();

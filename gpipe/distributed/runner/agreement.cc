@@ -77,8 +77,8 @@ StartReport StartReport::decode(const std::string& bytes) {
   return report;
 }
 
-std::optional<Misfit> find_other_rows(const std::vector<StartReport>& all,
-                                      const RankLayout& layout) {
+std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
+                                           const RankLayout& layout) {
   const int first = layout.rank_of_stage.front();
   const int last = layout.rank_of_stage.back();
   // A rank that has both has compared them itself.
@@ -92,14 +92,14 @@ std::optional<Misfit> find_other_rows(const std::vector<StartReport>& all,
     const StartReport &input = all[from], &target = all[to];
     if (input.rows < 0 || target.rows < 0) continue;
     if (input.split != target.split) {
-      return Misfit{
+      return RowMismatch{
           to, c10::str("the input of rank ", from, " is ", form(input.split),
                        ", but the target of rank ", to, " is ",
                        form(target.split), "; give both in the same way")};
     }
     // The rows of parts are those of the targets.
     if (input.split || input.rows == target.rows) continue;
-    return Misfit{
+    return RowMismatch{
         to, c10::str("the input of rank ", from, " has ", input.rows,
                      input.rows == 1 ? " row" : " rows",
                      ", but the target of rank ", to, " has ", target.rows,
@@ -207,9 +207,9 @@ std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
                     "(train() or eval())"),
         {other->rank, what});
   }
-  if (const auto misfit = find_other_rows(all, layout_)) {
-    const bool own = misfit->rank == world_.rank();
-    throw_on_all(own ? value_error(misfit->what) : nullptr, *misfit);
+  if (const auto mismatch = find_other_rows(all, layout_)) {
+    const bool own = mismatch->rank == world_.rank();
+    throw_on_all(own ? value_error(mismatch->what) : nullptr, *mismatch);
   }
   return all;
 }
@@ -242,7 +242,7 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
     for (const EndReport& each : all) totals.add(each.totals);
     totals.check();
   } catch (...) {
-    meet_before_throwing();
+    wait_for_all_ranks();
     throw;
   }
   is_refused_ = false;
@@ -253,15 +253,16 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
 }
 
 void StepAgreement::throw_on_all(const std::exception_ptr& own,
-                                 const Misfit& misfit) {
+                                 const RowMismatch& mismatch) {
   is_refused_ = true;
-  meet_before_throwing();
+  wait_for_all_ranks();
   if (own) std::rethrow_exception(own);
-  throw_peer_error({Fault::kRefused, misfit.rank, misfit.rank, "", misfit.what},
-                   world_.rank());
+  throw_peer_error(
+      {Fault::kRefused, mismatch.rank, mismatch.rank, "", mismatch.what},
+      world_.rank());
 }
 
-void StepAgreement::meet_before_throwing() {
+void StepAgreement::wait_for_all_ranks() {
   try {
     all_gather(world_, tag_, "", "the end of a refused step");
   } catch (const PeerError&) {

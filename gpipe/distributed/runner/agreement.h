@@ -41,7 +41,7 @@ struct StartReport {
 };
 
 // A rank that was given something that does not fit, and what that is.
-struct Misfit {
+struct RowMismatch {
   int rank = 0;
   std::string what;
 };
@@ -50,8 +50,8 @@ struct Misfit {
 // of the first rank; nullopt if all fit.
 // `all`: by rank of the world; none has refused the step.
 // `layout`: its own rank is not used.
-std::optional<Misfit> find_other_rows(const std::vector<StartReport>& all,
-                                      const RankLayout& layout);
+std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
+                                           const RankLayout& layout);
 
 // Two ranks that were given different schedules.
 struct OtherSchedule {
@@ -110,14 +110,14 @@ class StepAgreement {
   LossTotals end(const TrainStep& step, StepResult& result);
 
  private:
-  // Throws `own`, or, if it is null, `misfit` as a PeerError with
+  // Throws `own`, or, if it is null, `mismatch` as a PeerError with
   // Fault::kRefused. All ranks call it.
   [[noreturn]] void throw_on_all(const std::exception_ptr& own,
-                                 const Misfit& misfit);
+                                 const RowMismatch& mismatch);
   // Blocks until all ranks know the exception that they are going to throw. A
   // program that ends with it must not look like a failure to a rank that does
   // not know it yet.
-  void meet_before_throwing();
+  void wait_for_all_ranks();
 
   Communicator& world_;
   const RankLayout& layout_;

@@ -63,8 +63,8 @@ void internal::check_finite(const std::vector<at::Tensor>& tensors,
   }
 }
 
-void internal::NonFiniteGradients::look_at(const at::Tensor& grad,
-                                           std::function<std::string()> of) {
+void internal::NonFiniteGradients::watch(const at::Tensor& grad,
+                                         std::function<std::string()> of) {
   if (!has_numbers(grad)) return;
   const c10::NoGradGuard no_grad;
   seen_.push_back({std::move(of), grad.numel(), at::isfinite(grad).sum(),

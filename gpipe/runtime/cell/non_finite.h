@@ -39,14 +39,14 @@ void check_finite(const std::vector<at::Tensor>& tensors,
                   const std::string& what);
 
 // Checks gradients while the engine runs. Engine threads must not wait for a
-// device, so look_at() only starts the counting, and check() waits for the
+// device, so watch() only starts the counting, and check() waits for the
 // result.
 class NonFiniteGradients {
  public:
   // Starts the check of `grad`. `of` returns its name, such as "parameter
   // '3.weight'", and is called by check() if the gradient is not finite. Not
   // thread-safe.
-  void look_at(const at::Tensor& grad, std::function<std::string()> of);
+  void watch(const at::Tensor& grad, std::function<std::string()> of);
   // Throws NonFiniteError if any of the gradients is not finite. The text lists
   // all of them (up to 8 by name) and ends with `where`. Waits for the devices.
   void check(const std::string& where = "") const;

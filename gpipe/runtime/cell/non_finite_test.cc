@@ -68,15 +68,15 @@ TEST(NonFiniteTest, TellsOfAllGradientsUpToEight) {
   const auto weight = [](int k) {
     return [k] { return "w" + std::to_string(k); };
   };
-  grads.look_at(tensor_of({1}), weight(0));
-  grads.look_at(torch::Tensor(), weight(1));
+  grads.watch(tensor_of({1}), weight(0));
+  grads.watch(torch::Tensor(), weight(1));
   grads.check();
-  grads.look_at(tensor_of({kNan}), weight(2));
+  grads.watch(tensor_of({kNan}), weight(2));
   EXPECT_EQ(error_of([&] { grads.check(); }),
             "gpipe::NonFiniteError: a gradient is not finite: that of w2 (1 of "
             "1 element is nan)");
   for (int k = 3; k < 12; ++k) {
-    grads.look_at(tensor_of({kInf, 0}), weight(k));
+    grads.watch(tensor_of({kInf, 0}), weight(k));
   }
   std::string expected =
       "gpipe::NonFiniteError: gradients are not finite (in order of arrival): "

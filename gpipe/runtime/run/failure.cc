@@ -22,7 +22,7 @@ std::string Failure::to_string() const {
   return what.empty() ? place() : place() + ": " + what;
 }
 
-Failure whole(int64_t partition, Phase phase) {
+Failure at_partition(int64_t partition, Phase phase) {
   return {partition, Failure::kAll, phase, "", ""};
 }
 

@@ -25,14 +25,14 @@ TEST(Failure, PlaceNamesPartitionMicrobatchPhaseAndLayer) {
   EXPECT_EQ(in_layer().place(),
             "partition 1, micro-batch 3, recompute, layer '5'");
   EXPECT_EQ(Failure().place(), "partition 0, micro-batch 0, forward");
-  EXPECT_EQ(whole(2, Phase::kGather).place(),
+  EXPECT_EQ(at_partition(2, Phase::kGather).place(),
             "partition 2, all micro-batches, gather");
-  EXPECT_EQ(whole(Failure::kAll, Phase::kGradients).place(),
+  EXPECT_EQ(at_partition(Failure::kAll, Phase::kGradients).place(),
             "all partitions, all micro-batches, gradients");
 }
 
 TEST(Failure, TextHasWhatTheExceptionSays) {
-  Failure failure = whole(0, Phase::kScatter);
+  Failure failure = at_partition(0, Phase::kScatter);
   EXPECT_EQ(failure.to_string(), "partition 0, all micro-batches, scatter");
   failure.what = "no memory";
   EXPECT_EQ(failure.to_string(),

@@ -193,7 +193,7 @@ void BackwardPass::perform(const Action& action) {
     fault_point("gradient sum", j, i);
     const auto number = cell.leaf_numbers()[leaf];
     if (options_.check_finite) {
-      non_finite.look_at(grad, [this, j, &tensor = cell.leaves()[leaf]] {
+      non_finite.watch(grad, [this, j, &tensor = cell.leaves()[leaf]] {
         return describe_leaf(j, tensor);
       });
     }
@@ -202,7 +202,7 @@ void BackwardPass::perform(const Action& action) {
   };
   Gradients back = run_cell(action, sink);
   if (options_.check_finite) {
-    look_at(j, back, non_finite);
+    watch(j, back, non_finite);
     non_finite.check();
   }
   if (action.kind != ActionKind::kBackwardWeight)
@@ -250,16 +250,16 @@ std::string BackwardPass::describe_leaf(int64_t j,
                       : "parameter '" + name + "'";
 }
 
-void BackwardPass::look_at(int64_t j, const Gradients& back,
-                           NonFiniteGradients& non_finite) const {
+void BackwardPass::watch(int64_t j, const Gradients& back,
+                         NonFiniteGradients& non_finite) const {
   const Partition& partition = stages_.partitions[j];
   for (const at::Tensor& grad : back.boundary) {
-    non_finite.look_at(grad, [&partition] {
+    non_finite.watch(grad, [&partition] {
       return c10::str("the input of partition ", partition.index);
     });
   }
   for (std::size_t k = 0; k < back.skips.size(); ++k) {
-    non_finite.look_at(back.skips[k], [&partition, k] {
+    non_finite.watch(back.skips[k], [&partition, k] {
       return c10::str("the skip tensor '", partition.imports[k].key.name,
                       "' that enters partition ", partition.index);
     });

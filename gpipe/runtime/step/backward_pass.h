@@ -91,8 +91,8 @@ class BackwardPass : public Actor {
   // freed.
   Gradients run_cell(const Action& action, const LeafSink& sink);
   // Adds the gradients that leave cell (i, j) to `non_finite`.
-  void look_at(int64_t j, const Gradients& back,
-               NonFiniteGradients& non_finite) const;
+  void watch(int64_t j, const Gradients& back,
+             NonFiniteGradients& non_finite) const;
   // Passes the gradients that leave cell (i, j) to the stages that need them.
   void pass_back(int64_t j, int64_t i, Gradients back);
   // Offers the gradient sum of one leaf of partition `j` to `remote_`.

@@ -64,8 +64,8 @@ class StepBackward : public OpaqueBackward {
     const std::shared_ptr<Step> step =
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
-    const Failure place = whole(Failure::kAll, Phase::kGradients);
-    auto pieces = pipeline_->workers_.outside(place, [&] {
+    const Failure place = at_partition(Failure::kAll, Phase::kGradients);
+    auto pieces = pipeline_->workers_.outside_schedule(place, [&] {
       const at::Tensor* const changed = changes_.without_version();
       TORCH_CHECK(!changed, describe(*changed),
                   " has been changed between forward and backward, as by the "
@@ -99,7 +99,7 @@ class StepBackward : public OpaqueBackward {
       throw;
     }
 
-    return pipeline_->workers_.outside(place, [&] {
+    return pipeline_->workers_.outside_schedule(place, [&] {
       std::vector<at::Tensor> result;
       for (std::size_t n = 0; n < inputs.size(); ++n) {
         result.push_back(wanted[n] ? inputs[n].join(pass.input_grads())
@@ -214,13 +214,14 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   const WorkScope work;
   Stages& stages = workers_.stages();
   const bool with_graph = c10::GradMode::is_enabled();
-  const MiniBatch batch = workers_.outside(whole(0, Phase::kScatter), [&] {
-    std::vector<int64_t> rows;
-    if (!input.split()) {
-      rows = chunk_rows(rows_of(input.whole(), stages.unsplit), chunks);
-    }
-    return MiniBatch(input, std::move(rows), stages.unsplit, with_graph);
-  });
+  const MiniBatch batch =
+      workers_.outside_schedule(at_partition(0, Phase::kScatter), [&] {
+        std::vector<int64_t> rows;
+        if (!input.split()) {
+          rows = chunk_rows(rows_of(input.whole(), stages.unsplit), chunks);
+        }
+        return MiniBatch(input, std::move(rows), stages.unsplit, with_graph);
+      });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
@@ -235,48 +236,49 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   ForwardPass pass(stages, *step, batch.activations(), batch.leaf());
   workers_.run(plans.forward, pass);
 
-  return workers_.outside(whole(stages.size() - 1, Phase::kGather), [&] {
-    fault_point("gather", stages.size() - 1);
-    std::vector<Value> outputs;
-    for (const Activations& activations : pass.outputs()) {
-      std::vector<at::Tensor> output;
-      for (const Activation& each : activations.boundary) {
-        record_stream(each.tensor, stages.partitions.back().device);
-        output.push_back(each.tensor);
-      }
-      outputs.emplace_back(activations.kind, std::move(output));
-    }
-    Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
-    if (!batch.split()) warn_of_other_rows(outputs, batch.rows());
-    norms.prepare();
-    if (!with_graph) {
-      norms.write();
-      norms.keep();
-      return output;
-    }
+  return workers_.outside_schedule(
+      at_partition(stages.size() - 1, Phase::kGather), [&] {
+        fault_point("gather", stages.size() - 1);
+        std::vector<Value> outputs;
+        for (const Activations& activations : pass.outputs()) {
+          std::vector<at::Tensor> output;
+          for (const Activation& each : activations.boundary) {
+            record_stream(each.tensor, stages.partitions.back().device);
+            output.push_back(each.tensor);
+          }
+          outputs.emplace_back(activations.kind, std::move(output));
+        }
+        Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
+        if (!batch.split()) warn_of_other_rows(outputs, batch.rows());
+        norms.prepare();
+        if (!with_graph) {
+          norms.write();
+          norms.keep();
+          return output;
+        }
 
-    std::vector<SharedLeaf> leaves = step->shared_leaves();
-    std::vector<torch::autograd::Edge> edges;
-    auto backward =
-        std::make_shared<StepBackward>(shared_from_this(), step, plans);
-    for (auto& [tensor, element] : batch.wanted()) {
-      backward->inputs.push_back(std::move(element));
-      edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-    }
-    for (const SharedLeaf& leaf : leaves) {
-      edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
-    }
-    backward->add_leaves(std::move(leaves));
-    std::vector<at::Tensor> with_edges =
-        add_outputs(*backward, pass.outputs(), outputs, output);
-    if (!with_edges.empty()) {
-      attach_graph(with_edges, std::move(edges), backward);
-    }
-    norms.write();
-    backward->end_forward();
-    norms.keep();
-    return output;
-  });
+        std::vector<SharedLeaf> leaves = step->shared_leaves();
+        std::vector<torch::autograd::Edge> edges;
+        auto backward =
+            std::make_shared<StepBackward>(shared_from_this(), step, plans);
+        for (auto& [tensor, element] : batch.wanted()) {
+          backward->inputs.push_back(std::move(element));
+          edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+        }
+        for (const SharedLeaf& leaf : leaves) {
+          edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
+        }
+        backward->add_leaves(std::move(leaves));
+        std::vector<at::Tensor> with_edges =
+            add_outputs(*backward, pass.outputs(), outputs, output);
+        if (!with_edges.empty()) {
+          attach_graph(with_edges, std::move(edges), backward);
+        }
+        norms.write();
+        backward->end_forward();
+        norms.keep();
+        return output;
+      });
 }
 
 const Pipeline::Plans& Pipeline::plans(int64_t microbatches,

@@ -43,7 +43,7 @@ class StageWorkers {
   // Runs `part`, which is work before or after the schedule. If it throws, sets
   // the failure to `place` and rethrows.
   template <typename Part>
-  auto outside(const Failure& place, Part part);
+  auto outside_schedule(const Failure& place, Part part);
 
   void set_failure(std::optional<Failure> failure);
   // Returns the failure of the last pass; nullopt if it succeeded.
@@ -58,7 +58,7 @@ class StageWorkers {
 };
 
 template <typename Part>
-auto StageWorkers::outside(const Failure& place, Part part) {
+auto StageWorkers::outside_schedule(const Failure& place, Part part) {
   try {
     return part();
   } catch (...) {

@@ -33,7 +33,7 @@ struct Counter : Actor {
     if (done++ == at) throw std::runtime_error("no");
   }
   Failure place(const Action& action) override {
-    return whole(action.stage, Phase::kForward);
+    return at_partition(action.stage, Phase::kForward);
   }
 };
 
@@ -60,11 +60,14 @@ TEST(StageWorkers, KeepTheFailureOfTheLastPass) {
 
 TEST(StageWorkers, GiveAPlaceToWorkOutsideOfTheSchedule) {
   StageWorkers workers = two_workers();
-  EXPECT_EQ(workers.outside(whole(1, Phase::kGather), [] { return 7; }), 7);
+  EXPECT_EQ(workers.outside_schedule(at_partition(1, Phase::kGather),
+                                     [] { return 7; }),
+            7);
   EXPECT_FALSE(workers.last_failure());
   EXPECT_EQ(error_of([&] {
-              workers.outside(whole(1, Phase::kGather),
-                              [] { throw std::runtime_error("full"); });
+              workers.outside_schedule(at_partition(1, Phase::kGather), [] {
+                throw std::runtime_error("full");
+              });
             }),
             "std::runtime_error: full");
   EXPECT_EQ(workers.last_failure()->partition, 1);

@@ -297,7 +297,7 @@ void TrainStep::check_sums() {
   if (!options_.check_finite() || !with_backward_) return;
   NonFiniteGradients non_finite;
   for (const LeafGrad& each : leaf_grads()) {
-    non_finite.look_at(each.grad, [this, &each]() -> std::string {
+    non_finite.watch(each.grad, [this, &each]() -> std::string {
       if (each.partition < 0) return "a parameter that only other replicas use";
       return pass_->backward().describe_leaf(each.partition, each.leaf);
     });
@@ -318,7 +318,7 @@ void TrainStep::divide_gradients(double weight) {
   divisor_ = weight;
 }
 
-void TrainStep::accumulate(const std::function<void()>& let_go) {
+void TrainStep::accumulate(const std::function<void()>& unlock) {
   norms_->write();
   if (with_backward_) {
     fault_point("accumulate");
@@ -339,7 +339,7 @@ void TrainStep::accumulate(const std::function<void()>& let_go) {
         grads.push_back(std::move(grad));
       }
     }
-    let_go();
+    unlock();
     gpipe::internal::accumulate(std::move(edges), std::move(grads));
   }
   norms_->keep();

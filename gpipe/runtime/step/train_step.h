@@ -121,11 +121,11 @@ class TrainStep {
   // memory.
   void divide_gradients(double weight);
 
-  // Updates deferred BatchNorm statistics. Then calls `let_go`. Then adds
+  // Updates deferred BatchNorm statistics. Then calls `unlock`. Then adds
   // gradients to `.grad` of parameters and of the input, and calls hooks. Call
-  // after finish(). `let_go` must release the pipeline's lock, because hooks
+  // after finish(). `unlock` must release the pipeline's lock, because hooks
   // and the graph behind the input may call the pipeline.
-  void accumulate(const std::function<void()>& let_go);
+  void accumulate(const std::function<void()>& unlock);
 
  private:
   Stages& stages_;

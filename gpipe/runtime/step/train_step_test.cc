@@ -75,12 +75,12 @@ TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
   EXPECT_EQ(grads[0].partition, 0);
   EXPECT_EQ(grads[1].partition, 1);
   EXPECT_FALSE(grads[0].shared);
-  bool let_go = false;
+  bool unlock = false;
   step.accumulate([&] {
-    let_go = true;
+    unlock = true;
     EXPECT_FALSE(model.first->weight.grad().defined());
   });
-  EXPECT_TRUE(let_go);
+  EXPECT_TRUE(unlock);
   const float sum = 0.6f * 6 + 0.4f * 9;
   EXPECT_FLOAT_EQ(model.first->weight.grad().item<float>(), 5 * sum);
   EXPECT_FLOAT_EQ(model.second->weight.grad().item<float>(), 3 * sum);

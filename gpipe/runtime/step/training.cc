@@ -34,7 +34,8 @@ class Training {
   void begin() {
     const std::optional<int64_t> all_rows =
         peers_.begin(given_, [this]() -> TrainStep& { return prepare(); });
-    outside(whole(0, Phase::kScatter), [&] { step_->start(all_rows); });
+    outside_schedule(at_partition(0, Phase::kScatter),
+                     [&] { step_->start(all_rows); });
   }
 
   void run() {
@@ -48,28 +49,29 @@ class Training {
     peers_.disconnect();
   }
 
-  // `let_go`: see TrainStep::accumulate().
-  StepResult end(const std::function<void()>& let_go) {
-    const Failure last = whole(stages_.size() - 1, Phase::kGather);
-    const Failure gradients = whole(Failure::kAll, Phase::kGradients);
+  // `unlock`: see TrainStep::accumulate().
+  StepResult end(const std::function<void()>& unlock) {
+    const Failure last = at_partition(stages_.size() - 1, Phase::kGather);
+    const Failure gradients = at_partition(Failure::kAll, Phase::kGradients);
     StepResult result;
-    if (last_here_) result = outside(last, [&] { return step_->result(); });
+    if (last_here_)
+      result = outside_schedule(last, [&] { return step_->result(); });
     // Before peers_.end(), because other ranks may still run their part.
     peers_.add_up(*step_);
     step_->check_sums();
-    outside(gradients, [&] { step_->finish(); });
-    const LossTotals totals = outside(last, [&] {
+    outside_schedule(gradients, [&] { step_->finish(); });
+    const LossTotals totals = outside_schedule(last, [&] {
       LossTotals totals = peers_.end(*step_, result);
       totals.write_to(result);
       return totals;
     });
     if (recording_) result.timeline = recording_->timeline();
-    outside(gradients, [&] {
+    outside_schedule(gradients, [&] {
       if (totals.weighted && step_->with_backward()) {
         step_->divide_gradients(totals.weight);
         peers_.confirm_division();
       }
-      step_->accumulate(let_go);
+      step_->accumulate(unlock);
     });
     return result;
   }
@@ -80,7 +82,7 @@ class Training {
     plan_.emplace(peers_.plan(given_.schedule, given_.checkpoint));
     step_.emplace(stages_, plan_->whole, given_.options, peers_.remote(),
                   peers_.before(num_microbatches(plan_->whole)));
-    outside(whole(0, Phase::kScatter), [this] {
+    outside_schedule(at_partition(0, Phase::kScatter), [this] {
       if (first_here_) step_->give_input(given_.input);
       if (given_.input.split() || given_.target.split()) {
         step_->keep_outputs_split();
@@ -95,8 +97,10 @@ class Training {
   // Runs a part of the step that is not in the schedule. In several processes
   // its exception has no place, because it may be that of another rank.
   template <typename Part>
-  std::invoke_result_t<Part&> outside(const Failure& place, Part part) {
-    return peers_.remote() ? part() : workers_.outside(place, std::move(part));
+  std::invoke_result_t<Part&> outside_schedule(const Failure& place,
+                                               Part part) {
+    return peers_.remote() ? part()
+                           : workers_.outside_schedule(place, std::move(part));
   }
 
   StageWorkers& workers_;
