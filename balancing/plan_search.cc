@@ -81,7 +81,7 @@ Problem problem_of(const std::vector<PlanSample>& samples,
   bool has_cpu = false;
   for (const PlanDevice& device : devices) {
     problem.ranks.push_back(
-        {{device.speed(), device.memory_bytes()}, device.host_bandwidth()});
+        {device.speed(), device.memory_bytes(), device.host_bandwidth()});
     has_cpu = has_cpu || device.device().is_cpu();
   }
   for (std::size_t r = 0; r < options.gradient_sums().size(); ++r) {

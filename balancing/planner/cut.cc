@@ -6,10 +6,8 @@
 #include <limits>
 #include <utility>
 
-#include "balancing/chain/chain.h"
 #include "balancing/chain/refine.h"
 #include "balancing/planner/bound.h"
-#include "balancing/solver/infeasible.h"
 #include "balancing/solver/partition.h"
 
 namespace gpipe::balancing::planner {
@@ -261,57 +259,6 @@ Balance even_cut(const Blocks& blocks, const std::vector<double>& work,
   return *bottleneck_cut(blocks, work, stages);
 }
 
-// Returns the candidate as a chain, with all links as slow as the slowest one.
-Chain chain_of(const Problem& problem, const Workload& workload,
-               bool recomputes) {
-  Chain chain;
-  chain.microbatches = workload.microbatches;
-  for (const Link& link : problem.links) {
-    chain.link.latency = std::max(chain.link.latency, link.latency);
-    chain.link.seconds_per_byte =
-        std::max(chain.link.seconds_per_byte, link.seconds_per_byte);
-  }
-  chain.devices.assign(problem.ranks.begin(), problem.ranks.end());
-  for (const Layer& layer : workload.layers) {
-    ChainLayer& made = chain.layers.emplace_back();
-    made.forward = layer.forward;
-    made.backward = layer.backward + (recomputes ? layer.recompute : 0);
-    made.output_bytes = layer.output_bytes;
-    made.resident_bytes =
-        problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
-  }
-  // In a later stage a shared tensor arrives from outside, and counts as input.
-  for (const SavedBytes& saved : workload.saved) {
-    chain.layers[saved.savers[0]].saved_bytes += saved.bytes;
-  }
-  chain.skips = workload.skips;
-  return chain;
-}
-
-// Returns the cut that balance_chain() finds for GPipe's schedule or 1F1B.
-// Returns nullopt for other candidates, and if no cut fits.
-std::optional<Balance> chain_cut(const Problem& problem,
-                                 const Candidate& candidate) {
-  const bool fill_drain = candidate.schedule == "fill-drain";
-  if ((!fill_drain && candidate.schedule != "1f1b") || candidate.offload ||
-      candidate.recompute == kWhereNeeded) {
-    return std::nullopt;
-  }
-  const Workload& workload = problem.workloads[candidate.workload];
-  Chain chain = chain_of(
-      problem, workload,
-      recomputed_microbatches(candidate.recompute, workload.microbatches) > 0);
-  keep_for(chain,
-           fill_drain ? ChainSchedule::kFillDrain
-                      : ChainSchedule::kOneForwardOneBackward,
-           *candidate.recompute);
-  try {
-    return balance_chain(chain);
-  } catch (const InfeasibleError&) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 std::optional<Balance> bottleneck_cut(const Blocks& blocks,
@@ -342,8 +289,20 @@ std::vector<Balance> starting_cuts(const Problem& problem,
           {kLeanestCuts}));
     }
   }
-  const auto of_chain = chain_cut(problem, candidate);
-  if (of_chain) cuts.push_back(*of_chain);
+  return cuts;
+}
+
+std::vector<Balance> even_halves(const Problem& problem, const Blocks& blocks,
+                                 const Evaluator& evaluator) {
+  const std::vector<StageLimit> stages = stages_of(problem, evaluator);
+  std::vector<Balance> cuts;
+  for (const auto half : {&Layer::forward, &Layer::backward}) {
+    std::vector<double> work;
+    for (const Layer& layer : blocks.workload().layers) {
+      work.push_back(layer.*half);
+    }
+    cuts.push_back(even_cut(blocks, work, stages));
+  }
   return cuts;
 }
 

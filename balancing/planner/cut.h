@@ -39,13 +39,17 @@ std::optional<Balance> bottleneck_cut(const Blocks& blocks,
                                       const std::vector<double>& work,
                                       const std::vector<StageLimit>& stages);
 
-// Returns the cuts from which a search for the best cut of `candidate` starts,
-// the most promising first: the most even one, one within the memory limits if
-// that one is not, and for GPipe's schedule and 1F1B the cut of balance_chain()
-// (balancing/chain/chain.h). The list is not empty, but it may be that none
-// fits.
+// Returns the cuts from which a search for the best cut of `candidate` starts:
+// the most even one and, if that one exceeds the memory limits, one within
+// them. The list is not empty, but it may be that none fits.
 std::vector<Balance> starting_cuts(const Problem& problem,
                                    const Candidate& candidate,
                                    const Blocks& blocks, Evaluator& evaluator);
+
+// Returns the cut with the most even forwards and the one with the most even
+// backwards, without regard to memory. A local search from them often ends at
+// another cut than one from starting_cuts().
+std::vector<Balance> even_halves(const Problem& problem, const Blocks& blocks,
+                                 const Evaluator& evaluator);
 
 }  // namespace gpipe::balancing::planner

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 
-#include "balancing/solver/sums.h"
 #include "gpipe/text/refuse.h"
 
 namespace gpipe::balancing::planner {
@@ -31,12 +30,15 @@ void check_layer(const Layer& layer, std::size_t k) {
 }
 
 void check_workload(const Workload& workload) {
-  detail::check_microbatches(workload.microbatches);
+  if (workload.microbatches < 1) {
+    refuse("there are ", workload.microbatches,
+           " micro-batches: there must be at least 1");
+  }
   const auto layers = std::ssize(workload.layers);
   for (std::size_t k = 0; k < workload.layers.size(); ++k) {
     check_layer(workload.layers[k], k);
   }
-  for (const ChainSkip& skip : workload.skips) {
+  for (const Skip& skip : workload.skips) {
     if (skip.stashed_by >= 0 && skip.stashed_by < skip.popped_by &&
         skip.popped_by < layers && is_cost(skip.bytes)) {
       continue;

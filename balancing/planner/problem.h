@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "balancing/chain/chain.h"
 #include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::balancing::planner {
@@ -22,7 +21,9 @@ struct GradientSum {
 };
 
 // One rank of a pipeline: a device with its host.
-struct Rank : ChainDevice {
+struct Rank {
+  double speed = 1;  // finite and > 0; a layer takes its seconds / speed
+  double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0
   // Bytes per second between device and host, each way, > 0.
   double host_bandwidth = std::numeric_limits<double>::infinity();
   // At the end of the step, on all ranks at the same time.
@@ -52,6 +53,13 @@ struct Layer {
   double trained_bytes = 0, fixed_bytes = 0;
 };
 
+// A skip tensor (gpipe/skip.h) from one layer to a later one. If the two layers
+// are in different stages, it counts as input of the stage that pops it.
+struct Skip {
+  int64_t stashed_by = 0, popped_by = 0;  // layers; stashed_by < popped_by
+  double bytes = 0;                       // per micro-batch
+};
+
 // Memory that the layers in `savers` (ascending, not empty) keep from forward
 // to backward. A stage with at least one of these layers holds it once.
 struct SavedBytes {
@@ -63,7 +71,7 @@ struct SavedBytes {
 struct Workload {
   int64_t microbatches = 1;
   std::vector<Layer> layers;
-  std::vector<ChainSkip> skips;
+  std::vector<Skip> skips;
   std::vector<SavedBytes> saved;
 };
 

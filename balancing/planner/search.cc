@@ -159,21 +159,33 @@ class Search {
 
   void improve(Tried& tried, double actions) {
     Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
-    const auto calls = static_cast<int64_t>(
-        actions / static_cast<double>(evaluator.actions()));
+    auto calls = static_cast<int64_t>(actions /
+                                      static_cast<double>(evaluator.actions()));
     if (calls == 0 ||
         has_few_cuts(tried, evaluator, std::min(effort_.all_cuts, calls))) {
       return;
     }
-    const Balance start = tried.balance;
-    refine(start,
-           [&](const Balance& balance) {
-             // Cuts that are not simulated cost little, but count, too.
-             const double seconds = evaluator.seconds(balance, tried.seconds);
-             take(tried, balance, seconds);
-             return seconds;
-           },
-           {calls});
+    // If refine() tries all cuts, one search is enough.
+    const bool tries_all = has_few_cuts(tried, evaluator, calls);
+    std::vector<Balance> starts = {tried.balance};
+    if (!tries_all) {
+      for (Balance& cut : even_halves(problem_, blocks_of(tried), evaluator)) {
+        starts.push_back(std::move(cut));
+      }
+    }
+    for (std::size_t k = 0; k < starts.size() && calls > 0; ++k) {
+      refine(starts[k],
+             [&](const Balance& balance) {
+               // Cuts that are not simulated cost little, but count, too. Only
+               // the search from the best cut needs no times of worse ones.
+               --calls;
+               const double seconds = evaluator.seconds(
+                   balance, k == 0 ? tried.seconds : kInfinity);
+               take(tried, balance, seconds);
+               return seconds;
+             },
+             {calls});
+    }
     simulations_ += evaluator.simulations();
   }
 

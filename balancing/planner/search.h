@@ -43,8 +43,9 @@ struct Choice {
 // The candidates of a family are tried in the order of their lower bounds, as
 // long as these are below the best time of the family. If a candidate has few
 // enough cuts (Effort), all are tried, and the result is exact: no cut of any
-// candidate is faster. Otherwise a few good cuts are simulated, and then a
-// local search improves the best candidates. Cuts whose lower bound is too long
+// candidate is faster. Otherwise the most even cut is simulated (or one that
+// fits, if it does not), and then local searches from several cuts improve the
+// best candidates. Cuts whose lower bound is too long
 // are not simulated.
 //
 // Times within a relative 1e-9 count as equal. Among equal candidates the

@@ -33,7 +33,7 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
       before = saver;
     }
   }
-  for (const ChainSkip& skip : workload.skips) {
+  for (const Skip& skip : workload.skips) {
     skips_into_[skip.popped_by].push_back({skip.stashed_by, skip.bytes});
   }
 }
