@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "balancing/plan_parts.h"
+#include "balancing/plan_search.h"
 #include "balancing/planner/bound.h"
 #include "balancing/planner/candidate.h"
 #include "balancing/threads_scope.h"
@@ -44,7 +44,7 @@ void check_links(const char* what, const std::vector<PlanLink>& links) {
   }
 }
 
-// Checks links, and the options that belong to PlanSchedule::kNamed.
+// Checks links, schedules and stages per rank.
 void check_choices(std::size_t devices, const PlanOptions& options) {
   const std::size_t pairs = devices * devices;
   TORCH_CHECK_VALUE(options.links().empty() || options.links().size() == pairs,
@@ -57,15 +57,6 @@ void check_choices(std::size_t devices, const PlanOptions& options) {
                options.overhead().value_or(0));
   check_links("link", options.links());
   check_links("gradient sum", options.gradient_sums());
-  if (options.schedule() != PlanSchedule::kNamed) {
-    TORCH_CHECK_VALUE(
-        options.schedules().empty() && options.links().empty() &&
-            !options.offload() &&
-            options.stages_per_rank() == PlanOptions().stages_per_rank(),
-        "plan: schedules, stages_per_rank, links and offload belong to "
-        "PlanSchedule::kNamed; do not set schedule()");
-    return;
-  }
   const std::vector<std::string> names = schedule_names();
   for (const std::string& name : options.schedules()) {
     TORCH_CHECK_VALUE(
@@ -149,18 +140,8 @@ void check_layers(std::size_t layers, const std::vector<PlanDevice>& devices) {
 
 // Returns whether a candidate splits backwards.
 bool splits_backward(const PlanOptions& options) {
-  if (options.schedule() != PlanSchedule::kNamed) return false;
   const auto& names = options.schedules();
   return names.empty() || std::ranges::any_of(names, planner::splits_backward);
-}
-
-// Returns a plan from samples. Throws as plan() does.
-Plan plan_samples(const std::vector<detail::PlanSample>& samples,
-                  const std::vector<PlanDevice>& devices,
-                  const PlanOptions& options) {
-  return options.schedule() == PlanSchedule::kNamed
-             ? detail::plan_search(samples, devices, options)
-             : detail::plan_chain(samples, devices, options);
 }
 
 }  // namespace
@@ -214,39 +195,11 @@ Plan plan(const Profile& profile, int64_t rows,
          static_cast<double>(each) / static_cast<double>(profile.rows),
          chunks});
   }
-  return plan_samples(samples, devices, options);
+  return detail::plan_search(samples, devices, options);
 }
 
 namespace detail {
 
-void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
-  double bubble = 0;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (timeline.makespan <= 0) continue;
-    parts[r].idle = timeline.idle[r] / timeline.makespan;
-    bubble += parts[r].idle;
-  }
-  for (PlannedPartition& part : parts) {
-    if (bubble > 0) part.bubble_share = part.idle / bubble;
-  }
-}
-
-LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
-  const auto count = static_cast<double>(sample.chunks);
-  const double sums = time.accumulate * (count - 1) / count;
-  const double backward = sample.scale * time.backward;
-  LayerTime result{sample.scale * time.forward, backward + sums};
-  if (time.backward_input != 0 || time.backward_weight != 0) {
-    result.backward_input = sample.scale * time.backward_input;
-    result.backward_weight = sample.scale * time.backward_weight + sums;
-  } else {
-    result.backward_input = backward / 2;
-    result.backward_weight = backward / 2 + sums;
-  }
-  return result;
-}
-
-// Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
   const auto all = std::ssize(devices);
@@ -288,7 +241,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   const bool on_cpus = std::ranges::all_of(
       devices, [](const PlanDevice& each) { return each.device().is_cpu(); });
   if (!options.overhead() && on_cpus) with_overhead.overhead(kOverhead);
-  return plan_samples(samples, devices, with_overhead);
+  return plan_search(samples, devices, with_overhead);
 }
 
 }  // namespace detail

@@ -54,23 +54,11 @@ struct PlanLink {
   double bandwidth = std::numeric_limits<double>::infinity();  // bytes/s, > 0
 };
 
-// The schedule of a step.
-enum class PlanSchedule {
-  kFillDrain,  // forward() and backward()
-  // train_step() with one_forward_one_backward(), which takes as long and needs
-  // less memory.
-  kOneForwardOneBackward,
-  kNamed,  // train_step() with the best of PlanOptions::schedules()
-};
-
 // The candidates that plan() tries, and the assumptions of its prediction.
 struct PlanOptions {
-  // With kNamed, plan() chooses among `schedules`. Otherwise there is one
-  // partition per device, and `schedules`, `stages_per_rank`, `links` and
-  // `offload` must have their defaults.
-  TORCH_ARG(PlanSchedule, schedule) = PlanSchedule::kNamed;
   // Names of schedule_names() (gpipe/schedule.h) except forward-only. Empty:
-  // all.
+  // all. For forward() and backward(), give "fill-drain" alone, and 1 stage per
+  // rank.
   TORCH_ARG(std::vector<std::string>, schedules);
   // The numbers of stages per rank to try, with schedules that have a choice or
   // have just that many.
@@ -103,7 +91,6 @@ struct PlanOptions {
   TORCH_ARG(std::vector<PlanLink>, gradient_sums);
   // Seconds that each action of a schedule takes besides its layers. Absent: 10
   // us if plan() profiles a model for CPUs (docs/results/overhead.md), else 0.
-  // Used with kNamed.
   TORCH_ARG(std::optional<double>, overhead);
   // How many partitions can compute at the same time. 0: all on accelerators;
   // on CPUs, as many as the cores allow if each partition uses its share of
@@ -197,7 +184,6 @@ struct Plan {
   // The predicted step. to_svg(timeline) (gpipe/simulation.h) draws it.
   Timeline timeline;
 
-  // These are empty unless PlanOptions::schedule() is kNamed.
   // The best candidate of each schedule with each number of stages per rank,
   // with and without offload, that fits; the fastest first.
   std::vector<PlanCandidate> families;
@@ -216,9 +202,8 @@ struct Plan {
   Schedule schedule() const;
 };
 
-// Prints a line with the choice, a table of the partitions, and a table of
-// candidates: all of them or, with kNamed, the families, what bounds the step,
-// and what other devices would give.
+// Prints a line with the choice, tables of the partitions and of the families,
+// what bounds the step, and what other devices would give.
 //
 // Threads: as for the stream.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
@@ -272,11 +257,9 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // a recompute mode, and with or without offload. Candidates and cuts whose
 // lower bounds are too long are left out. The others are simulated
 // (gpipe/simulation.h), with copies beside the computation, on the cores of the
-// machine. If a candidate has few cuts, all are tried; otherwise a local search
-// improves the most even ones, and for GPipe's schedule and 1F1B the exact cut
-// of balance_chain() (balancing/chain/chain.h). So no single schedule is
-// predicted to be faster, and results are reproducible. Among equally fast
-// candidates the simplest one is chosen: without offload, the first of
+// machine. If a candidate has few cuts, all are tried; otherwise local
+// searches improve the most even ones. Results are reproducible. Among equally
+// fast candidates the simplest one is chosen: without offload, the first of
 // schedule_names(), few stages per rank, few micro-batches. See
 // balancing/planner/search.h.
 //

@@ -1,4 +1,5 @@
-// plan() over all schedules, by balancing/planner.
+#include "balancing/plan_search.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <sstream>
 #include <utility>
 
-#include "balancing/plan_parts.h"
 #include "balancing/planner/problem.h"
 #include "balancing/planner/search.h"
 #include "balancing/solver/infeasible.h"
@@ -28,6 +28,24 @@ using planner::Tried;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- From a profile to a problem
+
+// Returns the seconds of a layer for each micro-batch of `sample`. `accumulate`
+// is part of the backward and of its weight part: M micro-batches have M - 1
+// additions. If the parts of the backward were not measured, both are a half.
+LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
+  const auto count = static_cast<double>(sample.chunks);
+  const double sums = time.accumulate * (count - 1) / count;
+  const double backward = sample.scale * time.backward;
+  LayerTime result{sample.scale * time.forward, backward + sums};
+  if (time.backward_input != 0 || time.backward_weight != 0) {
+    result.backward_input = sample.scale * time.backward_input;
+    result.backward_weight = sample.scale * time.backward_weight + sums;
+  } else {
+    result.backward_input = backward / 2;
+    result.backward_weight = backward / 2 + sums;
+  }
+  return result;
+}
 
 planner::Workload workload_of(const PlanSample& sample) {
   const Profile& profile = *sample.profile;
@@ -151,6 +169,19 @@ std::vector<bool> recomputed_stages(const Schedule& schedule,
     }
   }
   return result;
+}
+
+// Sets `idle` and `bubble_share` of the ranks of `timeline`.
+void set_idle(const Timeline& timeline, std::vector<PlannedPartition>& parts) {
+  double bubble = 0;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (timeline.makespan <= 0) continue;
+    parts[r].idle = timeline.idle[r] / timeline.makespan;
+    bubble += parts[r].idle;
+  }
+  for (PlannedPartition& part : parts) {
+    if (bubble > 0) part.bubble_share = part.idle / bubble;
+  }
 }
 
 std::vector<PlannedPartition> partitions_of(

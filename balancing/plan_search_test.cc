@@ -77,9 +77,6 @@ TEST(PlanSearchTest, IsNeverSlowerThanAnySingleSchedule) {
     const auto check = [&](double other) {
       EXPECT_LE(best, other * (1 + 1e-9));
     };
-    check(seconds(PlanOptions(options).schedule(PlanSchedule::kFillDrain)));
-    check(seconds(
-        PlanOptions(options).schedule(PlanSchedule::kOneForwardOneBackward)));
     for (const std::string& name : schedule_names()) {
       const int stages = fixed_stages_per_rank(name).value_or(2);
       if (name == "forward-only") continue;
@@ -403,16 +400,11 @@ TEST(PlanReplicasTest, CutForTheSumsToo) {
   }
   const auto options =
       PlanOptions().schedules({"1f1b"}).chunks({2}).bandwidth(1);
-  for (const PlanSchedule schedule :
-       {PlanSchedule::kNamed, PlanSchedule::kOneForwardOneBackward}) {
-    PlanOptions each = options;
-    if (schedule != PlanSchedule::kNamed) each.schedules({}).schedule(schedule);
-    const Plan even =
-        plan_replicas(profile, 4, accelerators(4), {2}, false, each)[0].plan;
-    EXPECT_THAT(even.balance, ElementsAre(2, 2));
-    EXPECT_EQ(even.sum_seconds, 2 * 16 / 2);
-    EXPECT_EQ(even.step_seconds, even.timeline.makespan + 16);
-  }
+  const Plan even =
+      plan_replicas(profile, 4, accelerators(4), {2}, false, options)[0].plan;
+  EXPECT_THAT(even.balance, ElementsAre(2, 2));
+  EXPECT_EQ(even.sum_seconds, 2 * 16 / 2);
+  EXPECT_EQ(even.step_seconds, even.timeline.makespan + 16);
   // If one layer has most of the bytes, its rank gets no other layer.
   LayerMemory& last = profile.memory.layers[3];
   last.parameter_bytes = last.trained_bytes = 200;
@@ -460,10 +452,6 @@ TEST(PlanSearchTest, NamesWhatCannotBe) {
               HasSubstr("none of the schedules can run 3 layers on 2 devices"));
   EXPECT_THAT(error_of(PlanOptions().links(std::vector<PlanLink>(3))),
               HasSubstr("2 devices have 4 links, but there are 3"));
-  EXPECT_THAT(
-      error_of(
-          PlanOptions().schedule(PlanSchedule::kFillDrain).schedules({"1f1b"})),
-      HasSubstr("belong to PlanSchedule::kNamed"));
 }
 
 }  // namespace

@@ -33,7 +33,10 @@ std::vector<PlanDevice> devices(int64_t count, double bytes = kMany) {
 
 // Returns options for forward() and backward().
 PlanOptions fill_drain_options() {
-  return PlanOptions().schedule(PlanSchedule::kFillDrain).workers(8);
+  return PlanOptions()
+      .schedules({"fill-drain"})
+      .stages_per_rank({1})
+      .workers(8);
 }
 
 PlanOptions quiet() {
@@ -84,8 +87,7 @@ TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
   const auto options = quiet().chunks({8});
   const Plan gpipe = plan(profile, 8, devices(4), options);
   const Plan in_turns =
-      plan(profile, 8, devices(4),
-           PlanOptions(options).schedule(PlanSchedule::kOneForwardOneBackward));
+      plan(profile, 8, devices(4), PlanOptions(options).schedules({"1f1b"}));
   EXPECT_EQ(in_turns.step_seconds, gpipe.step_seconds);
   // 8 bytes for the parameter and its gradient, and for each micro-batch in
   // flight 10 bytes saved and 6 bytes of input.
@@ -122,8 +124,8 @@ TEST(PlanTest, PrefersMoreMicroBatchesWhileTheyPay) {
   const auto profile = even_profile({1, 1, 1, 1});
   EXPECT_EQ(plan(profile, 8, devices(2), quiet()).chunks, 8);
   EXPECT_EQ(plan(profile, 8, devices(1), quiet()).chunks, 1);
-  // A copy takes 10 s, however small it is.
-  EXPECT_LT(plan(profile, 64, devices(2), quiet().latency(10)).chunks, 16);
+  // An action takes 10 s more, however small its micro-batch is.
+  EXPECT_LT(plan(profile, 64, devices(2), quiet().overhead(10)).chunks, 16);
 }
 
 TEST(PlanTest, TriesChunksThatThereCanBe) {
@@ -187,7 +189,8 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
   const Plan result = plan(
       model, input, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},
       PlanOptions()
-          .schedule(PlanSchedule::kFillDrain)
+          .schedules({"fill-drain"})
+          .stages_per_rank({1})
           .chunks({1, 3})
           .profile(TimeOptions().timeout(0)));
   EXPECT_THAT(result.candidates, SizeIs(6));
@@ -203,19 +206,22 @@ TEST(PlanTest, ExplainsItself) {
                fill_drain_options().chunks({8}));
   EXPECT_EQ(
       text.str(),
-      "8 micro-batches, checkpoint except_last: a step is predicted to take "
-      "68 s\n"
+      "fill-drain, 1 stage per rank, 8 micro-batches, checkpoint except_last: "
+      "a step is predicted to take 68 s\n"
       "  partition  device  layers  forward  backward  memory     of  idle  "
       "of the bubble  bound by\n"
       "          0     cpu       2      2 s       4 s    36 B  100 B   9 %   "
       "        50 %      time\n"
       "          1     cpu       2      2 s       4 s    84 B  100 B   9 %   "
       "        50 %      time\n"
-      "tried:\n"
-      "  micro-batches   checkpoint          step\n"
-      "              8        never  does not fit\n"
-      "              8  except_last          68 s\n"
-      "              8       always          70 s\n");
+      "bound by compute: partition 0 computes for 91 % of the step\n"
+      "the best of each schedule:\n"
+      "    schedule  stages per rank  micro-batches   checkpoint  offload  step"
+      "  longer by\n"
+      "  fill-drain                1              8  except_last       no  68 s"
+      "     +0.0 %\n"
+      "with one more device: 68 s (+0.0 %)\n"
+      "with twice the memory: 68 s (+0.0 %)\n");
 }
 
 TEST(PlanTest, NamesWhatCannotBe) {

@@ -34,8 +34,8 @@ std::string recompute_text(Checkpoint checkpoint, bool where_needed) {
   return where_needed ? "where_needed" : to_string(checkpoint);
 }
 
-void print_bound(std::ostream& stream, const Plan& plan) {
-  const PlanBound& bound = *plan.bound;
+void print_bound(std::ostream& stream, const Plan& plan,
+                 const PlanBound& bound) {
   const std::string rank = std::to_string(bound.rank);
   const std::string share = percent_text(bound.share, 0);
   stream << "bound by " << to_string(bound.kind) << ": ";
@@ -109,12 +109,9 @@ const char* to_string(PlanBoundKind kind) {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
-  if (plan.bound) {
-    stream << plan.schedule_name << ", " << plan.stages_per_rank
-           << (plan.stages_per_rank == 1 ? " stage" : " stages")
-           << " per rank, ";
-  }
-  stream << plan.chunks << " micro-batches, checkpoint "
+  stream << plan.schedule_name << ", " << plan.stages_per_rank
+         << (plan.stages_per_rank == 1 ? " stage" : " stages") << " per rank, "
+         << plan.chunks << " micro-batches, checkpoint "
          << recompute_text(plan.checkpoint, !plan.recomputed_stages.empty())
          << (plan.offload ? ", offload" : "")
          << ": a step is predicted to take " << seconds_text(plan.step_seconds);
@@ -134,20 +131,8 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   }
   stream << columns_text(table, "r");
 
-  if (plan.bound) {
-    print_bound(stream, plan);
-    print_families(stream, plan);
-    return stream;
-  }
-  stream << "tried:\n";
-  Table tried = {{"micro-batches", "checkpoint", "step"}};
-  for (const PlanCandidate& each : plan.candidates) {
-    tried.push_back({std::to_string(each.chunks), to_string(each.checkpoint),
-                     std::isinf(each.step_seconds)
-                         ? "does not fit"
-                         : seconds_text(each.step_seconds)});
-  }
-  stream << columns_text(tried, "r");
+  if (plan.bound) print_bound(stream, plan, *plan.bound);
+  print_families(stream, plan);
   return stream;
 }
 

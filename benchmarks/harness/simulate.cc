@@ -124,7 +124,8 @@ std::vector<int64_t> Simulator::balance_of(const Experiment& experiment) {
                  partitions, balancing::PlanDevice().speed(
                                  device_speed_ > 0 ? device_speed_ : 1)),
              balancing::PlanOptions()
-                 .schedule(balancing::PlanSchedule::kFillDrain)
+                 .schedules({"fill-drain"})
+                 .stages_per_rank({1})
                  .chunks({experiment.chunks})
                  .checkpoints({experiment.checkpoint})
                  .latency(options_.latency)

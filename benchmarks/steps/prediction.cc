@@ -97,7 +97,8 @@ Row predict(const StepSubject& subject, int64_t partitions) {
   const auto plan = balancing::plan(
       model, subject.input, std::vector<balancing::PlanDevice>(partitions),
       balancing::PlanOptions()
-          .schedule(balancing::PlanSchedule::kFillDrain)
+          .schedules({"fill-drain"})
+          .stages_per_rank({1})
           .chunks({2 * partitions})
           .checkpoints({Checkpoint::kExceptLast})
           .profile(balancing::TimeOptions().timeout(2)));

@@ -1,0 +1,30 @@
+// The choice of a plan, by balancing/planner. Internal to balancing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "balancing/plan.h"
+#include "balancing/profile.h"
+
+namespace gpipe::balancing::detail {
+
+// The costs of a number of micro-batches. A micro-batch takes `scale` times as
+// long, and as many bytes, as the sample of the profile.
+struct PlanSample {
+  const Profile* profile = nullptr;
+  double scale = 1;
+  int64_t chunks = 1;
+};
+
+// Returns how many partitions can compute at the same time.
+int64_t workers_of(const std::vector<PlanDevice>& devices,
+                   const PlanOptions& options);
+
+// Plans for the best of PlanOptions::schedules(); see
+// balancing/planner/search.h. Throws InfeasibleError if nothing fits.
+Plan plan_search(const std::vector<PlanSample>& samples,
+                 const std::vector<PlanDevice>& devices,
+                 const PlanOptions& options);
+
+}  // namespace gpipe::balancing::detail
