@@ -2,4 +2,4 @@
 // LibTorch.
 #pragma once
 
-#include "balancing/chain/refine.h"
+#include "balancing/solver/refine.h"

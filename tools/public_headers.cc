@@ -18,8 +18,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include "balancing/balancing.h"
-#include "balancing/chain/chain.h"
-#include "balancing/fill_drain.h"
 #include "balancing/infeasible.h"
 #include "balancing/machines.h"
 #include "balancing/partition.h"

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "balancing/chain/refine.h"
 #include "balancing/planner/bound.h"
 #include "balancing/solver/partition.h"
+#include "balancing/solver/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -1,21 +1,62 @@
 // least_memory(): what a problem that does not fit would need.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "balancing/chain/refine.h"
 #include "balancing/planner/bound.h"
 #include "balancing/planner/cut.h"
 #include "balancing/planner/search.h"
-#include "balancing/solver/limits.h"
 #include "balancing/solver/partition.h"
+#include "balancing/solver/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Returns the smallest number f with f * limit >= bytes in double arithmetic;
+// infinity if there is none.
+double factor_for(double bytes, double limit) {
+  if (bytes <= 0 || std::isinf(limit)) return 0;
+  if (limit == 0) return kInfinity;
+  double factor = bytes / limit;
+  while (factor * limit < bytes) factor = std::nextafter(factor, kInfinity);
+  for (;;) {
+    const double less = std::nextafter(factor, 0.0);
+    if (less * limit < bytes) return factor;
+    factor = less;
+  }
+}
+
+// Returns the minimum, over all cuts of `layers` into `partitions`, of the
+// largest demand of a block. `begin(j, first)`: returns the empty block of
+// partition j at layer `first`, with extend() and last(). `demand(j, block)`:
+// must not decrease as the block grows.
+// Complexity: O(p n^2) calls.
+template <typename Begin, typename Demand>
+double least_largest(int64_t layers, int64_t partitions, const Begin& begin,
+                     const Demand& demand) {
+  std::vector<double> least(layers + 1, kInfinity);  // by cut
+  least[0] = 0;
+  for (int64_t j = 0; j < partitions; ++j) {
+    std::vector<double> next(layers + 1, kInfinity);
+    const int64_t latest = layers - (partitions - j - 1);
+    for (int64_t first = j; first < latest; ++first) {
+      if (std::isinf(least[first])) continue;
+      for (auto block = begin(j, first); block.last() < latest;) {
+        block.extend();
+        double& there = next[block.last()];
+        there = std::min(there, std::max(least[first], demand(j, block)));
+      }
+    }
+    least = std::move(next);
+  }
+  return least[layers];
+}
 
 // Returns what one candidate needs.
 Need need_of(const Problem& problem, const Candidate& candidate,
@@ -27,7 +68,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
       held.push_back(evaluator.least_held(static_cast<int>(r)));
     }
     const auto least = [&](const auto& demand) {
-      return detail::least_largest(
+      return least_largest(
           blocks.layers(), std::ssize(held),
           [&](int64_t, int64_t first) { return GrowingBlock(blocks, first); },
           [&](int64_t rank, const GrowingBlock& block) {
@@ -36,8 +77,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
     };
     return {least([](int64_t, double bytes) { return bytes; }),
             least([&](int64_t rank, double bytes) {
-              return detail::factor_for(bytes,
-                                        problem.ranks[rank].memory_bytes);
+              return factor_for(bytes, problem.ranks[rank].memory_bytes);
             })};
   }
   const Balance start = starting_cuts(problem, candidate, blocks, evaluator)[0];

@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "balancing/chain/refine.h"
 #include "balancing/planner/bound.h"
 #include "balancing/planner/cut.h"
+#include "balancing/solver/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {

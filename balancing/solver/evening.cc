@@ -1,25 +1,38 @@
 #include "balancing/solver/evening.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 
 namespace gpipe::balancing::detail {
 namespace {
 
+// The measure of how uneven a cut is; see most_even().
+struct Unevenness {
+  unsigned __int128 squared_costs = 0;  // < 2^124
+  int64_t squared_lengths = 0;
+
+  friend auto operator<=>(const Unevenness&, const Unevenness&) = default;
+  Unevenness plus_block(int64_t cost, int64_t length) const {
+    const auto wide = static_cast<unsigned __int128>(cost);
+    return {squared_costs + wide * wide, squared_lengths + length * length};
+  }
+};
+
 // The possible positions of the cut after block k: earliest[k] to latest[k].
-// Each of them occurs in some cut that respects the caps.
+// Each of them occurs in some cut that respects the cap.
 struct Ranges {
   std::vector<Cut> earliest, latest;
 
-  Ranges(const Caps& caps, Cut end, int64_t partitions)
+  Ranges(const Cap& cap, Cut end, int64_t partitions)
       : earliest(partitions + 1, 0), latest(partitions + 1, end) {
     latest[0] = 0;
     for (int64_t k = 1; k < partitions; ++k) {
-      latest[k] = std::min(reach(caps, latest[k - 1]), end - (partitions - k));
+      latest[k] = std::min(reach(cap, latest[k - 1]), end - (partitions - k));
     }
     earliest[partitions] = end;
     for (int64_t k = partitions - 1; k >= 1; --k) {
-      earliest[k] = std::max(back(caps, earliest[k + 1]), k);
+      earliest[k] = std::max(back(cap, earliest[k + 1]), k);
     }
   }
 
@@ -34,13 +47,13 @@ struct Ranges {
 
 // Finds the most even cut by dynamic programming over the blocks. A later cut
 // never has an earlier best predecessor: both squares satisfy the quadrangle
-// inequality, and caps preserve it, since any part of an allowed block is
+// inequality, and a cap preserves it, since any part of an allowed block is
 // allowed. So the predecessor of the middle cut divides those of the others,
 // and a row takes n log n steps instead of n^2.
 class Evening {
  public:
-  Evening(const Sums& sums, const Caps& caps, const Ranges& ranges)
-      : sums_(sums), caps_(caps), ranges_(ranges) {}
+  Evening(const Cap& cap, const Ranges& ranges)
+      : sums_(*cap.sums), cap_(cap), ranges_(ranges) {}
 
   std::vector<int64_t> run() {
     const auto partitions = std::ssize(ranges_.latest) - 1;
@@ -68,7 +81,7 @@ class Evening {
   void fill(int64_t k, Cut first, Cut last, Cut low, Cut high) {
     if (first > last) return;
     const Cut cut = first + (last - first) / 2;
-    const Cut begin = std::max(low, back(caps_, cut));
+    const Cut begin = std::max(low, back(cap_, cut));
     const Cut end = std::min(high, cut - 1);
     Cut chosen = begin;
     Unevenness least = through(begin, cut);
@@ -90,7 +103,7 @@ class Evening {
   }
 
   const Sums& sums_;
-  const Caps& caps_;
+  const Cap cap_;
   const Ranges& ranges_;
   std::vector<Unevenness> previous_, best_;     // by cut, before and at block k
   std::vector<std::vector<Cut>> predecessors_;  // by block - 1, then by cut
@@ -123,15 +136,14 @@ Sums tamed(const Sums& sums, int64_t partitions) {
 // The rule for many pairs. It never leaves a block empty and never fails: from
 // each cut in the range of block k - 1, some allowed block of one or more
 // layers ends in the range of block k.
-std::vector<int64_t> about_even(const Sums& sums, const Caps& caps,
-                                const Ranges& ranges) {
+std::vector<int64_t> about_even(const Cap& cap, const Ranges& ranges) {
   const auto partitions = std::ssize(ranges.latest) - 1;
-  const Sums counts = tamed(sums, partitions);
+  const Sums counts = tamed(*cap.sums, partitions);
   std::vector<int64_t> lengths;
   Cut at = 0;
   for (int64_t k = 1; k <= partitions; ++k) {
     const Cut low = std::max(ranges.earliest[k], at + 1);
-    const Cut high = std::min(ranges.latest[k], reach(caps, at));
+    const Cut high = std::min(ranges.latest[k], reach(cap, at));
     const int64_t left = partitions - k + 1;
     const int64_t wanted =
         counts[at] + (counts.back() - counts[at] + left / 2) / left;
@@ -147,30 +159,10 @@ std::vector<int64_t> about_even(const Sums& sums, const Caps& caps,
 
 }  // namespace
 
-bool is_more_even(const Unevenness& unevenness_a, const std::vector<int64_t>& a,
-                  const Unevenness& unevenness_b,
-                  const std::vector<int64_t>& b) {
-  if (unevenness_a < unevenness_b) return true;
-  if (unevenness_b < unevenness_a) return false;
-  return std::lexicographical_compare(b.rbegin(), b.rend(), a.rbegin(),
-                                      a.rend());
-}
-
-Unevenness unevenness(const Sums& sums, const std::vector<int64_t>& lengths) {
-  Unevenness result;
-  Cut at = 0;
-  for (int64_t length : lengths) {
-    result = result.plus_block(sums[at + length] - sums[at], length);
-    at += length;
-  }
-  return result;
-}
-
-std::vector<int64_t> most_even(const Sums& sums, const Caps& caps,
-                               int64_t partitions) {
-  const Ranges ranges(caps, std::ssize(sums) - 1, partitions);
-  if (ranges.pairs() > kEveningWork) return about_even(sums, caps, ranges);
-  return Evening(sums, caps, ranges).run();
+std::vector<int64_t> most_even(const Cap& cap, int64_t partitions) {
+  const Ranges ranges(cap, std::ssize(*cap.sums) - 1, partitions);
+  if (ranges.pairs() > kEveningWork) return about_even(cap, ranges);
+  return Evening(cap, ranges).run();
 }
 
 }  // namespace gpipe::balancing::detail

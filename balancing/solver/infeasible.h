@@ -7,9 +7,8 @@
 
 namespace gpipe::balancing {
 
-// Thrown by balance_chain() (balancing/chain/chain.h) and plan()
-// (balancing/plan.h). The text says what is too large and which limit would be
-// enough. The members give the same as numbers.
+// Thrown by plan() (balancing/plan.h). The text says what is too large and
+// which limit would be enough. The members give the same as numbers.
 class InfeasibleError : public std::invalid_argument {
  public:
   InfeasibleError(const std::string& text, int64_t layer, int64_t device,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "balancing/solver/caps.h"
+#include "balancing/solver/cap.h"
 #include "balancing/solver/evening.h"
 #include "balancing/solver/sums.h"
 
@@ -12,11 +12,10 @@ namespace gpipe::balancing {
 std::vector<int64_t> balance_cost(const std::vector<double>& costs,
                                   int64_t partitions) {
   detail::check_partitions(std::ssize(costs), partitions);
-  detail::check_costs(costs, "cost");
-  const detail::Sums sums =
-      detail::prefix_sums(costs, detail::common_shift({&costs}));
+  detail::check_costs(costs);
+  const detail::Sums sums = detail::prefix_sums(costs);
   const int64_t limit = detail::smallest_limit(sums, partitions);
-  return detail::most_even(sums, {{&sums, limit}}, partitions);
+  return detail::most_even({&sums, limit}, partitions);
 }
 
 double bottleneck(const std::vector<double>& costs,

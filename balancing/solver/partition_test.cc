@@ -62,8 +62,8 @@ std::vector<double> best_objective(const Costs& costs, int64_t partitions) {
   return best;
 }
 
-std::string error_of(const Costs& costs, int64_t partitions) {
-  return balancing::error_of([&] { balance_cost(costs, partitions); });
+std::string cut_error(const Costs& costs, int64_t partitions) {
+  return error_of([&] { balance_cost(costs, partitions); });
 }
 
 TEST(PartitionTest, CutsWhereTheLargestBlockIsSmallest) {
@@ -197,24 +197,24 @@ TEST(PartitionTest, IsAboutEvenWhereTooMuchIsLeftToEvenOut) {
 
 TEST(PartitionTest, TellsTheLargestBlock) {
   EXPECT_EQ(bottleneck({1, 2, 3, 4}, {1, 2, 1}), 5);
-  EXPECT_THAT(balancing::error_of([] {
+  EXPECT_THAT(error_of([] {
                 bottleneck({1, 2}, {1, 2});
               }),
               HasSubstr("more than the 2 layers"));
 }
 
 TEST(PartitionTest, RefusesPartitionsThatCannotBe) {
-  EXPECT_THAT(error_of({1, 2}, 0), HasSubstr("2 layers into 0 partitions"));
-  EXPECT_THAT(error_of({1, 2}, -1), HasSubstr("2 layers into -1 partitions"));
-  EXPECT_THAT(error_of({}, 1), HasSubstr("0 layers into 1 partitions"));
-  EXPECT_THAT(error_of({42}, 2), HasSubstr("1 layers into 2 partitions"));
+  EXPECT_THAT(cut_error({1, 2}, 0), HasSubstr("2 layers into 0 partitions"));
+  EXPECT_THAT(cut_error({1, 2}, -1), HasSubstr("2 layers into -1 partitions"));
+  EXPECT_THAT(cut_error({}, 1), HasSubstr("0 layers into 1 partitions"));
+  EXPECT_THAT(cut_error({42}, 2), HasSubstr("1 layers into 2 partitions"));
 }
 
 TEST(PartitionTest, RefusesCostsThatAreNone) {
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(error_of({1, -2}, 1), HasSubstr("layer 1 is -2"));
-  EXPECT_THAT(error_of({infinity}, 1), HasSubstr("layer 0 is inf"));
-  EXPECT_THAT(error_of({1, 2, std::nan("")}, 1), HasSubstr("layer 2 is nan"));
+  EXPECT_THAT(cut_error({1, -2}, 1), HasSubstr("layer 1 is -2"));
+  EXPECT_THAT(cut_error({infinity}, 1), HasSubstr("layer 0 is inf"));
+  EXPECT_THAT(cut_error({1, 2, std::nan("")}, 1), HasSubstr("layer 2 is nan"));
 }
 
 }  // namespace

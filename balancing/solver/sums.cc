@@ -10,20 +10,13 @@ namespace gpipe::balancing::detail {
 
 using internal::refuse;
 
-int common_shift(const std::vector<const std::vector<double>*>& lists) {
+Sums prefix_sums(const std::vector<double>& costs) {
   double largest = 0;
-  std::size_t count = 0;
-  for (const std::vector<double>* list : lists) {
-    for (double cost : *list) largest = std::max(largest, cost);
-    count += list->size();
-  }
+  for (double cost : costs) largest = std::max(largest, cost);
   int largest_bits = 0, count_bits = 0;
   std::frexp(largest, &largest_bits);  // largest < 2^largest_bits
-  std::frexp(static_cast<double>(count), &count_bits);
-  return 62 - count_bits - largest_bits;
-}
-
-Sums prefix_sums(const std::vector<double>& costs, int shift) {
+  std::frexp(static_cast<double>(costs.size()), &count_bits);
+  const int shift = 62 - count_bits - largest_bits;
   Sums sums(1, 0);
   sums.reserve(costs.size() + 1);
   for (double cost : costs) {
@@ -32,10 +25,10 @@ Sums prefix_sums(const std::vector<double>& costs, int shift) {
   return sums;
 }
 
-void check_costs(const std::vector<double>& costs, const std::string& what) {
+void check_costs(const std::vector<double>& costs) {
   for (std::size_t k = 0; k < costs.size(); ++k) {
     if (!std::isfinite(costs[k]) || costs[k] < 0) {
-      refuse("the ", what, " of layer ", k, " is ", costs[k],
+      refuse("the cost of layer ", k, " is ", costs[k],
              ": costs must be finite and not negative");
     }
   }
@@ -50,12 +43,6 @@ void check_partitions(int64_t layers, int64_t partitions) {
     refuse("cannot cut ", layers, " layers into ", partitions,
            " partitions: each needs a layer of its own");
   }
-}
-
-void check_microbatches(int64_t microbatches) {
-  if (microbatches >= 1) return;
-  refuse("there are ", microbatches,
-         " micro-batches: there must be at least 1");
 }
 
 void check_balance(const std::vector<int64_t>& balance, int64_t layers) {

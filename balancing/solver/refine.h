@@ -6,8 +6,6 @@
 #include <functional>
 #include <vector>
 
-#include "balancing/chain/chain.h"
-
 namespace gpipe::balancing {
 
 // Returns the cost of a cut, in any unit; infinity if the cut is not allowed.
@@ -49,27 +47,5 @@ std::vector<int64_t> refine(const std::vector<std::vector<int64_t>>& starts,
 std::vector<int64_t> refine(const std::vector<int64_t>& start,
                             const BalanceScore& score,
                             const RefineOptions& options = {});
-
-// Returns the seconds of one mini-batch from the costs of the partitions per
-// micro-batch, for example by simulating a schedule.
-using Makespan = std::function<double(const std::vector<StageCost>& stages)>;
-
-// Returns the layers per partition of a cut with a small makespan that respects
-// `memory_bytes` of every device. It runs refine() with three starts: the
-// results of balance_cost() (balancing/solver/partition.h),
-// balance_fill_drain() (balancing/solver/fill_drain.h) and balance_chain()
-// (balancing/chain/chain.h) for the chain. The result is never worse than any
-// of these that respects the limits. `chain.microbatches` is used by these
-// solvers only.
-//
-//   balance_by_makespan(chain, [&](const std::vector<StageCost>& stages) {
-//     return makespan(stages, chain.microbatches);  // or any other schedule's
-//   });
-//
-// Throws InfeasibleError and std::invalid_argument as balance_chain() and
-// refine() do.
-std::vector<int64_t> balance_by_makespan(const Chain& chain,
-                                         const Makespan& makespan,
-                                         const RefineOptions& options = {});
 
 }  // namespace gpipe::balancing

@@ -1,4 +1,4 @@
-#include "balancing/chain/refine.h"
+#include "balancing/solver/refine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "balancing/solver/partition.h"
 #include "balancing/solver/testing.h"
 
 namespace gpipe::balancing {
@@ -63,74 +62,6 @@ Balance random_balance(std::mt19937& random, int64_t layers,
   for (int64_t k = partitions; k < layers; ++k)
     ++balance[random() % partitions];
   return balance;
-}
-
-// Returns the length of 1F1B: partition j starts with p - j forwards and
-// continues with a backward and a forward in turns. A copy delays what crosses
-// a link.
-double one_forward_one_backward(const std::vector<StageCost>& stages,
-                                int64_t microbatches) {
-  const auto partitions = static_cast<int64_t>(stages.size());
-  const std::vector<double> none(microbatches, -1);
-  std::vector<std::vector<double>> forward(partitions, none),
-      backward = forward;
-  std::vector<double> free(partitions, 0);
-  std::vector<int64_t> forwards(partitions, 0), backwards(partitions, 0);
-  for (bool going = true; going;) {
-    going = false;
-    for (int64_t j = 0; j < partitions; ++j) {
-      int64_t& f = forwards[j];
-      int64_t& b = backwards[j];
-      while (b < microbatches) {
-        double ready = 0;
-        const bool is_forward =
-            f < microbatches && f - b < std::min(partitions - j, microbatches);
-        if (is_forward) {
-          if (j > 0) ready = forward[j - 1][f];
-        } else {
-          ready = j + 1 < partitions ? backward[j + 1][b] : forward[j][b];
-        }
-        if (ready < 0) break;
-        if (is_forward && j > 0) ready += stages[j].transfer;
-        if (!is_forward && j + 1 < partitions) {
-          ready += stages[j + 1].transfer;
-        }
-        free[j] = std::max(free[j], ready) +
-                  (is_forward ? stages[j].forward : stages[j].backward);
-        (is_forward ? forward[j][f++] : backward[j][b++]) = free[j];
-        going = true;
-      }
-    }
-  }
-  return *std::max_element(free.begin(), free.end());
-}
-
-Chain random_chain(std::mt19937& random, int64_t layers, int64_t partitions) {
-  Chain chain;
-  chain.layers.resize(layers);
-  for (ChainLayer& layer : chain.layers) {
-    layer.forward = 1 + random() % 10;
-    layer.backward = 1 + random() % 20;
-    layer.output_bytes = random() % 5;
-    layer.resident_bytes = random() % 10;
-  }
-  chain.devices.resize(partitions);
-  for (ChainDevice& device : chain.devices) {
-    device.memory_bytes = 10.0 * layers / partitions;
-  }
-  chain.link = {0, 0.25};
-  chain.microbatches = 1 + random() % 8;
-  keep_for(chain, ChainSchedule::kOneForwardOneBackward, Checkpoint::kAlways);
-  for (int64_t& inputs : chain.inputs_kept) inputs = 1;
-  return chain;
-}
-
-bool fits(const Chain& chain, const Balance& balance) {
-  const std::vector<StageCost> stages = stage_costs(chain, balance);
-  for (std::size_t j = 0; j < stages.size(); ++j) {
-    if (stages[j].memory_bytes > chain.devices[j].memory_bytes) return false;
-  }
-  return true;
 }
 
 TEST(RefineTest, IsNeverWorseThanAnyStart) {
@@ -269,84 +200,6 @@ TEST(RefineTest, RefusesWhatCannotBe) {
   EXPECT_THAT(refine_error({{1, 2}}, -1, 1), HasSubstr("score_calls is -1"));
   EXPECT_THAT(refine_error({{1, 2}}, 1, std::nan("")),
               HasSubstr("the score of the balance [1, 2] is nan"));
-}
-
-TEST(BalanceByMakespanTest, BeatsTheBottleneckWhereBackwardsComeInTurns) {
-  Chain chain;
-  for (double forward : {8, 11, 2, 1, 18, 5, 4, 11}) {
-    ChainLayer layer;
-    layer.forward = forward;
-    layer.backward = 2 * forward;
-    chain.layers.push_back(layer);
-  }
-  chain.devices.resize(4);
-  chain.microbatches = 8;
-  keep_for(chain, ChainSchedule::kOneForwardOneBackward, Checkpoint::kAlways);
-  const auto score = [&](const std::vector<StageCost>& stages) {
-    return one_forward_one_backward(stages, chain.microbatches);
-  };
-  const Balance plain = balance_cost({8, 11, 2, 1, 18, 5, 4, 11}, 4);
-  EXPECT_EQ(score(stage_costs(chain, plain)), 600);
-  EXPECT_EQ(score(stage_costs(chain, balance_by_makespan(chain, score))), 573);
-}
-
-TEST(BalanceByMakespanTest, EqualsExhaustiveSearchOfFewCuts) {
-  std::mt19937 random(4);
-  int infeasible = 0, bound = 0;
-  for (int trial = 0; trial < 10000; ++trial) {
-    const auto layers = static_cast<int64_t>(1 + random() % 9);
-    const auto partitions =
-        static_cast<int64_t>(1 + random() % std::min<int64_t>(4, layers));
-    const Chain chain = random_chain(random, layers, partitions);
-    const auto score = [&](const std::vector<StageCost>& stages) {
-      return one_forward_one_backward(stages, chain.microbatches);
-    };
-    double least = kInfinity, least_of_all = kInfinity;
-    for_each_balance(layers, partitions, [&](const Balance& balance) {
-      const double makespan = score(stage_costs(chain, balance));
-      least_of_all = std::min(least_of_all, makespan);
-      if (fits(chain, balance)) least = std::min(least, makespan);
-    });
-    if (least == kInfinity) {
-      ++infeasible;
-      ASSERT_THROW(balance_by_makespan(chain, score), InfeasibleError);
-      continue;
-    }
-    if (least > least_of_all) ++bound;
-    const Balance best = balance_by_makespan(chain, score);
-    ASSERT_TRUE(fits(chain, best));
-    ASSERT_EQ(score(stage_costs(chain, best)), least);
-  }
-  EXPECT_GT(infeasible, 100);
-  EXPECT_GT(bound, 100);
-}
-
-TEST(BalanceByMakespanTest, IsNeverWorseThanTheSolversOnLongChains) {
-  std::mt19937 random(5);
-  RefineOptions options;
-  options.score_calls = 400;
-  int better = 0;
-  for (int trial = 0; trial < 200; ++trial) {
-    const Chain chain = random_chain(random, 60, 6);
-    const auto score = [&](const std::vector<StageCost>& stages) {
-      return one_forward_one_backward(stages, chain.microbatches);
-    };
-    const Balance best = balance_by_makespan(chain, score, options);
-    ASSERT_TRUE(fits(chain, best));
-    const double makespan = score(stage_costs(chain, best));
-    const Balance exact = balance_chain(chain);
-    ASSERT_LE(makespan, score(stage_costs(chain, exact)));
-    if (makespan < score(stage_costs(chain, exact))) ++better;
-    std::vector<double> both;
-    for (const ChainLayer& layer : chain.layers) {
-      both.push_back(layer.forward + layer.backward);
-    }
-    const Balance plain = balance_cost(both, 6);
-    if (fits(chain, plain)) {
-      ASSERT_LE(makespan, score(stage_costs(chain, plain)));
-    }
-  }
-  EXPECT_GT(better, 100);
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-#include "balancing/chain/refine.h"
+#include "balancing/solver/refine.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <string>
@@ -204,25 +203,6 @@ std::vector<int64_t> refine(const std::vector<int64_t>& start,
                             const BalanceScore& score,
                             const RefineOptions& options) {
   return refine(Starts{start}, score, options);
-}
-
-std::vector<int64_t> balance_by_makespan(const Chain& chain,
-                                         const Makespan& makespan,
-                                         const RefineOptions& options) {
-  // Also checks the chain, and that some cut respects the limits.
-  const Balance exact = balance_chain(chain);
-  const auto score = [&](const Balance& balance) {
-    const std::vector<StageCost> stages = stage_costs(chain, balance);
-    for (std::size_t j = 0; j < stages.size(); ++j) {
-      if (stages[j].memory_bytes > chain.devices[j].memory_bytes) {
-        return std::numeric_limits<double>::infinity();
-      }
-    }
-    return makespan(stages);
-  };
-  Starts starts = detail::plain_balances(chain);
-  starts.insert(starts.begin(), exact);
-  return refine(starts, score, options);
 }
 
 }  // namespace gpipe::balancing

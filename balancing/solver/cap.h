@@ -1,9 +1,8 @@
-// Limits for the blocks of a chain, and the smallest limit that allows a cut.
+// The limit of the blocks of a chain, and the smallest one that allows a cut.
 // Internal to balancing. No LibTorch.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "balancing/solver/sums.h"
 
@@ -16,28 +15,20 @@ struct Cap {
   int64_t limit;
 };
 
-// Caps that each allowed block respects. Any part of an allowed block is
-// allowed.
-using Caps = std::vector<Cap>;
+// Returns the last cut that an allowed block from `from` can reach. O(log n).
+Cut reach(const Cap& cap, Cut from);
 
-// Returns the last cut that an allowed block from `from` can reach. O(log n)
-// per cap.
-Cut reach(const Caps& caps, Cut from);
-
-// Returns the first cut from which an allowed block can reach `to`. O(log n)
-// per cap.
-Cut back(const Caps& caps, Cut to);
+// Returns the first cut from which an allowed block can reach `to`. O(log n).
+Cut back(const Cap& cap, Cut to);
 
 // Returns the smallest limit for blocks, as counted by `sums`, with which a cut
-// into `partitions` blocks exists that also respects the `others`; -1 if there
-// is none. All sums must be of the same layers.
+// into `partitions` blocks exists.
 //
 // Complexity: O(n + i p log n), where i <= 62 is the number of rounds of a
 // bisection over a greedy probe. Each round ends at the cost of a block, so i
 // is usually 10 to 30 (Pinar and Aykanat, "Fast optimal load balancing
 // algorithms for 1D partitioning", J. Parallel Distrib. Comput. 64, 2004,
 // "exact bisection").
-int64_t smallest_limit(const Sums& sums, int64_t partitions,
-                       const Caps& others = {});
+int64_t smallest_limit(const Sums& sums, int64_t partitions);
 
 }  // namespace gpipe::balancing::detail

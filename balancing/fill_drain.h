@@ -1,4 +1,0 @@
-// Public: the cut with the shortest GPipe schedule. No LibTorch.
-#pragma once
-
-#include "balancing/solver/fill_drain.h"
