@@ -240,7 +240,7 @@ TEST(PlanSearchTest, RecomputesTheStagesForWhichMemoryIsShort) {
 }
 
 TEST(PlanSearchTest, OffloadsOnAcceleratorsOnly) {
-  auto devices = accelerators(2, 200);
+  auto devices = accelerators(2, 170);
   for (PlanDevice& device : devices) device.host_bandwidth(20);
   const auto options = PlanOptions()
                            .chunks({8})
@@ -251,7 +251,7 @@ TEST(PlanSearchTest, OffloadsOnAcceleratorsOnly) {
   const Plan result = plan(profile, 8, devices, options);
   EXPECT_TRUE(result.offload);
   EXPECT_NE(to_csv(result.schedule()).find("0O0"), std::string::npos);
-  EXPECT_LE(result.partitions[0].memory_bytes, 200);
+  EXPECT_LE(result.partitions[0].memory_bytes, 170);
   EXPECT_THROW(plan(profile, 8, devices, PlanOptions(options).offload(false)),
                InfeasibleError);
   for (PlanDevice& device : devices) device.device(torch::kCPU);
@@ -267,7 +267,7 @@ TEST(PlanSearchTest, SaysWhatWouldBeEnough) {
     FAIL() << "fits";
   } catch (const InfeasibleError& error) {
     enough = error.least_bytes();
-    EXPECT_EQ(error.least_factor(), enough / 10);
+    EXPECT_DOUBLE_EQ(error.least_factor(), enough / 10);
   }
   EXPECT_NO_THROW(plan(profile, 8, accelerators(2, enough)));
   EXPECT_THROW(plan(profile, 8, accelerators(2, std::nextafter(enough, 0))),
@@ -300,7 +300,7 @@ TEST(PlanSearchTest, ExplainsItself) {
 zb-h1, 1 stage per rank, 8 micro-batches, checkpoint never: a step is predicted to take 50 s
   partition  device  layers  forward  backward  memory         of  idle  of the bubble  bound by
           0  cuda:0       2      2 s       4 s    56 B  unlimited   4 %           50 %      time
-          1  cuda:1       2      2 s       4 s    68 B  unlimited   4 %           50 %      time
+          1  cuda:1       2      2 s       4 s    56 B  unlimited   4 %           50 %      time
 bound by compute: partition 0 computes for 96 % of the step
 the best of each schedule:
     schedule  stages per rank  micro-batches  checkpoint  offload  step  longer by

@@ -89,12 +89,11 @@ TEST(PlanTest, OneForwardOneBackwardTakesAsLongAndHoldsLess) {
   const Plan in_turns =
       plan(profile, 8, devices(4), PlanOptions(options).schedules({"1f1b"}));
   EXPECT_EQ(in_turns.step_seconds, gpipe.step_seconds);
-  // 8 bytes for the parameter and its gradient, and for each micro-batch in
-  // flight 10 bytes saved and 6 bytes of input.
+  // 8 bytes for the parameter and its gradient, and 10 bytes saved for each
+  // micro-batch in flight.
   for (int64_t j = 0; j < 4; ++j) {
-    const double each = j > 0 ? 10 + 6 : 10;
-    EXPECT_EQ(gpipe.partitions[j].memory_bytes, 8 + 8 * each) << j;
-    EXPECT_EQ(in_turns.partitions[j].memory_bytes, 8 + (4 - j) * each) << j;
+    EXPECT_EQ(gpipe.partitions[j].memory_bytes, 8 + 8 * 10) << j;
+    EXPECT_EQ(in_turns.partitions[j].memory_bytes, 8 + (4 - j) * 10) << j;
   }
 }
 
@@ -140,16 +139,15 @@ TEST(PlanTest, TriesChunksThatThereCanBe) {
 TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
   const auto profile = even_profile({1, 1, 1, 1});
   const auto all = fill_drain_options().chunks({8});
-  // Parameters: 2 x 8 bytes each. kNever: 8 graphs of 20 bytes, and 8 inputs of
-  // 6 bytes on the second partition.
+  // Parameters: 2 x 8 bytes each. kNever: 8 graphs of 20 bytes.
   const Plan never = plan(profile, 8, devices(2), all);
   EXPECT_EQ(never.checkpoint, Checkpoint::kNever);
   EXPECT_EQ(never.partitions[0].memory_bytes, 16 + 8 * 20);
-  EXPECT_EQ(never.partitions[1].memory_bytes, 16 + 8 * 20 + 8 * 6);
-  // One graph.
+  EXPECT_EQ(never.partitions[1].memory_bytes, 16 + 8 * 20);
+  // One graph, and 7 inputs of 6 bytes on the second partition.
   const Plan except_last = plan(profile, 8, devices(2, 100), all);
   EXPECT_EQ(except_last.checkpoint, Checkpoint::kExceptLast);
-  EXPECT_EQ(except_last.partitions[1].memory_bytes, 16 + 20 + 8 * 6);
+  EXPECT_EQ(except_last.partitions[1].memory_bytes, 16 + 20 + 7 * 6);
   EXPECT_GT(except_last.step_seconds, never.step_seconds);
   EXPECT_TRUE(std::isinf(except_last.candidates[0].step_seconds));
   EXPECT_NE(except_last.candidates[0].remark, "");
@@ -212,16 +210,17 @@ TEST(PlanTest, ExplainsItself) {
       "of the bubble  bound by\n"
       "          0     cpu       2      2 s       4 s    36 B  100 B   9 %   "
       "        50 %      time\n"
-      "          1     cpu       2      2 s       4 s    84 B  100 B   9 %   "
+      "          1     cpu       2      2 s       4 s    78 B  100 B   9 %   "
       "        50 %      time\n"
-      "bound by compute: partition 0 computes for 91 % of the step\n"
+      "bound by memory: partition 1 uses 78 % of its memory, and more memory "
+      "would save time\n"
       "the best of each schedule:\n"
       "    schedule  stages per rank  micro-batches   checkpoint  offload  step"
       "  longer by\n"
       "  fill-drain                1              8  except_last       no  68 s"
       "     +0.0 %\n"
       "with one more device: 68 s (+0.0 %)\n"
-      "with twice the memory: 68 s (+0.0 %)\n");
+      "with twice the memory: 54 s (-20.6 %)\n");
 }
 
 TEST(PlanTest, NamesWhatCannotBe) {

@@ -225,14 +225,16 @@ std::vector<StageLimit> stages_of(const Problem& problem,
 }
 
 // Divides the memory of each rank between its stages, as in the cut `balance`.
+// `where_needed`: whether all stages are recomputed.
 void limit_memory(const Problem& problem, const Blocks& blocks,
-                  Evaluator& evaluator, const Balance& balance,
-                  std::vector<StageLimit>& stages) {
+                  bool where_needed, Evaluator& evaluator,
+                  const Balance& balance, std::vector<StageLimit>& stages) {
   const StageTable table =
       stage_table(problem, blocks, evaluator.rank_of_stage(), balance);
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     const auto& own = evaluator.stages_of(static_cast<int>(r));
-    const std::vector<Held>& held = evaluator.least_held(static_cast<int>(r));
+    const std::vector<Held>& held =
+        evaluator.held(static_cast<int>(r), where_needed);
     double all = 0;
     for (std::size_t k = 0; k < own.size(); ++k) {
       StageLimit& stage = stages[own[k]];
@@ -276,7 +278,8 @@ std::vector<Balance> starting_cuts(const Problem& problem,
   const bool may_not_fit = has_limits(problem) && !candidate.offload;
   const double fullness = may_not_fit ? evaluator.fullness(cuts[0]) : 0;
   if (fullness > 1) {
-    limit_memory(problem, blocks, evaluator, cuts[0], stages);
+    limit_memory(problem, blocks, candidate.recompute == kWhereNeeded,
+                 evaluator, cuts[0], stages);
     const auto within = bottleneck_cut(blocks, work, stages);
     if (within) {
       cuts.push_back(*within);

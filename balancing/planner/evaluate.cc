@@ -13,13 +13,6 @@ using gpipe::internal::kActionCosts;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<double> sums(const std::vector<double>& a,
-                         const std::vector<double>& b) {
-  std::vector<double> result;
-  for (std::size_t k = 0; k < a.size(); ++k) result.push_back(a[k] + b[k]);
-  return result;
-}
-
 }  // namespace
 
 Evaluator::Evaluator(const Problem& problem, const Candidate& candidate,
@@ -86,6 +79,14 @@ const std::vector<Held>& Evaluator::held(int rank,
   return found->second;
 }
 
+// Returns the stages of a rank, those first that save most.
+std::vector<int> Evaluator::by_saved(int rank, const StageTable& table) const {
+  std::vector<int> order = stages_of(rank);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](int stage) { return table.saved[stage]; });
+  return order;
+}
+
 // Sets which stages are recomputed with kWhereNeeded: on each rank as few as
 // possible, those first that save most. Returns false if a rank's memory is too
 // small even if all are recomputed.
@@ -94,9 +95,7 @@ bool Evaluator::choose_recomputed(const StageTable& table,
   recomputed->assign(table.size(), 0);
   for (std::size_t r = 0; r < stages_of_.size(); ++r) {
     const int rank = static_cast<int>(r);
-    std::vector<int> order = stages_of_[r];
-    std::ranges::stable_sort(order, std::ranges::greater(),
-                             [&](int stage) { return table.saved[stage]; });
+    const std::vector<int> order = by_saved(rank, table);
     auto next = order.begin();
     while (peak_bytes(held(rank, *recomputed), stages_of_[r], table) >
            problem_.ranks[r].memory_bytes) {
@@ -120,11 +119,7 @@ std::vector<double> Evaluator::peaks(const StageTable& table,
 // Returns the peaks of a step with offload, which depend on times.
 std::vector<double> Evaluator::peaks(Timeline timeline,
                                      const StageTable& table) const {
-  Costs bytes;
-  bytes.resident_bytes = table.resident;
-  bytes.activation_bytes = sums(table.saved, table.incoming);
-  bytes.offload_bytes = table.saved;
-  return with_memory(std::move(timeline), bytes).peak_bytes;
+  return with_memory(std::move(timeline), costs_of(table)).peak_bytes;
 }
 
 bool Evaluator::fits(const std::vector<double>& peaks) const {
@@ -134,18 +129,25 @@ bool Evaluator::fits(const std::vector<double>& peaks) const {
   return true;
 }
 
-Evaluator::Recomputed Evaluator::most_recomputed() const {
-  return Recomputed(rank_of_stage_.size(),
-                    candidate_.recompute == kWhereNeeded ? 1 : 0);
-}
-
-const std::vector<Held>& Evaluator::least_held(int rank) {
-  return held(rank, most_recomputed());
+const std::vector<Held>& Evaluator::held(int rank, bool where_needed) {
+  return held(rank, Recomputed(rank_of_stage_.size(), where_needed ? 1 : 0));
 }
 
 std::vector<double> Evaluator::least_peaks(
     const std::vector<int64_t>& balance) {
-  return peaks(table_of(balance), most_recomputed());
+  const StageTable table = table_of(balance);
+  std::vector<double> least = peaks(table, Recomputed(table.size()));
+  if (candidate_.recompute != kWhereNeeded) return least;
+  for (std::size_t r = 0; r < least.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    Recomputed recomputed(table.size());
+    for (const int stage : by_saved(rank, table)) {
+      recomputed[stage] = 1;
+      least[r] = std::min(
+          least[r], peak_bytes(held(rank, recomputed), stages_of_[r], table));
+    }
+  }
+  return least;
 }
 
 double Evaluator::fullness(const std::vector<int64_t>& balance) {

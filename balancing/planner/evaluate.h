@@ -45,7 +45,7 @@ class Evaluator {
 
   // Returns the largest peak of a rank divided by its memory limit, at least 0.
   // A step fits if it is at most 1. `balance`: as above. Where a rank may
-  // recompute stages, it recomputes all that it may.
+  // recompute stages, it recomputes those with which its peak is smallest.
   double fullness(const std::vector<int64_t>& balance);
 
   // Returns the peak in bytes of the rank that has most, in the way of
@@ -54,8 +54,9 @@ class Evaluator {
 
   Prediction predict(const std::vector<int64_t>& balance);
 
-  // Returns what a rank holds at most if it recomputes as in fullness().
-  const std::vector<Held>& least_held(int rank);
+  // Returns what a rank holds at most. `where_needed`: whether it recomputes
+  // all of its stages besides what the candidate's mode says.
+  const std::vector<Held>& held(int rank, bool where_needed);
   const std::vector<int>& stages_of(int rank) const { return stages_of_[rank]; }
 
   // Returns how often seconds() and predict() have simulated.
@@ -72,8 +73,7 @@ class Evaluator {
 
   Schedule with_recomputes(const Schedule& schedule,
                            const Recomputed& recomputed) const;
-  // Returns all stages that a rank may recompute.
-  Recomputed most_recomputed() const;
+  std::vector<int> by_saved(int rank, const StageTable& table) const;
   Variant& variant(const Recomputed& recomputed);
   const std::vector<Held>& held(int rank, const Recomputed& recomputed);
   bool choose_recomputed(const StageTable& table, Recomputed* recomputed);

@@ -63,16 +63,19 @@ Need need_of(const Problem& problem, const Candidate& candidate,
              const Blocks& blocks) {
   Evaluator evaluator(problem, candidate, blocks);
   if (candidate.stages_per_rank == 1) {
-    std::vector<std::vector<Held>> held;  // by rank
-    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
-      held.push_back(evaluator.least_held(static_cast<int>(r)));
-    }
+    const bool where_needed = candidate.recompute == kWhereNeeded;
     const auto least = [&](const auto& demand) {
       return least_largest(
-          blocks.layers(), std::ssize(held),
+          blocks.layers(), std::ssize(problem.ranks),
           [&](int64_t, int64_t first) { return GrowingBlock(blocks, first); },
-          [&](int64_t rank, const GrowingBlock& block) {
-            return demand(rank, peak_bytes(held[rank], block));
+          [&](int64_t r, const GrowingBlock& block) {
+            const int rank = static_cast<int>(r);
+            double bytes = peak_bytes(evaluator.held(rank, false), block);
+            if (where_needed) {
+              bytes = std::min(bytes,
+                               peak_bytes(evaluator.held(rank, true), block));
+            }
+            return demand(r, bytes);
           });
     };
     return {least([](int64_t, double bytes) { return bytes; }),

@@ -4,8 +4,14 @@
 #include <cstddef>
 #include <utility>
 
+#include "gpipe/simulation/held.h"
+
 namespace gpipe::balancing::planner {
 namespace {
+
+using gpipe::internal::freed_by;
+using gpipe::internal::HeldParts;
+using gpipe::internal::taken_by;
 
 // Returns whether `a` has at least as many of everything as `b`.
 bool covers(const Held& a, const Held& b) {
@@ -68,27 +74,23 @@ class Walk {
   }
 
   void take(const Action& action) {
+    const HeldParts parts =
+        taken_by(action.kind, recomputed_[cell(action)] != 0);
     const std::size_t k = place(action);
-    if (action.kind == ActionKind::kForward) {
-      ++now_.inputs[k];
-      if (!recomputed_[cell(action)]) ++now_.graphs[k];
-      grew_ = true;
-    } else if (action.kind == ActionKind::kRecompute) {
-      ++now_.graphs[k];
-      grew_ = true;
-    }
+    now_.inputs[k] += parts.input;
+    now_.graphs[k] += parts.activation;
+    grew_ = grew_ || parts.input + parts.activation > 0;
   }
 
   void free(const Action& action) {
-    const bool frees =
-        action.kind == ActionKind::kBackwardWeight ||
-        action.kind == ActionKind::kBackward ||
-        (action.kind == ActionKind::kBackwardInput && !split_[cell(action)]);
-    if (!frees) return;
+    const std::size_t c = cell(action);
+    const HeldParts parts =
+        freed_by(action.kind, recomputed_[c] != 0, split_[c] != 0);
+    if (parts.activation + parts.weight == 0) return;
     keep();
     const std::size_t k = place(action);
-    --now_.inputs[k];
-    --now_.graphs[k];
+    now_.inputs[k] -= parts.input;
+    now_.graphs[k] -= parts.activation + parts.weight;
   }
 
   // Records the current moment if something was taken since the last one.

@@ -12,19 +12,17 @@ namespace gpipe::balancing::planner {
 // The numbers of micro-batches that a rank holds at one time, for each of its
 // stages in ascending order.
 struct Held {
-  std::vector<int> inputs;  // micro-batches whose input is held
-  std::vector<int> graphs;  // and those that also hold what backward needs
+  std::vector<int> inputs;  // micro-batches whose input is held for a recompute
+  std::vector<int> graphs;  // micro-batches that hold what backward needs
 };
 
 // Returns the moments of a rank at which it holds most, for any costs: those
 // that no other moment exceeds in all numbers. `actions`: of the rank, without
 // O and L. `stages`: those of the rank, ascending.
 //
-// A cell holds its input from the start of F to the end of B (or of W, if the
-// backward is split). It holds its graph from the start of F, or of R if it is
-// recomputed, until then. If an action ends when the next one starts, its
-// memory is freed first. These are the rules of gpipe/simulation/memory.h, so
-// the result does not depend on times.
+// The rule is that of with_memory() (gpipe/simulation/memory.h), where the
+// whole graph is held to the end of W. Without O and L it does not depend on
+// times, so the search for cuts needs no simulation to know the peak of each.
 //
 // Complexity: O(n k) for n actions, where k is the number of moments returned
 // times the number of stages.

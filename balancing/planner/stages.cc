@@ -98,4 +98,13 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
   return table;
 }
 
+Costs costs_of(const StageTable& table) {
+  Costs costs = table.seconds;
+  costs.boundary_bytes.assign(table.incoming.begin() + 1, table.incoming.end());
+  costs.resident_bytes = table.resident;
+  costs.activation_bytes = table.saved;
+  costs.input_bytes = table.incoming;
+  return costs;
+}
+
 }  // namespace gpipe::balancing::planner

@@ -113,4 +113,8 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
                        const std::vector<int>& rank_of_stage,
                        const std::vector<int64_t>& balance);
 
+// Returns the costs in the form of simulate() (gpipe/simulation.h), without the
+// time of copies.
+Costs costs_of(const StageTable& table);
+
 }  // namespace gpipe::balancing::planner

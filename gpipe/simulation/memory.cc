@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpipe/simulation/action_index.h"
+#include "gpipe/simulation/held.h"
 
 namespace gpipe {
 namespace {
@@ -96,47 +97,28 @@ class Memory {
            !has(cell, ActionKind::kForward);
   }
 
-  // Returns the bytes of activations on the device when the backward begins. An
-  // O without L leaves the rest there.
-  double activations_at_backward(const Action& cell) const {
-    const bool is_away = is_copied(cell, ActionKind::kOffload) &&
-                         !is_copied(cell, ActionKind::kReload);
-    return bytes_.activation[cell.stage] -
-           (is_away ? bytes_.offload[cell.stage] : 0);
-  }
-
-  // Returns the bytes that a recomputed cell holds besides its activations.
-  double input_of(const Action& cell) const {
-    return has(cell, ActionKind::kRecompute) ? bytes_.input[cell.stage] : 0;
+  double bytes_of(const internal::HeldParts& parts, int stage) const {
+    return parts.activation * bytes_.activation[stage] +
+           parts.weight * bytes_.weight[stage] +
+           parts.input * bytes_.input[stage];
   }
 
   double taken_by(const Action& action) const {
-    switch (action.kind) {
-      case ActionKind::kForward:
-        return has(action, ActionKind::kRecompute)
-                   ? bytes_.input[action.stage]
-                   : bytes_.activation[action.stage];
-      case ActionKind::kRecompute:
-        return bytes_.activation[action.stage];
-      default:
-        return 0;
-    }
+    return bytes_of(
+        internal::taken_by(action.kind, has(action, ActionKind::kRecompute)),
+        action.stage);
   }
 
   double freed_by(const Action& action) const {
-    switch (action.kind) {
-      case ActionKind::kBackwardInput:
-        if (has(action, ActionKind::kBackwardWeight)) {
-          return activations_at_backward(action) - bytes_.weight[action.stage];
-        }
-        [[fallthrough]];
-      case ActionKind::kBackward:
-        return activations_at_backward(action) + input_of(action);
-      case ActionKind::kBackwardWeight:
-        return bytes_.weight[action.stage] + input_of(action);
-      default:
-        return 0;
-    }
+    const internal::HeldParts parts =
+        internal::freed_by(action.kind, has(action, ActionKind::kRecompute),
+                           has(action, ActionKind::kBackwardWeight));
+    // An O without L leaves its part of the activations on the host.
+    const bool is_away = parts.activation > 0 &&
+                         is_copied(action, ActionKind::kOffload) &&
+                         !is_copied(action, ActionKind::kReload);
+    return bytes_of(parts, action.stage) -
+           (is_away ? bytes_.offload[action.stage] : 0);
   }
 
   // Returns the bytes that are held for `action` from the beginning, because
@@ -144,20 +126,22 @@ class Memory {
   double left_for(const Action& action) const {
     if (has(action, ActionKind::kForward)) return 0;
     const bool recomputed = has(action, ActionKind::kRecompute);
+    const double forward = bytes_of(
+        internal::taken_by(ActionKind::kForward, recomputed), action.stage);
     const bool is_away = is_copied(action, ActionKind::kReload) &&
                          !is_copied(action, ActionKind::kOffload);
     switch (action.kind) {
       case ActionKind::kRecompute:
-        return bytes_.input[action.stage];
+        return forward;
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
-        return recomputed ? 0
-                          : bytes_.activation[action.stage] -
-                                (is_away ? bytes_.offload[action.stage] : 0);
+        return recomputed
+                   ? 0
+                   : forward - (is_away ? bytes_.offload[action.stage] : 0);
       case ActionKind::kBackwardWeight:
         return recomputed || has(action, ActionKind::kBackwardInput)
                    ? 0
-                   : bytes_.weight[action.stage];
+                   : freed_by(action);
       default:
         return 0;
     }
