@@ -189,11 +189,7 @@ Plan plan(const Profile& profile, int64_t rows,
                     " rows, but must have at least 1");
   std::vector<detail::PlanSample> samples;
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
-    const int64_t each = rows_per_microbatch(rows, chunks);
-    samples.push_back(
-        {&profile,
-         static_cast<double>(each) / static_cast<double>(profile.rows),
-         chunks});
+    samples.push_back(detail::sample_of(profile, rows, chunks));
   }
   return detail::plan_search(samples, devices, options);
 }
@@ -235,7 +231,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
     profiles.push_back(
         profile(model, first_microbatch(input, chunks), profiled));
-    samples.push_back({&profiles.back(), 1, chunks});
+    samples.push_back(sample_of(profiles.back(), rows, chunks));
   }
   PlanOptions with_overhead = options;
   const bool on_cpus = std::ranges::all_of(

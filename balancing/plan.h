@@ -291,8 +291,9 @@ Plan plan(torch::nn::Sequential model, Input input,
 }
 
 // Plans from an existing profile of `profile.rows` rows, for a mini-batch of
-// `rows` rows. Times (except LayerTime::accumulate) and memory of a micro-batch
-// are assumed to be proportional to its rows. `options.profile` is not used.
+// `rows` rows. Times of micro-batches (except LayerTime::accumulate) are
+// assumed to be proportional to the mean of their rows, and memory to the rows
+// of the largest one. `options.profile` is not used.
 //
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes

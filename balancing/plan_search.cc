@@ -29,54 +29,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- From a profile to a problem
 
-// Returns the seconds of a layer for each micro-batch of `sample`. `accumulate`
-// is part of the backward and of its weight part: M micro-batches have M - 1
-// additions. If the parts of the backward were not measured, both are a half.
-LayerTime microbatch_time(const PlanSample& sample, const LayerTime& time) {
-  const auto count = static_cast<double>(sample.chunks);
-  const double sums = time.accumulate * (count - 1) / count;
-  const double backward = sample.scale * time.backward;
-  LayerTime result{sample.scale * time.forward, backward + sums};
-  if (time.backward_input != 0 || time.backward_weight != 0) {
-    result.backward_input = sample.scale * time.backward_input;
-    result.backward_weight = sample.scale * time.backward_weight + sums;
-  } else {
-    result.backward_input = backward / 2;
-    result.backward_weight = backward / 2 + sums;
-  }
-  return result;
-}
-
-planner::Workload workload_of(const PlanSample& sample) {
-  const Profile& profile = *sample.profile;
-  const double scale = sample.scale;
-  planner::Workload workload;
-  workload.microbatches = sample.chunks;
-  for (std::size_t k = 0; k < profile.times.size(); ++k) {
-    const LayerTime time = microbatch_time(sample, profile.times[k]);
-    const LayerMemory& memory = profile.memory.layers[k];
-    planner::Layer& layer = workload.layers.emplace_back();
-    layer.forward = layer.recompute = time.forward;
-    layer.backward = time.backward;
-    layer.backward_input = time.backward_input;
-    layer.backward_weight = time.backward_weight;
-    layer.output_bytes = scale * static_cast<double>(memory.output_bytes);
-    layer.trained_bytes = static_cast<double>(memory.trained_bytes);
-    layer.fixed_bytes = static_cast<double>(
-        memory.parameter_bytes - memory.trained_bytes + memory.buffer_bytes);
-  }
-  for (const SavedTensor& saved : profile.memory.saved) {
-    if (saved.savers.empty()) continue;
-    workload.saved.push_back(
-        {scale * static_cast<double>(saved.bytes), saved.savers});
-  }
-  for (const SkipMemory& skip : profile.memory.skips) {
-    workload.skips.push_back({skip.stashed_by, skip.popped_by,
-                              scale * static_cast<double>(skip.bytes)});
-  }
-  return workload;
-}
-
 std::vector<Recompute> recomputes_of(const PlanOptions& options) {
   const auto& modes = options.checkpoints();
   std::vector<Recompute> result(modes.begin(), modes.end());

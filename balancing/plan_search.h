@@ -5,17 +5,9 @@
 #include <vector>
 
 #include "balancing/plan.h"
-#include "balancing/profile.h"
+#include "balancing/workload.h"
 
 namespace gpipe::balancing::detail {
-
-// The costs of a number of micro-batches. A micro-batch takes `scale` times as
-// long, and as many bytes, as the sample of the profile.
-struct PlanSample {
-  const Profile* profile = nullptr;
-  double scale = 1;
-  int64_t chunks = 1;
-};
 
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,

@@ -8,15 +8,19 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <cstddef>
 #include <iostream>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "balancing/plan_testing.h"
 #include "balancing/solver/infeasible.h"
+#include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/simulation.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -221,6 +225,47 @@ TEST(PlanTest, ExplainsItself) {
       "     +0.0 %\n"
       "with one more device: 68 s (+0.0 %)\n"
       "with twice the memory: 54 s (-20.6 %)\n");
+}
+
+TEST(PlanTest, SimulatePredictsTheSameStep) {
+  const auto profile = even_profile({1, 3, 2, 1, 2});
+  for (const char* schedule : {"fill-drain", "1f1b", "zbv"}) {
+    for (const Checkpoint checkpoint :
+         {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+      // 14 rows in 5 chunks are 3, 3, 3, 3 and 2.
+      const Plan result = plan(profile, /*rows=*/14, devices(2),
+                               PlanOptions()
+                                   .schedules({schedule})
+                                   .chunks({5})
+                                   .checkpoints({checkpoint})
+                                   .workers(2)
+                                   .latency(0.5)
+                                   .bandwidth(16));
+      Costs costs = stage_costs(profile, 14, 5, result.balance);
+      costs.latency = 0.5;
+      costs.bandwidth = 16;
+      const Timeline timeline = simulate(result.schedule(), costs);
+      EXPECT_DOUBLE_EQ(timeline.makespan, result.step_seconds);
+      for (std::size_t r = 0; r < 2; ++r) {
+        EXPECT_EQ(timeline.peak_bytes[r], result.partitions[r].memory_bytes);
+      }
+    }
+  }
+}
+
+TEST(StageCostsTest, AreThoseOfMicrobatchesAndStages) {
+  Profile profile = even_profile({1, 3, 2});
+  profile.memory.skips.push_back({0, 2, 5});
+  // 7 rows in 4 chunks are 2, 2, 2 and 1.
+  const Costs costs = stage_costs(profile, 7, 4, {1, 1, 1}, /*speed=*/2);
+  EXPECT_THAT(costs.forward, ElementsAre(0.875, 3 * 0.875, 2 * 0.875));
+  EXPECT_THAT(costs.boundary_bytes, ElementsAre(2 * 6, 2 * (6 + 5)));
+  EXPECT_THAT(costs.resident_bytes, ElementsAre(8, 8, 8));
+  EXPECT_THAT(costs.activation_bytes, ElementsAre(20, 20, 20));
+  EXPECT_EQ(costs.latency, 0);
+  EXPECT_THROW(stage_costs(profile, 5, 4, {1, 1}), std::invalid_argument);
+  EXPECT_THROW(stage_costs(profile, 0, 4, {3}), std::invalid_argument);
+  EXPECT_THROW(stage_costs(profile, 5, 4, {3}, 0), std::invalid_argument);
 }
 
 TEST(PlanTest, NamesWhatCannotBe) {

@@ -25,6 +25,7 @@
 #include "balancing/plan_replicas.h"
 #include "balancing/profile.h"
 #include "balancing/refine.h"
+#include "balancing/stage_costs.h"
 #include "exported/exported.h"
 #include "gpipe/batch_norm.h"
 #include "gpipe/checkpoint.h"

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "balancing/profile.h"
+#include "balancing/stage_costs.h"
 #include "gpipe/simulation.h"
 
 namespace gpipe::train_program {
@@ -73,30 +75,15 @@ RankDevice rank_device_of(const std::string& text) {
 std::vector<double> predicted_bytes(const Schedule& schedule,
                                     Checkpoint checkpoint,
                                     const std::vector<int64_t>& balance,
-                                    const balancing::MemoryProfile& profile) {
-  Costs costs;
-  costs.forward = costs.recompute = costs.backward_input =
-      costs.backward_weight = std::vector<double>(balance.size(), 1);
-  costs.backward = std::vector<double>(balance.size(), 2);
-  int64_t first = 0;
-  for (const int64_t layers : balance) {
-    const int64_t last = first + layers;
-    double resident = 0;
-    for (int64_t k = first; k < last; ++k) {
-      const auto& layer = profile.layers.at(static_cast<std::size_t>(k));
-      resident +=
-          static_cast<double>(layer.parameter_bytes + layer.buffer_bytes) +
-          (kParamScale - 1) * static_cast<double>(layer.trained_bytes);
-    }
-    costs.resident_bytes.push_back(resident);
-    costs.activation_bytes.push_back(
-        static_cast<double>(profile.saved_bytes(first, last)));
-    costs.input_bytes.push_back(
-        static_cast<double>(profile.incoming_bytes(first, last)));
-    first = last;
-  }
-  const int64_t recomputed =
-      checkpointed_microbatches(checkpoint, num_microbatches(schedule));
+                                    const balancing::MemoryProfile& memory) {
+  balancing::Profile profile;
+  profile.rows = 1;
+  profile.times.assign(memory.layers.size(), {1, 2});
+  profile.memory = memory;
+  const int64_t chunks = num_microbatches(schedule);
+  const Costs costs = balancing::stage_costs(profile, /*rows=*/chunks, chunks,
+                                             balance, /*speed=*/1, kParamScale);
+  const int64_t recomputed = checkpointed_microbatches(checkpoint, chunks);
   return simulate(
              with_recompute(schedule, [&](int i) { return i < recomputed; }),
              costs)

@@ -29,12 +29,12 @@ RankDevice rank_device_of(const std::string& text);
 
 // Returns the bytes that each rank of `schedule` holds at its peak: parameters,
 // gradients, the state of an optimizer like Adam, and what micro-batches keep
-// for their backward. `balance`: the layers of each stage. `profile`: of one
+// for their backward. `balance`: the layers of each stage. `memory`: of one
 // micro-batch. Memory that operators need only while they run is not counted.
 std::vector<double> predicted_bytes(const Schedule& schedule,
                                     Checkpoint checkpoint,
                                     const std::vector<int64_t>& balance,
-                                    const balancing::MemoryProfile& profile);
+                                    const balancing::MemoryProfile& memory);
 
 // Returns the ranks that offload if --offload is auto: none if a rank has no
 // accelerator; all if the memory of a device is not known; else those for which

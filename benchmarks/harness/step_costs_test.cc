@@ -31,37 +31,16 @@ Experiment experiment_of(std::vector<int64_t> balance, int64_t batch_size,
   return result;
 }
 
-TEST(MicrobatchesOf, AreAsManyAsChunkMakesOfEqualRows) {
-  EXPECT_EQ(microbatches_of(8, 4).count, 4);
-  EXPECT_EQ(microbatches_of(8, 4).rows, 2);
-  EXPECT_EQ(microbatches_of(5, 4).count, 3);  // 2, 2 and 1 rows
-  EXPECT_DOUBLE_EQ(microbatches_of(5, 4).rows, 5.0 / 3);
-  EXPECT_EQ(microbatches_of(2, 4).count, 2);
-  EXPECT_EQ(microbatches_of(25000, 1667).count, 1667);
-}
-
-TEST(CostsOf, AreProportionalToRowsAndLayersAndBytes) {
-  const auto costs = costs_of(equal_layers(3), {1, 2}, 4, {3, 5}, 2);
+TEST(CostsOf, AreThoseOfThePlannersStagesWithTheLinkOfTheExperiment) {
+  const auto costs =
+      costs_of(equal_layers(3),
+               experiment_of({1, 2}, 16, 4, Checkpoint::kNever), {3, 5}, 2);
   EXPECT_EQ(costs.forward, (std::vector<double>{1, 2}));
   EXPECT_EQ(costs.backward, (std::vector<double>{2, 4}));
   EXPECT_EQ(costs.recompute, costs.forward);
   EXPECT_EQ(costs.boundary_bytes, (std::vector<double>{80}));
   EXPECT_EQ(costs.latency, 3);
   EXPECT_EQ(costs.bandwidth, 5);
-}
-
-TEST(CostsOf, AddSkipTensorsToWhatComesIn) {
-  auto profile = equal_layers(3);
-  profile.memory.skips.push_back({0, 2, 6});
-  const auto costs = costs_of(profile, {1, 1, 1}, 2, {}, 1);
-  EXPECT_EQ(costs.boundary_bytes, (std::vector<double>{40, 46}));
-}
-
-TEST(CostsOf, RefusesABalanceOfOtherLayersAndNumbersThatCannotBe) {
-  EXPECT_THROW(costs_of(equal_layers(3), {1, 1}, 2, {}, 1),
-               std::invalid_argument);
-  EXPECT_THROW(costs_of(equal_layers(3), {3}, 0, {}, 1), std::invalid_argument);
-  EXPECT_THROW(costs_of(equal_layers(3), {3}, 2, {}, 0), std::invalid_argument);
 }
 
 TEST(SimulateStep, TakesFillDrainsSlotsOnEqualPartitions) {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "benchmarks/harness/step_costs.h"
-#include "gpipe/gpipe.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -21,29 +21,6 @@ void shuffle_backwards(Schedule& schedule, uint64_t seed) {
           return action.kind == ActionKind::kBackward;
         });
     std::shuffle(first, actions.end(), random);
-  }
-}
-
-// Adds the bytes that each partition holds to `costs`, for micro-batches of
-// `scale` times the profiled rows.
-void add_memory(Costs& costs, const balancing::Profile& profile,
-                const std::vector<int64_t>& balance, double scale) {
-  const balancing::MemoryProfile& memory = profile.memory;
-  int64_t first = 0;
-  for (const int64_t layers : balance) {
-    const int64_t last = first + layers;
-    int64_t resident = 0;
-    for (int64_t k = first; k < last; ++k) {
-      const balancing::LayerMemory& layer = memory.layers[k];
-      resident +=
-          layer.parameter_bytes + layer.trained_bytes + layer.buffer_bytes;
-    }
-    costs.resident_bytes.push_back(static_cast<double>(resident));
-    costs.activation_bytes.push_back(
-        scale * static_cast<double>(memory.saved_bytes(first, last)));
-    costs.input_bytes.push_back(
-        scale * static_cast<double>(memory.incoming_bytes(first, last)));
-    first = last;
   }
 }
 
@@ -80,12 +57,10 @@ Timeline simulate_ablated(const balancing::Profile& profile,
                           const Experiment& experiment, const Link& link,
                           double device_speed, const Mechanisms& mechanisms,
                           uint64_t seed) {
-  const auto [count, rows] =
-      microbatches_of(experiment.batch_size, experiment.chunks);
-  Costs costs = costs_of(profile, experiment.balance, rows, link, device_speed);
-  add_memory(costs, profile, experiment.balance,
-             rows / static_cast<double>(profile.rows));
+  Costs costs = costs_of(profile, experiment, link, device_speed);
   if (!mechanisms.copy_streams) costs = with_copies_in_turn(std::move(costs));
+  const int64_t count =
+      num_microbatches(experiment.batch_size, experiment.chunks);
   const int64_t checkpointed =
       checkpointed_microbatches(experiment.checkpoint, count);
   return simulate(

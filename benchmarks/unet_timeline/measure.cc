@@ -18,13 +18,13 @@
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/program.h"
 #include "benchmarks/harness/progress.h"
-#include "benchmarks/harness/step_costs.h"
 #include "benchmarks/harness/throughput.h"
 #include "benchmarks/unet_timeline/ablation.h"
 #include "benchmarks/unet_timeline/relay.h"
 #include "benchmarks/unet_timeline/rows.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -36,7 +36,7 @@ bool has_copies(const std::vector<c10::Device>& devices) {
 }
 
 Schedule schedule_of(const Experiment& row, uint64_t seed) {
-  const int64_t count = microbatches_of(row.batch_size, row.chunks).count;
+  const int64_t count = num_microbatches(row.batch_size, row.chunks);
   return ablated_schedule(
       static_cast<int>(row.partitions), static_cast<int>(count),
       static_cast<int>(checkpointed_microbatches(row.checkpoint, count)),

@@ -14,8 +14,8 @@
 #include "benchmarks/harness/figures.h"
 #include "benchmarks/harness/mode.h"
 #include "benchmarks/harness/outcome_table.h"
-#include "benchmarks/harness/step_costs.h"
 #include "benchmarks/harness/workloads.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 std::string title_of(const Benchmark& benchmark, const Outcome& row) {
   const Experiment& experiment = row.experiment;
   const int64_t microbatches =
-      microbatches_of(experiment.batch_size, experiment.chunks).count;
+      num_microbatches(experiment.batch_size, experiment.chunks);
   const std::string where = row.devices.empty() ? "" : " on " + row.devices;
   return benchmark.title + ": (" + absl::StrJoin(experiment.size, ",") + "), " +
          to_string(row.mode) + where + ", batch " +

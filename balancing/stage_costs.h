@@ -1,0 +1,35 @@
+// Public: the costs of the stages of a cut.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "balancing/profile.h"
+#include "gpipe/simulation.h"
+
+namespace gpipe::balancing {
+
+// Returns the costs of the stages of a cut, with which simulate()
+// (gpipe/simulation.h) predicts the time and the peaks that plan() predicts:
+//
+//   Costs costs = stage_costs(profile, rows, plan.chunks, plan.balance);
+//   simulate(plan.schedule(), costs).makespan;  // plan.step_seconds
+//
+// The mini-batch has `rows` rows, and is split into at most `chunks`
+// micro-batches as torch::chunk does. Times (except LayerTime::accumulate) are
+// proportional to the mean of their rows, and bytes to those of the largest.
+// Devices are `speed` times as fast as the profiled one. `balance`: layers per
+// stage. `param_scale`: as in PlanOptions.
+//
+// The result has no latency and no bandwidth, so copies take no time: set them
+// for a plan with PlanOptions::latency() or bandwidth(). The bytes that a stage
+// sends are those that the next one receives, with skip tensors.
+//
+// Throws std::invalid_argument if the balance does not add up to the layers of
+// the profile, or if a number is not above 0.
+// Threads: pure function.
+Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
+                  const std::vector<int64_t>& balance, double speed = 1,
+                  double param_scale = 2);
+
+}  // namespace gpipe::balancing
