@@ -66,7 +66,7 @@ std::vector<int64_t> balance_by_time(int64_t partitions,
 
 // Does the same for a model of `layers` layers that is never in memory as a
 // whole; see the second profile_times(). For a model that is read from a file,
-// with gpipe::ExportedFile (exported/exported.h):
+// with gpipe::ExportedFile (models/exported/exported.h):
 //
 //   balance_by_time(4, file.size(), [&](int64_t first, int64_t count) {
 //     return file.read(first, count).layers;

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "balancing/plan.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "balancing/profile.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 
 namespace gpipe::balancing {
 

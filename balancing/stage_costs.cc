@@ -5,7 +5,7 @@
 #include "balancing/planner/stages.h"
 #include "balancing/solver/sums.h"
 #include "balancing/workload.h"
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::balancing {
 

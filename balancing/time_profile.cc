@@ -19,9 +19,9 @@
 #include "balancing/profile_tracker.h"
 #include "balancing/sandbox.h"
 #include "balancing/threads_scope.h"
+#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/threads/background_thread.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::balancing {
 namespace {

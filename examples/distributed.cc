@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "balancing/balancing.h"
-#include "data/random.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
@@ -27,6 +26,7 @@
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
+#include "training/data/random.h"
 
 DEFINE_int64(steps, 20, "Number of training steps.");
 DEFINE_int64(batch_size, 32, "Sequences per step, over all replicas.");

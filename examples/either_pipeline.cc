@@ -9,13 +9,13 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/base/text/lists.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/milliseconds.h"
 #include "gpipe/program/working_directory.h"
-#include "gpipe/text/lists.h"
 
 DEFINE_bool(distributed, false,
             "Run each partition in a process of its own. Start as many "

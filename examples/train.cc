@@ -11,9 +11,9 @@
 #include <string>
 
 #include "gpipe/program/working_directory.h"
-#include "train_program/exit_code.h"
-#include "train_program/flags.h"
-#include "train_program/run.h"
+#include "training/program/exit_code.h"
+#include "training/program/flags.h"
+#include "training/program/run.h"
 
 DECLARE_bool(help);  // gflags' own
 

@@ -21,14 +21,14 @@
 #include <string>
 
 #include "balancing/balancing.h"
-#include "data/random.h"
-#include "data/text.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/pipeline_module.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
+#include "training/data/random.h"
+#include "training/data/text.h"
 
 DECLARE_int64(chunks);
 DEFINE_string(data_file, "", "A text file of at least some 100 kB.");

@@ -23,16 +23,16 @@
 #include <vector>
 
 #include "balancing/balancing.h"
-#include "data/augment_mask.h"
-#include "data/dice.h"
-#include "data/discs.h"
-#include "data/mask_folder.h"
-#include "data/random.h"
 #include "examples/either_pipeline.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/pipeline_module.h"
 #include "gpipe/schedule.h"
 #include "models/unet.h"
+#include "training/data/augment_mask.h"
+#include "training/data/dice.h"
+#include "training/data/discs.h"
+#include "training/data/mask_folder.h"
+#include "training/data/random.h"
 
 DECLARE_int64(chunks);
 DEFINE_string(data_dir, "",

@@ -100,7 +100,7 @@ std::shared_ptr<torch::nn::Module> PipelineModule::clone(
                    "(std::dynamic_pointer_cast<torch::nn::SequentialImpl>("
                    "model->clone())), or copy the values with "
                    "gpipe::load_state_dict(*copy, gpipe::state_dict(*this)) "
-                   "(weights/state_dict.h)");
+                   "(models/weights/state_dict.h)");
 }
 
 void PipelineModule::to(torch::Dtype dtype, bool non_blocking) {

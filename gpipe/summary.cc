@@ -12,12 +12,12 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/base/text/type_name.h"
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/tracker.h"
 #include "gpipe/skip/verify.h"
-#include "gpipe/text/type_name.h"
 
 namespace gpipe {
 namespace {

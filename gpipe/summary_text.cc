@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/summary.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
 
 namespace gpipe {
 namespace {

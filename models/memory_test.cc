@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/testing/rounds.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/names.h"
+#include "models/weights/names.h"
 
 namespace gpipe::models {
 

@@ -1,7 +1,7 @@
 // The names of ResNet's tensors in torchvision.
 #pragma once
 
-#include "weights/names.h"
+#include "models/weights/names.h"
 
 namespace gpipe::models {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/resnet.h"
-#include "weights/state_dict.h"
+#include "models/weights/state_dict.h"
 
 namespace gpipe::models {
 namespace {

@@ -20,10 +20,10 @@
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/named.h"
-#include "weights/names.h"
-#include "weights/safetensors.h"
-#include "weights/state_dict.h"
-#include "weights/torch_file.h"
+#include "models/weights/names.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "models/weights/torch_file.h"
 
 DEFINE_string(in, "", "The file to read: .pt, .pth or .safetensors.");
 DEFINE_string(entry, "",

@@ -26,19 +26,19 @@
 #include <string>
 #include <vector>
 
-#include "exported/analysis.h"
-#include "exported/archive.h"
-#include "exported/eval_mode.h"
-#include "exported/layer_names.h"
-#include "exported/plan.h"
-#include "exported/program.h"
-#include "exported/program_reader.h"
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/operators.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/schedule/parse_checkpoint.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
+#include "models/exported/analysis.h"
+#include "models/exported/archive.h"
+#include "models/exported/eval_mode.h"
+#include "models/exported/layer_names.h"
+#include "models/exported/plan.h"
+#include "models/exported/program.h"
+#include "models/exported/program_reader.h"
 #include "tools/exported_compare.h"
 #include "tools/exported_memory.h"
 

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "balancing/partition.h"
-#include "exported/comparison.h"
-#include "exported/exported.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "weights/safetensors.h"
-#include "weights/torch_file.h"
+#include "models/exported/comparison.h"
+#include "models/exported/exported.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/torch_file.h"
 
 namespace gpipe::tools {
 namespace {

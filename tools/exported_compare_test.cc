@@ -6,9 +6,9 @@
 #include <sstream>
 #include <string>
 
-#include "weights/safetensors.h"
-#include "weights/testing/files.h"
-#include "weights/torch_file.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/testing/files.h"
+#include "models/weights/torch_file.h"
 
 namespace gpipe::tools {
 namespace {
@@ -17,7 +17,7 @@ using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
 
 std::string path_of(const std::string& file) {
-  return "exported/testdata/" + file;
+  return "models/exported/testdata/" + file;
 }
 
 // Other machines than the one that made the files round differently.

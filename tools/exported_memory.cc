@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "balancing/balancing.h"
-#include "exported/exported.h"
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
+#include "models/exported/exported.h"
 
 namespace gpipe::tools {
 namespace {

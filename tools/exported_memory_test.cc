@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "weights/testing/files.h"
+#include "models/weights/testing/files.h"
 
 namespace gpipe::tools {
 namespace {
@@ -14,7 +14,7 @@ using gpipe::testing::value_error_of;
 
 // Two Linears from 4 to 4 without bias, a ReLU and a Linear from 4 to 2,
 // exported on the meta device.
-constexpr char kPath[] = "exported/testdata/weightless.pt2";
+constexpr char kPath[] = "models/exported/testdata/weightless.pt2";
 
 std::string table_of(const ExportedMemoryOptions& options) {
   std::ostringstream out;
@@ -62,7 +62,7 @@ TEST(ExportedMemoryTest, EachDeviceOfFilesWithValuesIsMeasured) {
     options.batch = 8;
     options.chunks = 4;
     std::ostringstream out;
-    measure_exported("exported/testdata/" + name + ".pt2", options, out);
+    measure_exported("models/exported/testdata/" + name + ".pt2", options, out);
     EXPECT_NE(out.str().find("largest sum of a device: "), std::string::npos)
         << name;
   }

@@ -25,11 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/processes/processes.h"
+#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/program/host_memory.h"
 #include "gpipe/program/working_directory.h"
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/units.h"
 #include "tools/launch_flags.h"
 #include "tools/launch_screen.h"
 

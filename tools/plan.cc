@@ -27,14 +27,14 @@
 #include "balancing/machines.h"
 #include "balancing/plan_replicas.h"
 #include "balancing/profile.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "gpipe/simulation.h"
-#include "gpipe/text/lists.h"
-#include "gpipe/text/units.h"
 #include "models/named.h"
 
 namespace balancing = gpipe::balancing;

@@ -23,13 +23,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "gpipe/simulation.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/units.h"
 #include "tools/schedule_flags.h"
 
 DEFINE_string(schedule, "1f1b", "The name of a schedule, see above.");

@@ -21,11 +21,11 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "models/weights/state_dict.h"
+#include "models/weights/testing/files.h"
 #include "training/learning_rate.h"
 #include "training/run_files.h"
 #include "training/testing/run_states.h"
-#include "weights/state_dict.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

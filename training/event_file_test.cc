@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/testing/files.h"
+#include "models/weights/testing/files.h"
 
 namespace gpipe::internal {
 namespace {

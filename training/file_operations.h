@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/file_writer.h"
+#include "models/weights/file_writer.h"
 
 namespace gpipe::internal {
 

@@ -34,12 +34,12 @@
 #include <utility>
 #include <vector>
 
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "models/weights/testing/files.h"
 #include "training/learning_rate.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"
-#include "weights/safetensors.h"
-#include "weights/state_dict.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "weights/testing/files.h"
+#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {

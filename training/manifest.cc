@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "training/damage.h"
 
 namespace gpipe::internal {

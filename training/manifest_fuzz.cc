@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/testing/fuzz/check.h"
 #include "training/damage.h"
 #include "training/manifest.h"

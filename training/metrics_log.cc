@@ -17,9 +17,9 @@
 #include <system_error>
 #include <utility>
 
+#include "models/weights/atomic_file.h"
+#include "models/weights/file_writer.h"
 #include "training/file_operations.h"
-#include "weights/atomic_file.h"
-#include "weights/file_writer.h"
 
 namespace gpipe {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "models/weights/file_writer.h"
 #include "training/event_file.h"
-#include "weights/file_writer.h"
 
 namespace gpipe {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/testing/files.h"
+#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "gpipe/text/lists.h"
+#include "gpipe/base/text/lists.h"
 #include "training/optimizer_kinds.h"
 #include "training/parameter_rows.h"
 

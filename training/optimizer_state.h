@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/state_dict.h"
+#include "models/weights/state_dict.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -24,8 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/weights/testing/files.h"
 #include "training/join_shards.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpipe/text/lists.h"
+#include "gpipe/base/text/lists.h"
 #include "training/background_saver.h"
 #include "training/damage.h"
 #include "training/step_folder.h"

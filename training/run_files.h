@@ -95,7 +95,7 @@ class RunFiles {
   // for each process, `metadata` for the first one only.
   //
   // Throws c10::ValueError if the state cannot be written (see
-  // weights/safetensors.h) or if the states of the processes do not fit
+  // models/weights/safetensors.h) or if the states of the processes do not fit
   // together. Throws c10::Error, with the path and the reason, if the disk is
   // full or fails. After an error the earlier steps are unchanged and nothing
   // is left of the new one. With several processes, all of them throw

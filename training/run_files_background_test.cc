@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "models/weights/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"
 #include "training/testing/run_states.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

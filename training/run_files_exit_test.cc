@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "gpipe/testing/rounds.h"
+#include "models/weights/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/run_states.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

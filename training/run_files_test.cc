@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/testing/files.h"
 #include "training/testing/file_faults.h"
 #include "training/testing/run_states.h"
-#include "weights/safetensors.h"
-#include "weights/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "models/weights/state_dict.h"
 #include "training/generator_states.h"
 #include "training/optimizer_state.h"
-#include "weights/state_dict.h"
 
 namespace gpipe {
 

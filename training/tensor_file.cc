@@ -10,11 +10,11 @@
 #include <string_view>
 #include <utility>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
+#include "models/weights/safetensors_header.h"
+#include "models/weights/safetensors_layout.h"
 #include "training/damage.h"
 #include "training/file_operations.h"
-#include "weights/safetensors_header.h"
-#include "weights/safetensors_layout.h"
 
 namespace gpipe::internal {
 namespace {

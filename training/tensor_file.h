@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "weights/state_dict.h"
+#include "models/weights/state_dict.h"
 
 namespace gpipe::internal {
 
@@ -37,10 +37,9 @@ struct TensorFileRecord {
 // time.
 //
 // Throws c10::ValueError, which names the tensor, if the format cannot store a
-// tensor (see weights/safetensors.h). No file exists then. Throws c10::Error if
-// the file cannot be written.
-// Threads: may be called from any thread while no other thread changes the
-// tensors.
+// tensor (see models/weights/safetensors.h). No file exists then. Throws
+// c10::Error if the file cannot be written. Threads: may be called from any
+// thread while no other thread changes the tensors.
 TensorFileRecord write_tensor_file(const std::string& folder,
                                    const std::string& name,
                                    const StateDict& tensors);

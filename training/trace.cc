@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/units.h"
-#include "weights/atomic_file.h"
+#include "models/weights/atomic_file.h"
 
 namespace gpipe {
 namespace {

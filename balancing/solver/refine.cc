@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::balancing::detail {
 

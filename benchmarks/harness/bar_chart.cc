@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/svg.h"
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/svg.h"
 
 namespace gpipe::benchmarks {
 namespace {

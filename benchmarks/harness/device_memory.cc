@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "benchmarks/harness/devices.h"
-#include "gpipe/instruments/counting_allocator.h"
-#include "gpipe/instruments/tensor_bytes.h"
+#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {

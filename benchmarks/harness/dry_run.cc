@@ -15,12 +15,12 @@
 
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/optimizer.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
-#include "gpipe/text/units.h"
 
 namespace gpipe::benchmarks {
 namespace {

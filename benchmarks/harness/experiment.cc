@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::benchmarks {
 

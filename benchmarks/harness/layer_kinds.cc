@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "benchmarks/harness/statistics.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/summary.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {

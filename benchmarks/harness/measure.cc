@@ -16,11 +16,11 @@
 #include "benchmarks/harness/optimizer.h"
 #include "benchmarks/harness/outcome_table.h"
 #include "benchmarks/harness/throughput.h"
+#include "gpipe/base/text/lists.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/lists.h"
 
 namespace gpipe::benchmarks {
 namespace {

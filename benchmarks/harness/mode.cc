@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/text/lists.h"
+#include "gpipe/base/text/lists.h"
 
 namespace gpipe::benchmarks {
 

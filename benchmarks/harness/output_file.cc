@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::benchmarks {
 

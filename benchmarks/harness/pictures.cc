@@ -8,8 +8,8 @@
 
 #include "benchmarks/harness/figures.h"
 #include "benchmarks/harness/outcome_table.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/simulation.h"
-#include "gpipe/text/units.h"
 
 DEFINE_string(plot, "",
               "File (.svg) for a bar chart of the speed-ups or of the memory, "

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {

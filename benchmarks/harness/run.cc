@@ -26,10 +26,10 @@
 #include "benchmarks/harness/settings.h"
 #include "benchmarks/harness/simulate.h"
 #include "benchmarks/harness/table.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/meta.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "benchmarks/harness/links.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/milliseconds.h"
-#include "gpipe/text/refuse.h"
 
 DEFINE_string(experiment, "all",
               "The experiments to run, separated by commas: names from the "

@@ -3,10 +3,10 @@
 #include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/schedule/parse_checkpoint.h"
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
 
 DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "gpipe/text/units.h"
+#include "gpipe/base/text/units.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "exported/exported.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/meta.h"
-#include "gpipe/text/refuse.h"
+#include "models/exported/exported.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -10,7 +10,7 @@
 namespace gpipe::benchmarks {
 namespace {
 
-constexpr char kGpt[] = "exported/testdata/gpt.pt2";  // of 3 blocks
+constexpr char kGpt[] = "models/exported/testdata/gpt.pt2";  // of 3 blocks
 
 TEST(ExportedPeer, TokensAreThoseOfTheVocabulary) {
   const PeerModel data = exported_peer_data(kGpt, 50, 12, 0);

@@ -7,8 +7,8 @@
 #include <torch/utils.h>
 
 #include "benchmarks/harness/workloads.h"
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

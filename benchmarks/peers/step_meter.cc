@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "gpipe/instruments/tensor_bytes.h"
+#include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {

@@ -28,15 +28,15 @@
 #include "benchmarks/peers/peer_plan.h"
 #include "benchmarks/peers/step_meter.h"
 #include "benchmarks/peers/worker_flags.h"
-#include "exported/exported.h"
+#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/text/lists.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/processes/processes.h"
 #include "gpipe/schedule.h"
-#include "gpipe/text/lists.h"
+#include "models/exported/exported.h"
 
 namespace gpipe::benchmarks {
 namespace {

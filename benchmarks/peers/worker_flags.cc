@@ -4,12 +4,12 @@
 #include <gflags/gflags.h>
 
 #include "benchmarks/peers/exported_peer.h"
-#include "exported/exported.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
+#include "models/exported/exported.h"
 
 DEFINE_string(model, "mlp",
               "Model: resnet101, unet, amoebanetd, mlp, transformer, or "

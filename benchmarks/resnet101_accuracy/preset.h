@@ -6,7 +6,7 @@
 #include <string>
 
 #include "benchmarks/resnet101_accuracy/rows.h"
-#include "train_program/options.h"
+#include "training/program/options.h"
 
 namespace gpipe::benchmarks {
 

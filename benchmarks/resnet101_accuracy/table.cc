@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "benchmarks/harness/statistics.h"
-#include "data/checksum.h"
-#include "train_program/exit_code.h"
+#include "training/data/checksum.h"
+#include "training/program/exit_code.h"
 
 namespace gpipe::benchmarks {
 namespace {

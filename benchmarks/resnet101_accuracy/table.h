@@ -7,9 +7,9 @@
 
 #include "benchmarks/harness/table.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
-#include "train_program/options.h"
-#include "train_program/run.h"
-#include "train_program/task.h"
+#include "training/program/options.h"
+#include "training/program/run.h"
+#include "training/program/task.h"
 
 namespace gpipe::benchmarks {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "benchmarks/resnet101_accuracy/rows.h"
-#include "train_program/make_task.h"
-#include "train_program/testing/small_runs.h"
+#include "training/program/make_task.h"
+#include "training/program/testing/small_runs.h"
 
 namespace gpipe::benchmarks {
 namespace {

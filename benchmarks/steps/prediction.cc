@@ -30,12 +30,12 @@
 #include "benchmarks/harness/throughput.h"
 #include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/steps/step_subjects.h"
-#include "exported/exported.h"
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
+#include "models/exported/exported.h"
 #include "models/transformer.h"
 
 DEFINE_string(model, "",

@@ -7,7 +7,7 @@
 
 #include "benchmarks/harness/workloads.h"
 #include "benchmarks/unet/model.h"
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -20,7 +20,7 @@ import pages
 
 _LABEL = re.compile(r"(?<![\w:/.])(?:@gpipe)?//((?:[\w.-]+/)*[\w.-]*)(:[\w.-]*)?")
 _TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", re.MULTILINE)
-# Flags of gflags, rows of train_program/options.inc, and sizes of models/named.cc.
+# Flags of gflags, rows of training/program/options.inc, and sizes of models/named.cc.
 _FLAG = re.compile(r"\bDEFINE_\w+\(\s*(\w+)\s*,|^OPTION\([\w:]+, (\w+),"
                    r"|\{\"(\w+)\", &ModelOptions::", re.MULTILINE)
 _GFLAGS = {"help", "helpfull", "helpshort", "version", "flagfile"}

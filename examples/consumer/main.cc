@@ -22,7 +22,7 @@
 #include "gpipe/summary.h"
 #include "models/classifier.h"
 #include "models/transformer.h"
-#include "weights/state_dict.h"
+#include "models/weights/state_dict.h"
 
 int main() {
   const torch::Tensor x = torch::randn({8, 16});

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/processes/processes.h"
+#include "gpipe/base/processes/processes.h"
 #include "gpipe/testing/rounds.h"
 
 namespace gpipe {

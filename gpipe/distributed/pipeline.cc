@@ -10,7 +10,7 @@
 #include <set>
 #include <tuple>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/runner/foreign_parameters.h"
 #include "gpipe/distributed/runner/runner.h"

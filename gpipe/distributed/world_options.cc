@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/distributed/environment.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/text/columns.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/sweep.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
-#include "gpipe/instruments/counting_allocator.h"
-#include "gpipe/text/columns.h"
 
 namespace gpipe::faults {
 namespace {

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/sweep.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
 #include "gpipe/testing/simulated/simulated.h"
-#include "gpipe/text/columns.h"
 
 namespace gpipe::faults {
 namespace {

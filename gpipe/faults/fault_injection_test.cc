@@ -21,13 +21,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/rounds.h"
-#include "gpipe/text/columns.h"
 
 namespace gpipe::faults {
 namespace {

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/trial.h"
 #include "gpipe/faults/watchdog.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/instruments/fail_nth.h"
 #include "gpipe/faults/trial.h"
-#include "gpipe/instruments/fail_nth.h"
 
 namespace gpipe::faults {
 

@@ -14,8 +14,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "gpipe/instruments/counting_allocator.h"
-#include "gpipe/instruments/tensor_bytes.h"
+#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule/named.h"

@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/dispatch/registration.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/device/memory_kind.h"
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/text/edit_distance.h"
+#include "gpipe/base/text/edit_distance.h"
 
 namespace gpipe::placement {
 namespace {

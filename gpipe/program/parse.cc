@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "gpipe/text/lists.h"
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/columns.h"
 #include "gpipe/schedule/order.h"
-#include "gpipe/text/columns.h"
 
 namespace gpipe {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/alternation.h"
 #include "gpipe/schedule/sizes.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -1,5 +1,6 @@
 #include "gpipe/schedule/named.h"
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/controllable_memory.h"
 #include "gpipe/schedule/dual_pipe_v.h"
 #include "gpipe/schedule/fill_drain.h"
@@ -11,7 +12,6 @@
 #include "gpipe/schedule/zero_bubble_h.h"
 #include "gpipe/schedule/zero_bubble_interleaved.h"
 #include "gpipe/schedule/zero_bubble_v.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

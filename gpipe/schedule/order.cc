@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/needs.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

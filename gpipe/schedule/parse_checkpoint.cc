@@ -1,6 +1,6 @@
 #include "gpipe/schedule/parse_checkpoint.h"
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 

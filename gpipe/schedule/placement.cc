@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/gaps.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

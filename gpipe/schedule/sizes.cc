@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe::internal {
 

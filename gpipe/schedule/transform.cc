@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/gaps.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 

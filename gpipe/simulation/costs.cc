@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

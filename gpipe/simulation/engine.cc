@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/needs.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe::internal {
 namespace {

@@ -7,14 +7,14 @@
 #include <tuple>
 #include <utility>
 
+#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/simulate.h"
-#include "gpipe/text/columns.h"
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/units.h"
 
 namespace gpipe {
 namespace {

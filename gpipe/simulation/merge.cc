@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 namespace {

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <limits>
 
+#include "gpipe/base/text/refuse.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/engine.h"
 #include "gpipe/simulation/simulate.h"
-#include "gpipe/text/refuse.h"
 
 namespace gpipe {
 namespace {

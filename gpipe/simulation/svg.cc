@@ -6,10 +6,10 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/svg.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/svg.h"
-#include "gpipe/text/units.h"
 
 namespace gpipe {
 namespace {

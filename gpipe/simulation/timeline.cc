@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/text/refuse.h"
+#include "gpipe/base/text/refuse.h"
 
 namespace gpipe {
 namespace {

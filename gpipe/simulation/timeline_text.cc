@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text/units.h"
 #include "gpipe/simulation/kind_name.h"
-#include "gpipe/text/refuse.h"
-#include "gpipe/text/units.h"
 
 namespace gpipe {
 namespace {

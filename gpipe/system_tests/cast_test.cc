@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe {

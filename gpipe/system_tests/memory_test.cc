@@ -23,9 +23,9 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/instruments/counting_allocator.h"
-#include "gpipe/instruments/tensor_bytes.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 

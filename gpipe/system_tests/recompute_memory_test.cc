@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/recomputed.h"

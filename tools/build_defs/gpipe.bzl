@@ -18,7 +18,12 @@ _COPTS = [
 
 # The folders of programs, which spend their time in gpipe and LibTorch. clang compiles
 # them with -O1 in 70 % of the time that -O2 takes (docs/results/build.md).
-_PROGRAM_FOLDERS = ["benchmarks", "examples", "tools", "train_program"]
+_PROGRAM_FOLDERS = ["benchmarks", "examples", "tools", "training/program"]
+
+def _has_programs():
+    """Returns whether this package is in a folder of programs."""
+    package = native.package_name() + "/"
+    return any([package.startswith(folder + "/") for folder in _PROGRAM_FOLDERS])
 
 # Tests take longer to compile than to run: clang needs 2.7 s for gpipe/skip_test.cc
 # with -O0, 6.3 s with -O1.
@@ -75,7 +80,7 @@ def _attributes(ours, copts, deps, precompiled = None):
     header = headers[libtorch]
     if precompiled == None:
         precompiled = not copts and type(deps) == "list"
-    if ours == _COPTS and native.package_name().split("/")[0] in _PROGRAM_FOLDERS:
+    if ours == _COPTS and _has_programs():
         ours = ours + ["-O1"]
     copts = ours + copts
     if precompiled and header:
@@ -176,7 +181,7 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
     """
     if _libtorch(deps):
         deps = deps + [_LIBTORCH_CUDA]
-    if native.package_name().split("/")[0] in _PROGRAM_FOLDERS:
+    if _has_programs():
         kwargs.setdefault("malloc", "//gpipe/program:malloc")
     kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "weights/testing/files.h"
+#include "models/weights/testing/files.h"
 
 namespace gpipe::testing {
 

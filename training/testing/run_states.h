@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "models/weights/state_dict.h"
 #include "training/run_state.h"
-#include "weights/state_dict.h"
 
 namespace gpipe::testing {
 

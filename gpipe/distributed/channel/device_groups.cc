@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/threads/background_thread.h"
+#include "gpipe/base/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {

@@ -18,9 +18,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
+#include "gpipe/base/text/host_name.h"
 #include "gpipe/distributed/channel/nccl_rules.h"
 #include "gpipe/distributed/world/backends.h"
-#include "gpipe/text/host_name.h"
 
 namespace gpipe::internal {
 namespace {

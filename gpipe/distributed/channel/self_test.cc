@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/channel/device_groups.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <type_traits>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 
 namespace gpipe::internal {
 namespace {

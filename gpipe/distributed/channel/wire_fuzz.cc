@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/runtime/cell/value.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/run/new_worker.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 

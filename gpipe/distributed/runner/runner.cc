@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/replicas/reduce.h"

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/runtime/device/fault_point.h"

@@ -15,8 +15,8 @@
 namespace gpipe::testing {
 
 // Starts a process of this binary that returns from serve_ranks(). Has the form
-// and the guarantees of Command::spawn (gpipe/processes/processes.h). The first
-// call starts the server, with the environment of this process and
+// and the guarantees of Command::spawn (gpipe/base/processes/processes.h). The
+// first call starts the server, with the environment of this process and
 // OMP_NUM_THREADS=1, and makes this process the parent of orphaned descendants
 // (PR_SET_CHILD_SUBREAPER). Throws std::system_error.
 pid_t fork_rank(const std::vector<std::string>& environment, int in, int out,

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/processes/processes.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/processes/processes.h"
 
 namespace gpipe::testing {
 

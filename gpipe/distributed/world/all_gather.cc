@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/topology.h"

@@ -7,10 +7,10 @@
 #include <limits>
 #include <utility>
 
+#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/failure_conversion.h"
-#include "gpipe/threads/background_thread.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/topology.h"
-#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {

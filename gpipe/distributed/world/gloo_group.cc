@@ -12,8 +12,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/interruptible_store.h"
-#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 

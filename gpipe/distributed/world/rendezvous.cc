@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/failure_conversion.h"
 #include "gpipe/distributed/world/gloo_group.h"
@@ -24,7 +25,6 @@
 #include "gpipe/distributed/world/starts.h"
 #include "gpipe/distributed/world/store_text.h"
 #include "gpipe/distributed/world/topology.h"
-#include "gpipe/threads/background_thread.h"
 
 namespace gpipe::internal {
 namespace {

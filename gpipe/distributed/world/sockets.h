@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "gpipe/processes/descriptor.h"
+#include "gpipe/base/processes/descriptor.h"
 
 namespace gpipe::internal {
 

@@ -1,6 +1,6 @@
 #include "gpipe/distributed/world/tags.h"
 
-#include "gpipe/bytes/crc32c.h"
+#include "gpipe/base/bytes/crc32c.h"
 
 namespace gpipe::internal {
 namespace {

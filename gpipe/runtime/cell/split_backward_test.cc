@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/instruments/counting_allocator.h"
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/runtime/cell/graph.h"
 
 namespace gpipe::internal {

@@ -16,12 +16,12 @@
 #include <thread>
 #include <utility>
 
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/new_worker.h"
 #include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#include "gpipe/threads/exit_gate.h"
+#include "gpipe/base/threads/exit_gate.h"
 
 namespace gpipe::internal {
 

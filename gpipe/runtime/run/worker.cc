@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "gpipe/threads/background_thread.h"
-#include "gpipe/threads/exit_gate.h"
+#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads/exit_gate.h"
 
 namespace gpipe::internal {
 

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/cell/phase.h"
@@ -26,7 +27,6 @@
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 // The backward of a step, called by the caller's autograd graph.

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/recording.h"
@@ -14,7 +15,6 @@
 #include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/placement.h"
-#include "gpipe/threads/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {

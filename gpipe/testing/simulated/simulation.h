@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/instruments/fail_nth.h"
+#include "gpipe/base/instruments/fail_nth.h"
 #include "gpipe/testing/simulated/happens_before.h"
 #include "gpipe/testing/simulated/queue.h"
 

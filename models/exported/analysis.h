@@ -1,0 +1,20 @@
+// What nodes depend on and what they change.
+#pragma once
+
+#include "models/exported/program.h"
+
+namespace gpipe::exported {
+
+// Prepares a program for cutting. Moves the assignments of buffers, which the
+// export puts at the end of the graph, to the place after the last use of the
+// buffer. Removes nodes without effect. Sets Node::pure, Node::needed
+// and Node::passed.
+//
+// Adds to Program::problems if the program changes an input in place, or if its
+// outputs cannot be concatenated from those of micro-batches. `keep_random`:
+// whether random operators stay although no output depends on them, so that
+// later ones draw the same numbers as in Python. Takes time linear in the size
+// of the program.
+void analyze(Program& program, bool keep_random);
+
+}  // namespace gpipe::exported

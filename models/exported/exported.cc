@@ -1,0 +1,282 @@
+#include "models/exported/exported.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/text/lists.h"
+#include "models/exported/analysis.h"
+#include "models/exported/archive.h"
+#include "models/exported/eval_mode.h"
+#include "models/exported/layer.h"
+#include "models/exported/layer_names.h"
+#include "models/exported/plan.h"
+#include "models/exported/program.h"
+#include "models/exported/program_reader.h"
+#include "models/exported/weight_list.h"
+#include "models/weights/in_quotes.h"
+
+namespace gpipe {
+
+namespace internal {
+
+// The tensors of each weight of a model. A constant buffer that several layers
+// read has one in each.
+class ExportedWeights {
+ public:
+  struct Entry {
+    std::string name;
+    std::vector<at::Tensor> tensors;
+  };
+
+  std::vector<Entry> entries;  // persistent ones, in Python's order
+  std::shared_ptr<exported::Model> model;
+};
+
+}  // namespace internal
+
+namespace exported {
+namespace {
+
+// A layer whose input and output are a tensor or a vector of tensors.
+template <typename Out, typename In>
+class TypedLayer : public ProgramLayer {
+ public:
+  using ProgramLayer::ProgramLayer;
+
+  Out forward(In input) {
+    std::vector<at::Tensor> outputs;
+    if constexpr (std::is_same_v<In, at::Tensor>) {
+      std::vector<at::Tensor> inputs;
+      inputs.push_back(std::move(input));
+      outputs = run(std::move(inputs));
+    } else {
+      outputs = run(std::move(input));
+    }
+    if constexpr (std::is_same_v<Out, at::Tensor>) {
+      return std::move(outputs[0]);
+    } else {
+      return outputs;
+    }
+  }
+};
+
+ExportedTensor exported_tensor(const Program& program, ValueId id) {
+  const Value& value = program.values[id];
+  ExportedTensor tensor{value.name, value.dtype, {}, shape_text(program, id)};
+  for (const Extent& size : value.sizes) {
+    const bool is_fixed = size.symbol == Extent::kNone;
+    tensor.sizes.push_back(is_fixed ? std::optional(size.factor)
+                                    : std::nullopt);
+  }
+  return tensor;
+}
+
+// The layers of a model, and what each of them registered.
+class Part {
+ public:
+  Part(Archive& archive, std::shared_ptr<Model> model)
+      : archive_(archive), model_(std::move(model)) {}
+
+  void add(const LayerPlan& plan, const std::string& path,
+           const std::string& name, bool is_first) {
+    using Tensors = std::vector<at::Tensor>;
+    const bool takes_one = plan.inputs.size() == 1;
+    const bool gives_one = plan.outputs.size() == 1;
+    if (takes_one && gives_one) {
+      add<TypedLayer<at::Tensor, at::Tensor>>(plan, path, name, is_first);
+    } else if (takes_one) {
+      add<TypedLayer<Tensors, at::Tensor>>(plan, path, name, is_first);
+    } else if (gives_one) {
+      add<TypedLayer<at::Tensor, Tensors>>(plan, path, name, is_first);
+    } else {
+      add<TypedLayer<Tensors, Tensors>>(plan, path, name, is_first);
+    }
+  }
+
+  // `whole`: all layers are there, so that a weight without a layer belongs to
+  // none.
+  std::shared_ptr<internal::ExportedWeights> collect(bool whole) {
+    auto weights = std::make_shared<internal::ExportedWeights>();
+    weights->model = model_;
+    const auto& all = model_->program.weights;
+    for (const int number : model_->program.weight_order) {
+      const Weight& weight = all[number];
+      if (!weight.persistent) continue;
+      auto& tensors = tensors_[weight.tied_to];
+      if (tensors.empty()) {
+        if (!whole) continue;
+        tensors.push_back(read_weight(archive_, weight));
+      }
+      weights->entries.push_back({weight.name, tensors});
+    }
+    return weights;
+  }
+
+  torch::nn::Sequential layers;
+
+ private:
+  template <typename Layer>
+  void add(const LayerPlan& plan, const std::string& path,
+           const std::string& name, bool is_first) {
+    auto layer = std::make_shared<Layer>(
+        model_, plan, path, is_first, [this](int weight) {
+          return read_weight(archive_, model_->program.weights[weight]);
+        });
+    for (const auto& [weight, tensor] : layer->weights()) {
+      tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
+    }
+    layers->push_back(name, torch::nn::AnyModule(std::move(layer)));
+  }
+
+  Archive& archive_;
+  const std::shared_ptr<Model> model_;
+  // By the first one of tied weights.
+  std::map<int, std::vector<at::Tensor>> tensors_;
+};
+
+void check_problems(const Program& program) {
+  constexpr std::size_t kListed = 20;
+  const auto& problems = program.problems;
+  TORCH_CHECK_VALUE(problems.empty(), "cannot run as a pipeline:",
+                    first_lines(problems, kListed));
+}
+
+ExportedSignature signature_of(const Program& program, Archive& archive) {
+  ExportedSignature result;
+  for (const ValueId each : program.inputs) {
+    result.inputs.push_back(exported_tensor(program, each));
+  }
+  for (const ValueId each : program.outputs) {
+    result.outputs.push_back(exported_tensor(program, each));
+  }
+  const std::string text = archive.text("models/" + archive.model() + ".json");
+  result.checksum = internal::crc32c(text.data(), text.size());
+  return result;
+}
+
+// Calls `read` and adds the path to errors in the file.
+template <typename Read>
+auto with_path(const std::string& path, const Read& read) {
+  try {
+    return read();
+  } catch (const c10::IndexError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+}  // namespace exported
+
+StateDict ExportedModel::state_dict() const {
+  StateDict dict;
+  for (const auto& each : weights->entries) {
+    dict.insert(each.name, each.tensors[0].detach());
+  }
+  return dict;
+}
+
+void ExportedModel::load_state_dict(const StateDict& dict) {
+  // The checks and their texts are those of a module with these tensors.
+  torch::nn::Module own;
+  for (const auto& each : weights->entries) {
+    exported::register_weight(own, each.name, each.tensors[0].detach(),
+                              /*is_parameter=*/false, /*requires_grad=*/false);
+  }
+  gpipe::load_state_dict(own, dict);
+  const c10::NoGradGuard no_grad;
+  for (const auto& each : weights->entries) {
+    for (std::size_t k = 1; k < each.tensors.size(); ++k) {
+      at::Tensor copy = each.tensors[k];
+      copy.copy_(each.tensors[0]);
+    }
+  }
+}
+
+class ExportedFile::State {
+ public:
+  State(const std::string& path, const ExportedOptions& options)
+      : path(path), archive(path), model(std::make_shared<exported::Model>()) {
+    model->program = exported::read_program(archive, options.outputs());
+    exported::analyze(model->program,
+                      /*keep_random=*/options.outputs().empty());
+    model->name = path.substr(path.rfind('/') + 1);
+    exported::check_problems(model->program);
+    plans = exported::plan_layers(model->program, options.max_crossing());
+    for (const exported::LayerPlan& each : plans) {
+      paths.push_back(exported::layer_path(model->program, each));
+    }
+    names = exported::layer_names(paths);
+    signature = exported::signature_of(model->program, archive);
+    signature.eval_problems = exported::eval_problems(model->program);
+    if (plans.size() == 1) {
+      signature.uncut_reason =
+          exported::uncut_reason(model->program, options.max_crossing());
+    }
+  }
+
+  const std::string path;
+  exported::Archive archive;
+  const std::shared_ptr<exported::Model> model;
+  std::vector<exported::LayerPlan> plans;
+  std::vector<std::string> paths, names;  // of the layers
+  ExportedSignature signature;
+};
+
+ExportedFile::ExportedFile(const std::string& path,
+                           const ExportedOptions& options)
+    : state_(exported::with_path(
+          path, [&] { return std::make_shared<State>(path, options); })) {}
+
+const ExportedSignature& ExportedFile::signature() const {
+  return state_->signature;
+}
+
+int64_t ExportedFile::size() const {
+  return static_cast<int64_t>(state_->plans.size());
+}
+
+ExportedModel ExportedFile::read(int64_t first, int64_t count) const {
+  State& state = *state_;
+  TORCH_CHECK_INDEX(first >= 0 && count > 0 && first <= size() - count,
+                    "layers ", first, " to ", first + count - 1, " of ",
+                    internal::in_quotes(state.path),
+                    " were asked for, but there are ", size());
+  return exported::with_path(state.path, [&] {
+    exported::Part part(state.archive, state.model);
+    for (int64_t k = first; k < first + count; ++k) {
+      part.add(state.plans[k], state.paths[k], state.names[k],
+               /*is_first=*/k == 0);
+    }
+    return ExportedModel{state.signature, part.layers,
+                         part.collect(/*whole=*/count == size())};
+  });
+}
+
+uint32_t ExportedFile::weights_checksum() const {
+  return state_->archive.weights_checksum();
+}
+
+ExportedModel load_exported(const std::string& path,
+                            const ExportedOptions& options) {
+  const ExportedFile file(path, options);
+  return file.read(0, file.size());
+}
+
+ExportedModel load_exported(const std::string& path, int64_t first,
+                            int64_t count, const ExportedOptions& options) {
+  return ExportedFile(path, options).read(first, count);
+}
+
+ExportedSignature exported_signature(const std::string& path,
+                                     const ExportedOptions& options) {
+  return ExportedFile(path, options).signature();
+}
+
+}  // namespace gpipe

@@ -1,0 +1,303 @@
+#include "models/exported/exported.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <iostream>
+#include <optional>
+#include <set>
+
+#include "models/exported/testing/examples.h"
+#include "models/weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::call;
+using testing::difference;
+using testing::Example;
+using testing::example_file;
+using testing::example_names;
+using testing::ExportedStep;
+using testing::read_example;
+using testing::value_error_of;
+using Tensors = std::vector<at::Tensor>;
+
+class ExportedTest : public ::testing::Test {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+};
+
+// Runs the step of make.py.
+ExportedStep training_step(ExportedModel& model, const Example& example) {
+  torch::manual_seed(7);
+  const Tensors outputs = call(model.layers, example.inputs);
+  testing::loss_of(outputs, example.weights).backward();
+  return testing::step_of(model, outputs);
+}
+
+TEST_F(ExportedTest, OneLayerHasThePythonsBits) {
+  for (const std::string& name : example_names()) {
+    const Example example = read_example(name);
+    ExportedModel model =
+        load_exported(example.path, ExportedOptions().max_crossing(0));
+    EXPECT_EQ(model.layers->size(), 1u);
+    const ExportedStep python{example.outputs, example.grads, example.buffers};
+    // Other machines have other kernels.
+    if (!example.made_here) {
+      std::cout << name << ": made elsewhere, so that bits may differ\n";
+    }
+    const double tolerance = example.made_here ? 0 : 1e-4;
+    EXPECT_EQ(difference(training_step(model, example), python, tolerance), "")
+        << name;
+  }
+}
+
+// Other versions have other kernels, so that bits may differ from Python's.
+TEST_F(ExportedTest, FilesOfOlderVersionsAreRead) {
+  for (const std::string model : {"letters", "regions"}) {
+    for (const std::string version : {"2_11", "2_12", "2_13", "2_14"}) {
+      const std::string name = model + "_" + version;
+      const Example example = read_example(name);
+      const ExportedStep python{example.outputs, example.grads,
+                                example.buffers};
+      ExportedModel one =
+          load_exported(example.path, ExportedOptions().max_crossing(0));
+      const ExportedStep expected = training_step(one, example);
+      EXPECT_EQ(difference(expected, python, 1e-4), "") << name;
+      ExportedModel many = load_exported(example.path);
+      EXPECT_GT(many.layers->size(), 1u) << name;
+      EXPECT_EQ(difference(training_step(many, example), expected), "") << name;
+    }
+  }
+}
+
+TEST_F(ExportedTest, ManyLayersHaveTheBitsOfOne) {
+  for (const std::string& name : example_names()) {
+    const Example example = read_example(name);
+    ExportedModel one =
+        load_exported(example.path, ExportedOptions().max_crossing(0));
+    const ExportedStep expected = training_step(one, example);
+    for (const int64_t crossing : {1, 2, 4, 100}) {
+      ExportedModel many =
+          load_exported(example.path, ExportedOptions().max_crossing(crossing));
+      EXPECT_GT(many.layers->size(), 1u) << name;
+      EXPECT_EQ(difference(training_step(many, example), expected), "")
+          << name << " " << crossing;
+    }
+  }
+}
+
+TEST_F(ExportedTest, EvalEqualsPythonsEval) {
+  for (const std::string& name : example_names()) {
+    const Example example = read_example(name);
+    ExportedModel model = load_exported(example.path);
+    const StateDict before = model.state_dict();
+    std::vector<at::Tensor> values;
+    for (const auto& each : before) values.push_back(each.value().clone());
+    model.layers->eval();
+    const at::NoGradGuard no_grad;
+    const ExportedStep step{call(model.layers, example.inputs), StateDict(),
+                            StateDict()};
+    const ExportedStep python{example.evaluated, StateDict(), StateDict()};
+    const double tolerance = example.made_here ? 0 : 1e-4;
+    EXPECT_EQ(difference(step, python, tolerance), "") << name;
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      EXPECT_TRUE(at::equal(before[k].value(), values[k]))
+          << name << " " << before[k].key();
+    }
+  }
+}
+
+TEST_F(ExportedTest, StateDictHasPythonsNames) {
+  const Example example = read_example("gpt");
+  ExportedModel model = load_exported(example.path);
+  const StateDict dict = model.state_dict();
+  EXPECT_EQ(dict.size(), 41u);
+  // Both names of the tied weight are one tensor, in one layer.
+  EXPECT_EQ(dict["token.weight"].data_ptr(), dict["head.weight"].data_ptr());
+  int64_t found = 0;
+  for (const auto& each : model.layers->named_parameters()) {
+    found += each.value().data_ptr() == dict["token.weight"].data_ptr();
+  }
+  EXPECT_EQ(found, 1);
+  // Constants are not part of Python's state dict.
+  ExportedModel regions = load_exported(example_file("regions.pt2"));
+  EXPECT_TRUE(regions.state_dict().contains("average"));
+  EXPECT_FALSE(regions.state_dict().contains("scale"));
+}
+
+TEST_F(ExportedTest, LoadStateDictBringsTheValuesBack) {
+  const Example example = read_example("mlp");
+  ExportedModel model = load_exported(example.path);
+  StateDict saved;
+  for (const auto& each : model.state_dict()) {
+    saved.insert(each.key(), each.value().clone());
+  }
+  const ExportedStep expected = training_step(model, example);
+  model.load_state_dict(saved);
+  model.layers->zero_grad();
+  EXPECT_EQ(difference(training_step(model, example), expected), "");
+  saved.erase("0.weight");
+  saved.insert("0.wight", at::zeros({16, 10}));
+  const std::string error =
+      value_error_of([&] { model.load_state_dict(saved); });
+  EXPECT_NE(error.find("'0.wight' (is it '0.weight'?)"), std::string::npos)
+      << error;
+}
+
+TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
+  const Example example = read_example("tables");
+  ExportedModel model = load_exported(example.path);
+  const StateDict dict = model.state_dict();
+  const auto expected = [&](const at::Tensor& ids) {
+    const at::Tensor rows =
+        at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
+    return at::linear(at::embedding(dict["embed.weight"], ids) + rows,
+                      dict["head.weight"], dict["head.bias"]);
+  };
+  const at::NoGradGuard no_grad;
+  const at::Tensor& ids = example.inputs[0];
+  const at::Tensor fewer = ids.narrow(1, 0, 4);
+  // Each is computed twice: the second time, the constant is in the cache.
+  const auto expect_closed_form = [&](const std::string& when) {
+    for (const at::Tensor& each : {ids, fewer, ids, fewer}) {
+      EXPECT_TRUE(at::equal(call(model.layers, {each})[0], expected(each)))
+          << when << ", " << each.size(1) << " tokens";
+    }
+  };
+  expect_closed_form("as exported");
+  const at::Tensor before = call(model.layers, {ids})[0];
+  dict["table"].mul_(2);
+  expect_closed_form("after a change in place");
+  StateDict other;
+  for (const auto& each : dict) other.insert(each.key(), each.value() + 1);
+  model.load_state_dict(other);
+  expect_closed_form("after load_state_dict()");
+  EXPECT_FALSE(at::equal(call(model.layers, {ids})[0], before));
+}
+
+TEST_F(ExportedTest, APartOfTheLayersReadsItsOwnWeightsOnly) {
+  const Example example = read_example("gpt");
+  ExportedModel whole = load_exported(example.path);
+  const auto size = static_cast<int64_t>(whole.layers->size());
+  std::set<std::string> names;
+  for (int64_t first = 0; first < size; first += 5) {
+    const int64_t count = std::min<int64_t>(5, size - first);
+    ExportedModel part = load_exported(example.path, first, count);
+    EXPECT_EQ(static_cast<int64_t>(part.layers->size()), count);
+    for (const auto& each : part.state_dict()) {
+      names.insert(each.key());
+      EXPECT_TRUE(at::equal(each.value(), whole.state_dict()[each.key()]));
+    }
+    EXPECT_LT(part.state_dict().size(), 41u);
+  }
+  EXPECT_EQ(names.size(), 41u);
+  EXPECT_THROW(load_exported(example.path, size, 1), c10::IndexError);
+}
+
+TEST_F(ExportedTest, ChosenOutputsAreComputedAlone) {
+  const Example example = read_example("masked");
+  ExportedModel model =
+      load_exported(example.path, ExportedOptions().outputs({1}));
+  const auto output = model.layers->forward<at::Tensor>(example.inputs);
+  ExportedModel all = load_exported(example.path);
+  EXPECT_TRUE(at::equal(output, call(all.layers, example.inputs)[1]));
+  EXPECT_EQ(
+      value_error_of(
+          [&] { load_exported(example.path, ExportedOptions().outputs({2})); }),
+      "'models/exported/testdata/masked.pt2' ExportedOptions::outputs has the "
+      "place 2, but the program has 2 outputs, counted from 0");
+}
+
+TEST_F(ExportedTest, TheSignatureHasInputsAndOutputsInOrder) {
+  using Sizes = std::vector<std::optional<int64_t>>;
+  const std::string path = example_file("masked.pt2");
+  const ExportedModel model = load_exported(path);
+  ASSERT_EQ(model.inputs.size(), 2u);
+  EXPECT_EQ(model.inputs[0].name, "ids");
+  EXPECT_EQ(model.inputs[0].dtype, at::kLong);
+  EXPECT_EQ(model.inputs[0].sizes, (Sizes{std::nullopt, 9}));
+  EXPECT_EQ(model.inputs[0].shape, "Long [s23, 9]");
+  EXPECT_EQ(model.inputs[1].name, "valid");
+  EXPECT_EQ(model.inputs[1].dtype, at::kBool);
+  EXPECT_EQ(model.inputs[1].shape, "Bool [s23, 9]");
+  ASSERT_EQ(model.outputs.size(), 2u);
+  EXPECT_EQ(model.outputs[0].sizes, (Sizes{std::nullopt, 9, 23}));
+  EXPECT_EQ(model.outputs[1].shape, "Float [s23, 3]");
+  EXPECT_EQ(load_exported(path, 1, 1).inputs[1].name, "valid");
+
+  const ExportedSignature second =
+      exported_signature(path, ExportedOptions().outputs({1}));
+  EXPECT_EQ(second.inputs.size(), 2u);
+  ASSERT_EQ(second.outputs.size(), 1u);
+  EXPECT_EQ(second.outputs[0].shape, "Float [s23, 3]");
+  EXPECT_EQ(second.checksum, model.checksum);
+  const ExportedSignature letters =
+      exported_signature(example_file("letters.pt2"));
+  EXPECT_EQ(letters.inputs[0].sizes, (Sizes{std::nullopt, std::nullopt}));
+  EXPECT_NE(letters.checksum, model.checksum);
+  EXPECT_NE(value_error_of([] {
+              (void)exported_signature(example_file("mlp.safetensors"));
+            }).find("mlp.safetensors"),
+            std::string::npos);
+}
+
+TEST_F(ExportedTest, LayersAreNamedAfterPythonsModules) {
+  ExportedModel model = load_exported(example_file("gpt.pt2"));
+  std::set<std::string> names;
+  for (const auto& each : model.layers->named_children()) {
+    names.insert(each.key());
+  }
+  EXPECT_TRUE(names.count("token"));
+  EXPECT_TRUE(names.count("blocks_0_qkv"));
+  EXPECT_TRUE(names.count("blocks_2_down"));
+  EXPECT_TRUE(names.count("head"));
+}
+
+TEST_F(ExportedTest, OtherSizesThanThoseOfTheExportAreRefused) {
+  const Example example = read_example("mlp");
+  ExportedModel model = load_exported(example.path);
+  const auto error = [&](at::Tensor input) {
+    return value_error_of(
+        [&] { model.layers->forward<at::Tensor>(std::move(input)); });
+  };
+  EXPECT_EQ(error(at::zeros({8, 11})),
+            "input 'input' of the program was exported with size 10 in "
+            "dimension 1, but has 11; export with dynamic_shapes={1: "
+            "torch.export.Dim(...)} for this input");
+  EXPECT_EQ(error(at::zeros({10})),
+            "input 'input' of the program was exported with 2 dimensions, but "
+            "has 1");
+  EXPECT_NE(error(at::zeros({5000, 10}))
+                .find("has size 5000 in dimension 0, "
+                      "but was exported for 0 to 4096"),
+            std::string::npos);
+  EXPECT_EQ(model.layers->forward<at::Tensor>(at::zeros({3, 10})).size(0), 3);
+  ExportedModel masked = load_exported(example_file("masked.pt2"));
+  EXPECT_NE(value_error_of([&] {
+              masked.layers->forward<Tensors>(Tensors{
+                  at::zeros({4, 9}, at::kLong), at::ones({3, 9}, at::kBool)});
+            }).find("input 'valid' of the program has size 3 in dimension 0"),
+            std::string::npos);
+}
+
+TEST_F(ExportedTest, AnErrorOfAnOperatorNamesTheNodeAndItsLine) {
+  ExportedModel model = load_exported(example_file("gpt.pt2"));
+  try {
+    // A token that the embedding does not have.
+    model.layers->forward<at::Tensor>(at::full({2, 12}, 31, at::kLong));
+    FAIL();
+  } catch (const c10::Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("node 'embedding' (torch.ops.aten.embedding.default) "
+                        "of module 'token', File \"make.py\", line"),
+              std::string::npos)
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,153 @@
+// A layer of an exported program: some of its nodes, as a module.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gpipe/skip.h"
+#include "models/exported/constant_cache.h"
+#include "models/exported/eval_mode.h"
+#include "models/exported/module_tree.h"
+#include "models/exported/plan.h"
+#include "models/exported/program.h"
+
+namespace gpipe::exported {
+
+// What the layers of a model share.
+struct Model {
+  Program program;
+  ConstantCache constants;
+  std::string name;  // a prefix of the names of skip tensors
+};
+
+// Returns the values of a weight of the program, by its number.
+using ReadWeight = std::function<at::Tensor(int weight)>;
+
+// The weights of a layer: numbers in Program::weights, and the registered
+// tensors.
+using LayerWeights = std::vector<std::pair<int, at::Tensor>>;
+
+// Runs its nodes through LibTorch's dispatcher, so that autograd, autocast and
+// gpipe's random numbers act as in a model written in C++. The weights are
+// registered under Python's names. One thread at a time may run a layer.
+class ProgramLayer : public torch::nn::Module, public Skippable {
+ public:
+  // `is_first`: the layer takes the program's inputs, and checks their sizes.
+  // `name`: the Python module of its nodes.
+  ProgramLayer(std::shared_ptr<Model> model, const LayerPlan& plan,
+               const std::string& name, bool is_first, const ReadWeight& read);
+
+  const LayerWeights& weights() const { return weights_; }
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  // Runs the nodes. `inputs`: those of the plan, any of them may be undefined.
+  //
+  // Throws c10::ValueError if an input of the program has sizes that the
+  // program was not exported for, and in eval mode if a node cannot be switched
+  // to it. Errors of an operator keep their type, and their text names the
+  // node, its Python module and its line.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs);
+
+ private:
+  // An argument, with the slots of its values.
+  struct Input {
+    const Argument* argument;
+    std::vector<int> slots;  // -1 for a number or none
+  };
+  struct Output {
+    bool is_list;
+    std::vector<int> slots;  // -1 for an unused value
+  };
+  struct Step;
+  struct Graph {  // a body of a node
+    std::vector<int> inputs;
+    std::vector<Step> steps;
+    std::vector<Input> outputs;
+  };
+  struct Step {
+    const Node* node;
+    std::vector<Input> inputs;
+    std::vector<Output> outputs;
+    std::vector<Graph> graphs;  // of control flow
+    std::vector<int> released;  // slots that no later step reads
+    InEval in_eval = InEval::kRun;
+    int passed = -1;  // the slot of Node::passed
+    int norm = -1;    // in norms_
+    // Places of running statistics that no BatchNorm module holds.
+    std::vector<int> loose_statistics;
+  };
+  struct Skip {
+    int slot;
+    std::string name;
+    bool is_size;
+  };
+  struct Size {
+    int slot, from, dimension;
+    int64_t divisor, factor;
+  };
+  // A constant that later steps read.
+  struct Constant {
+    ValueId value;
+    int slot;
+    std::vector<int> sizes, buffers;  // slots on which it depends
+  };
+  using Slots = std::vector<c10::IValue>;
+
+  static Names skip_names(const Model& model, const LayerPlan& plan);
+  int slot_of(ValueId value);
+  Skip skip_of(const Hop& hop);
+  void register_weights(const LayerPlan& plan, const ReadWeight& read);
+  void register_norms(const LayerPlan& plan, const ReadWeight& read);
+  void add_weight(ValueId value, at::Tensor tensor);
+  void compile(const LayerPlan& plan);
+  Step step_of(const Node& node, int norm = -1);
+  Input input_of(const Argument& argument);
+  void find_constants(const LayerPlan& plan);
+  static void find_releases(std::vector<Step>& steps, std::set<int> live);
+
+  void check_inputs(const std::vector<at::Tensor>& inputs) const;
+  void run_constants(Slots& slots, c10::Device device);
+  ConstantKey key_of(const Constant& constant, const Slots& slots,
+                     c10::Device device) const;
+  // `region`: that of the caller, in Program::regions.
+  void run_steps(const std::vector<Step>& steps, Slots& slots,
+                 c10::Device device, int region = 0);
+  void run_control_flow(const Step& step, Slots& slots, c10::Device device,
+                        std::vector<c10::IValue>& stack);
+  static void push_arguments(const std::vector<Input>& inputs,
+                             const Slots& slots, c10::Device device,
+                             std::vector<c10::IValue>& stack);
+  void adapt_to_mode(const Step& step, std::vector<c10::IValue>& stack) const;
+
+  const std::shared_ptr<Model> model_;
+  const bool is_first_;
+  LayerWeights weights_;
+  std::vector<NormModule> norms_;
+  std::map<int, int> norm_of_node_;
+
+  // The compiled form. Slots hold values while the layer runs.
+  std::unordered_map<ValueId, int> slots_;
+  std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
+  std::vector<int> inputs_, outputs_;
+  std::vector<Skip> pops_, stashes_;
+  std::vector<Size> sizes_;
+  std::vector<Step> numbers_;         // arithmetic on sizes
+  std::vector<Step> constant_steps_;  // run if a constant is not in the cache
+  std::vector<Constant> constants_;
+  std::vector<Step> steps_;
+  std::vector<int> cloned_outputs_;  // places of outputs that are constants
+};
+
+}  // namespace gpipe::exported

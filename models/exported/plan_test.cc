@@ -1,0 +1,285 @@
+#include "models/exported/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/exported/analysis.h"
+#include "models/exported/archive.h"
+#include "models/exported/layer_names.h"
+#include "models/exported/program_reader.h"
+#include "models/exported/testing/draft.h"
+
+namespace gpipe::exported {
+namespace {
+
+using testing::Draft;
+
+TEST(PlanTest, AChainIsCutEverywhere) {
+  Draft draft;
+  ValueId x = draft.input();
+  for (int k = 0; k < 4; ++k) x = draft.node({x});
+  const Program& program = draft.finish(x);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, 1, 1, 1}));
+  const auto plans = plan_layers(program, 1);
+  ASSERT_EQ(plans.size(), 4u);
+  for (std::size_t k = 0; k < 4; ++k) {
+    EXPECT_EQ(plans[k].nodes, std::vector<int>{static_cast<int>(k)});
+    EXPECT_EQ(plans[k].inputs.size(), 1u);
+  }
+  EXPECT_EQ(plan_layers(program, 0).size(), 1u);
+}
+
+TEST(PlanTest, AShortSkipCountsAndALongOneDoesNot) {
+  for (const int length : {20, 200}) {
+    Draft draft;
+    const ValueId input = draft.input();
+    const ValueId mask = draft.input();
+    ValueId x = input;
+    for (int k = 0; k < length; ++k) x = draft.node({x, mask});
+    const Program& program = draft.finish(x);
+    const bool is_long = length == 200;
+    EXPECT_EQ(crossings(program)[5], is_long ? 1 : 2);
+    const auto plans = plan_layers(program, 1);
+    ASSERT_EQ(plans.size(), is_long ? 200u : 1u);
+    if (!is_long) continue;
+    // From one user to the next.
+    EXPECT_EQ(plans[0].pops.size(), 0u);
+    EXPECT_EQ(plans[0].stashes.size(), 1u);
+    EXPECT_EQ(plans[199].pops.size(), 1u);
+    EXPECT_EQ(plans[199].pops[0].hop, 198);
+    EXPECT_EQ(plans[199].stashes.size(), 0u);
+  }
+}
+
+TEST(PlanTest, ATensorThatChangesLaterDoesNotCross) {
+  Draft draft;
+  const ValueId a = draft.node({draft.input()});
+  const ValueId b = draft.node({a}, {a});  // in place
+  draft.program.values[b].memory = a;
+  const ValueId c = draft.node({b});
+  const Program& program = draft.finish(c);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1}));
+}
+
+TEST(PlanTest, UsesOfAChangingBufferStayTogether) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  ValueId x = draft.node({draft.input(), buffer});
+  x = draft.node({x});
+  const ValueId changed = draft.node({buffer, x}, {buffer});
+  draft.program.values[changed].memory = buffer;
+  x = draft.node({x});
+  const Program& program = draft.finish(x);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, kNoCut, 1}));
+}
+
+TEST(AnalysisTest, AnInputThatChangesIsRefused) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId changed = draft.node({input}, {input});
+  draft.program.values[changed].memory = input;
+  draft.program.outputs = {changed};
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_EQ(draft.program.problems,
+            std::vector<std::string>{
+                "node '' (node 0) changes the input 'v0' in place; clone() the "
+                "input in forward()"});
+}
+
+TEST(AnalysisTest, OutputsNeedTheRowsInTheFirstDimensionOnly) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId loss = draft.node({input});
+  const ValueId square = draft.node({input});
+  const ValueId good = draft.node({input});
+  draft.program.values[loss].sizes = {};
+  draft.program.values[square].sizes = {draft.rows, draft.rows};
+  draft.program.outputs = {loss, square, good};
+  analyze(draft.program, /*keep_random=*/true);
+  ASSERT_EQ(draft.program.problems.size(), 2u);
+  EXPECT_EQ(draft.program.problems[0],
+            "output 'v1' has no dimension 0, as a loss that is computed in the "
+            "model, so the outputs of micro-batches cannot be concatenated; "
+            "choose other outputs with ExportedOptions::outputs");
+  EXPECT_NE(draft.program.problems[1].find("in dimension 1, too"),
+            std::string::npos);
+}
+
+// Dim.AUTO gives inputs that meet in no operator a symbol each.
+TEST(AnalysisTest, InputsMayHaveASymbolEachForTheirRows) {
+  Draft draft;
+  const ValueId image = draft.input(), text = draft.input();
+  const ValueId fixed = draft.input();
+  const Extent texts = draft.program.symbols.parse("s1");
+  draft.program.values[text].sizes = {texts};
+  draft.program.values[fixed].sizes = {{Extent::kNone, 10}};
+  const ValueId of_image = draft.node({image});
+  const ValueId of_text = draft.node({text});
+  const ValueId of_both = draft.node({image, text});
+  const ValueId table = draft.node({fixed});
+  draft.program.values[of_text].sizes = {texts};
+  draft.program.values[of_both].sizes = {draft.rows, texts};
+  draft.program.values[table].sizes = {{Extent::kNone, 10}};
+  draft.program.outputs = {of_image, of_text, of_both, table};
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_EQ(draft.program.problems,
+            (std::vector<std::string>{
+                "output 'v5' has the rows of one input in dimension 0 and "
+                "those of another one in dimension 1 (export an input that all "
+                "rows share with a fixed dimension 0), so the outputs of "
+                "micro-batches cannot be concatenated; choose other outputs "
+                "with ExportedOptions::outputs",
+                "output 'v6' does not have the rows of the inputs in dimension "
+                "0, so the outputs of micro-batches cannot be concatenated; "
+                "choose other outputs with ExportedOptions::outputs"}));
+}
+
+TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId a = draft.node({draft.input(), buffer});
+  const ValueId b = draft.node({a});
+  const ValueId c = draft.node({b});
+  draft.node({buffer, a}, {buffer});
+  draft.program.nodes.back().target = "torch.ops.aten.copy_.default";
+  const Program& program = draft.finish(c);
+  ASSERT_EQ(program.nodes.size(), 4u);
+  EXPECT_EQ(program.nodes[1].target, "torch.ops.aten.copy_.default");
+  EXPECT_FALSE(program.nodes[1].needed);
+  EXPECT_TRUE(program.nodes[2].needed);
+  EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1, 1}));
+}
+
+TEST(AnalysisTest, ACheckNeedsWhatItReads) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId condition = draft.node({input});
+  draft.node({condition});
+  draft.program.nodes.back().results.clear();
+  draft.node({buffer, input}, {buffer});
+  draft.program.nodes.back().results.clear();
+  const Program& program = draft.finish(draft.node({input}));
+  ASSERT_EQ(program.nodes.size(), 4u);
+  EXPECT_TRUE(program.nodes[0].needed);   // the condition
+  EXPECT_TRUE(program.nodes[1].needed);   // the check
+  EXPECT_FALSE(program.nodes[2].needed);  // a change of the buffer
+  EXPECT_TRUE(program.nodes[3].needed);
+}
+
+TEST(PlanTest, ASizeComesFromATensorThatCrosses) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId rows = draft.size_of(input);
+  const ValueId a = draft.node({input});
+  const ValueId b = draft.node({a, rows});
+  const auto plans = plan_layers(draft.finish(b), 1);
+  ASSERT_EQ(plans.size(), 2u);
+  ASSERT_EQ(plans[1].sizes.size(), 1u);
+  EXPECT_EQ(plans[1].sizes[0].from, a);
+  EXPECT_EQ(plans[1].pops.size(), 0u);
+}
+
+std::vector<std::pair<ValueId, int>> pairs_of(const std::vector<Hop>& hops) {
+  std::vector<std::pair<ValueId, int>> pairs;
+  for (const Hop& each : hops) pairs.emplace_back(each.value, each.hop);
+  return pairs;
+}
+
+TEST(PlanTest, ASizeThatNoTensorHasPassesFromUserToUser) {
+  using Pairs = std::vector<std::pair<ValueId, int>>;
+  Draft draft;
+  const ValueId input = draft.input();
+  ValueId x = draft.node({input});
+  const ValueId rows = draft.size_of(x);
+  const ValueId twice = draft.size_of(x);
+  draft.program.values[twice].extent->factor = 2;
+  const auto without_rows = [&](std::vector<ValueId> reads) {
+    const ValueId result = draft.node(std::move(reads));
+    draft.program.values[result].sizes = {};
+    return result;
+  };
+  x = without_rows({x});        // node 3
+  x = without_rows({x, rows});  // node 4
+  x = without_rows({x});
+  x = draft.node({x, twice});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 5u);
+  // The node that reads the size runs where its tensor is.
+  EXPECT_EQ(plans[0].nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(pairs_of(plans[0].stashes), (Pairs{{rows, 0}}));
+  EXPECT_EQ(pairs_of(plans[2].pops), (Pairs{{rows, 0}}));
+  EXPECT_EQ(pairs_of(plans[2].stashes), (Pairs{{rows, 1}}));
+  EXPECT_EQ(pairs_of(plans[4].pops), (Pairs{{rows, 1}}));
+  // The other size with the same symbol is computed from it.
+  EXPECT_EQ(plans[2].sizes.size(), 0u);
+  ASSERT_EQ(plans[4].sizes.size(), 1u);
+  EXPECT_EQ(plans[4].sizes[0].value, twice);
+  EXPECT_EQ(plans[4].sizes[0].from, rows);
+  EXPECT_EQ(plans[4].sizes[0].divisor, 1);
+  EXPECT_EQ(plans[4].sizes[0].factor, 2);
+  for (const int k : {1, 3}) {
+    EXPECT_EQ(plans[k].pops.size(), 0u) << k;
+    EXPECT_EQ(plans[k].sizes.size(), 0u) << k;
+  }
+}
+
+TEST(PlanTest, ASliceWithAGradientDoesNotCross) {
+  for (const bool has_gradient : {false, true}) {
+    Draft draft;
+    const ValueId weight = draft.add(Origin::kParameter);
+    draft.program.weights[0].requires_grad = has_gradient;
+    const ValueId a = draft.node({draft.input(), weight});
+    draft.program.values[a].dense = false;
+    const Program& program = draft.finish(draft.node({a}));
+    EXPECT_EQ(crossings(program)[1], has_gradient ? kNoCut : 1);
+  }
+}
+
+TEST(PlanTest, AParameterBelongsToItsFirstLayer) {
+  Draft draft;
+  const ValueId weight = draft.add(Origin::kParameter);
+  ValueId x = draft.node({draft.input(), weight});
+  x = draft.node({x});
+  x = draft.node({x, weight});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 3u);
+  EXPECT_EQ(plans[0].weights, std::vector<ValueId>{weight});
+  EXPECT_EQ(plans[0].stashes.size(), 1u);
+  EXPECT_EQ(plans[2].weights.size(), 0u);
+  EXPECT_EQ(plans[2].pops.size(), 1u);
+}
+
+TEST(PlanTest, ConstantsAreComputedInEachLayer) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId table = draft.node({buffer});
+  ValueId x = draft.node({draft.input(), table});
+  x = draft.node({x, table});
+  const auto plans = plan_layers(draft.finish(x), 1);
+  ASSERT_EQ(plans.size(), 2u);
+  for (const LayerPlan& each : plans) {
+    EXPECT_EQ(each.constants, std::vector<int>{0});
+    EXPECT_EQ(each.weights, std::vector<ValueId>{buffer});
+  }
+}
+
+TEST(PlanTest, TheNormOfAnMlpIsOneLayer) {
+  Archive archive("models/exported/testdata/mlp.pt2");
+  Program program = read_program(archive, {});
+  analyze(program, true);
+  // linear, num_batches_tracked.add_, batch_norm, relu, dropout, ...
+  EXPECT_EQ(crossings(program),
+            (std::vector<int>{kNoCut, 1, kNoCut, 1, 1, 1, 1, 1}));
+}
+
+TEST(LayerNamesTest, NamesHaveNoDotsAndAreUnique) {
+  EXPECT_EQ(layer_names({"a.b", "a.b", "c", "a_b", "a.b"}),
+            (std::vector<std::string>{"a_b", "a_b_2", "c", "a_b_3", "a_b_4"}));
+}
+
+}  // namespace
+}  // namespace gpipe::exported

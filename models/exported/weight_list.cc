@@ -1,0 +1,157 @@
+#include "models/exported/weight_list.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "models/exported/json.h"
+#include "models/exported/schema_numbers.h"
+#include "models/weights/dtypes.h"
+#include "models/weights/in_quotes.h"
+
+namespace gpipe::exported {
+namespace {
+
+// Returns numbers >= 0.
+std::vector<int64_t> numbers_in(const Json& json) {
+  TORCH_CHECK_VALUE(list(json).size() <= internal::kMaxDimensions, "has ",
+                    json.size(), " dimensions; at most ",
+                    internal::kMaxDimensions, " are read");
+  std::vector<int64_t> numbers;
+  for (const Json& each : json) {
+    numbers.push_back(integer(field(each, "as_int")));
+    TORCH_CHECK_VALUE(numbers.back() >= 0, "has a size or a stride of ",
+                      numbers.back());
+  }
+  return numbers;
+}
+
+// Returns the bytes that a weight reaches into its record. Throws if the number
+// does not fit into 64 bits.
+uint64_t bytes_of(const Weight& weight) {
+  uint64_t last = weight.offset;  // the last element
+  for (std::size_t k = 0; k < weight.sizes.size(); ++k) {
+    if (weight.sizes[k] == 0) return 0;
+    uint64_t step = 0;
+    TORCH_CHECK_VALUE(!__builtin_mul_overflow(
+                          static_cast<uint64_t>(weight.sizes[k] - 1),
+                          static_cast<uint64_t>(weight.strides[k]), &step) &&
+                          !__builtin_add_overflow(last, step, &last),
+                      "has sizes and strides beyond 64 bits");
+  }
+  uint64_t bytes = 0;
+  TORCH_CHECK_VALUE(
+      !__builtin_mul_overflow(last + 1, c10::elementSize(weight.dtype), &bytes),
+      "has sizes and strides beyond 64 bits");
+  return bytes;
+}
+
+Weight read_entry(const std::string& folder, const std::string& name,
+                  const Json& entry) {
+  TORCH_CHECK_VALUE(!boolean(field(entry, "use_pickle")),
+                    "is pickled, and pickles are not read; export plain "
+                    "tensors instead of tensor subclasses and custom objects");
+  Weight weight;
+  weight.name = name;
+  weight.record = folder + text(field(entry, "path_name"));
+  weight.is_parameter = boolean(field(entry, "is_param"));
+  const Json* meta = find_field(entry, "tensor_meta");
+  TORCH_CHECK_VALUE(meta, "is no tensor; only tensors can be read");
+  weight.dtype = dtype_of(integer(field(*meta, "dtype")));
+  check_layout(integer(field(*meta, "layout")));
+  weight.sizes = numbers_in(field(*meta, "sizes"));
+  weight.strides = numbers_in(field(*meta, "strides"));
+  TORCH_CHECK_VALUE(weight.sizes.size() == weight.strides.size(), "has ",
+                    weight.sizes.size(), " sizes, but ", weight.strides.size(),
+                    " strides");
+  weight.offset = integer(field(field(*meta, "storage_offset"), "as_int"));
+  TORCH_CHECK_VALUE(weight.offset >= 0, "has an offset of ", weight.offset);
+  weight.requires_grad = boolean(field(*meta, "requires_grad"));
+  if (const Json* device = find_field(*meta, "device")) {
+    weight.has_values = text(field(*device, "type")) != "meta";
+  }
+  return weight;
+}
+
+void check_fits(Archive& archive, const Weight& weight) {
+  const uint64_t needed = bytes_of(weight);
+  // PyTorch writes no record for a tensor without elements.
+  if (needed == 0 || !weight.has_values) return;
+  const uint64_t there = archive.size(weight.record);
+  TORCH_CHECK_VALUE(needed <= there, "needs ", needed, " bytes, but record ",
+                    internal::in_quotes(weight.record), " has ", there);
+}
+
+}  // namespace
+
+std::vector<Weight> read_weight_list(Archive& archive) {
+  using Key = std::tuple<std::string, int64_t, std::vector<int64_t>,
+                         std::vector<int64_t>, c10::ScalarType>;
+  std::map<Key, int> first_with;
+  std::vector<Weight> weights;
+  const std::string& model = archive.model();
+  for (const auto& [folder, kind] :
+       {std::pair<std::string, std::string>{"data/weights/", "_weights"},
+        {"data/constants/", "_constants"}}) {
+    const std::string record = folder + model + kind + "_config.json";
+    if (!archive.has(record)) continue;
+    const Json json = parse_json(archive.text(record), record);
+    for (const auto& [name, entry] : object(field(json, "config")).items()) {
+      try {
+        weights.push_back(read_entry(folder, name, entry));
+        weights.back().persistent = kind == "_weights";
+        check_fits(archive, weights.back());
+      } catch (c10::Error& error) {
+        error.add_context("in the weight " + internal::in_quotes(name));
+        throw;
+      }
+      Weight& weight = weights.back();
+      const auto number = static_cast<int>(weights.size()) - 1;
+      if (!weight.has_values) {
+        weight.tied_to = number;
+        continue;
+      }
+      weight.tied_to =
+          first_with
+              .emplace(Key(weight.record, weight.offset, weight.sizes,
+                           weight.strides, weight.dtype),
+                       number)
+              .first->second;
+    }
+  }
+  return weights;
+}
+
+at::Tensor read_weight(Archive& archive, const Weight& weight) {
+  at::Tensor tensor = at::empty({0}, weight.dtype);
+  const uint64_t bytes = bytes_of(weight);
+  if (bytes == 0) {
+    tensor.resize_(weight.sizes);
+    return tensor;
+  }
+  check_fits(archive, weight);
+  // Under a MetaGuard, tensors have no values to read.
+  if (tensor.is_meta()) {
+    return at::empty_strided(weight.sizes, weight.strides, tensor.options());
+  }
+  TORCH_CHECK_VALUE(weight.has_values, "has no values of ",
+                    internal::in_quotes(weight.name),
+                    ", because the model was exported on the meta device; load "
+                    "it under a gpipe::MetaGuard for a dry run, or export a "
+                    "model whose weights are on the CPU");
+  const c10::Storage storage = archive.storage(weight.record);
+  TORCH_CHECK_VALUE(bytes <= storage.nbytes(), "record ",
+                    internal::in_quotes(weight.record), " has only ",
+                    storage.nbytes(), " of ", bytes, " bytes");
+  tensor.set_(storage, weight.offset, weight.sizes, weight.strides);
+  // A part of a larger storage, such as one layer of a stacked weight.
+  if (bytes != storage.nbytes() || weight.offset != 0) tensor = tensor.clone();
+  return tensor;
+}
+
+}  // namespace gpipe::exported

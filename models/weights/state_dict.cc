@@ -1,0 +1,174 @@
+#include "models/weights/state_dict.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/base/text/edit_distance.h"
+#include "gpipe/base/text/lists.h"
+
+namespace gpipe {
+namespace {
+
+void collect(const torch::nn::Module& module, const std::string& prefix,
+             StateDict& dict) {
+  for (const auto& tensors : {module.named_parameters(/*recurse=*/false),
+                              module.named_buffers(/*recurse=*/false)}) {
+    for (const auto& item : tensors) {
+      if (!item.value().defined()) continue;
+      dict.insert(prefix + item.key(), item.value().detach());
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), prefix + child.key() + ".", dict);
+  }
+}
+
+// ---- Similar names
+
+// Returns the candidate that is most similar to `name`, or null if none is
+// close. A candidate that differs only by a prefix ("module.", "backbone.")
+// comes first.
+const std::string* nearest(const std::string& name,
+                           const std::vector<std::string>& candidates) {
+  const std::string* best = nullptr;
+  std::size_t fewest = name.size() / 3 + 1;
+  for (const std::string& each : candidates) {
+    if (name.ends_with("." + each) || each.ends_with("." + name)) {
+      return &each;
+    }
+    const std::size_t edits = edit_distance(name, each);
+    if (edits < fewest) {
+      fewest = edits;
+      best = &each;
+    }
+  }
+  return best;
+}
+
+// ---- Error texts
+
+constexpr std::size_t kListed = 20;
+
+// Writes the title and one line for each of the first kListed items.
+template <typename Describe>
+void list(std::ostream& to, const char* title,
+          const std::vector<std::string>& items, const Describe& describe) {
+  if (items.empty()) return;
+  to << "\n"
+     << items.size() << " " << title << ":"
+     << first_lines(items, kListed, describe);
+}
+
+// Returns why `from` cannot be copied into `to`, or "" if it can.
+std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
+  std::ostringstream text;
+  if (!from.defined()) {
+    text << "is undefined in the dict";
+  } else if (from.is_meta() && !to.is_meta()) {
+    text << "is on the meta device in the dict, and so has no values";
+  } else if (from.sizes() != to.sizes()) {
+    text << "is " << from.sizes() << " in the dict, but " << to.sizes()
+         << " in the module";
+  } else if (from.scalar_type() != to.scalar_type() &&
+             !(from.is_floating_point() && to.is_floating_point())) {
+    text << "is " << from.scalar_type() << " in the dict, but "
+         << to.scalar_type() << " in the module";
+  }
+  return std::move(text).str();
+}
+
+struct Comparison {
+  LoadReport names;
+  std::vector<std::string> misfits;  // for example "'fc.weight' is ..."
+  bool other_shapes = false;         // whether some of these differ in shape
+
+  std::string text() const {
+    std::ostringstream text;
+    list(text, "of another shape or kind", misfits, std::identity());
+    if (other_shapes) {
+      text << "\n  (LoadOptions().skip_mismatched(true) leaves out other "
+              "shapes)";
+    }
+    list(text, "missing (in the module, not in the dict)", names.missing,
+         [](const std::string& name) { return "'" + name + "'"; });
+    list(text, "unexpected (in the dict, not in the module)", names.unexpected,
+         [this](const std::string& name) {
+           const std::string* near = nearest(name, names.missing);
+           return "'" + name + "'" +
+                  (near ? " (is it '" + *near + "'?)" : std::string());
+         });
+    return std::move(text).str();
+  }
+};
+
+Comparison compare(const StateDict& dict, const StateDict& own,
+                   bool skip_mismatched) {
+  Comparison result;
+  for (const auto& item : own) {
+    const at::Tensor* from = dict.find(item.key());
+    if (!from) {
+      result.names.missing.push_back(item.key());
+      continue;
+    }
+    if (skip_mismatched && from->defined() &&
+        from->sizes() != item.value().sizes()) {
+      result.names.mismatched.push_back(item.key());
+      continue;
+    }
+    const std::string text = mismatch(*from, item.value());
+    if (!text.empty()) {
+      result.other_shapes |=
+          from->defined() && from->sizes() != item.value().sizes();
+      result.misfits.push_back("'" + item.key() + "' " + text);
+    }
+  }
+  for (const auto& item : dict) {
+    if (!own.contains(item.key())) {
+      result.names.unexpected.push_back(item.key());
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict dict;
+  collect(module, "", dict);
+  return dict;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
+                           const LoadOptions& options) {
+  const StateDict own = state_dict(module);
+  Comparison comparison = compare(dict, own, options.skip_mismatched());
+  const LoadReport& names = comparison.names;
+  TORCH_CHECK_VALUE(
+      comparison.misfits.empty() &&
+          (!options.strict() ||
+           (names.missing.empty() && names.unexpected.empty())),
+      "the state dict does not fit the module; nothing was loaded.",
+      comparison.text());
+  TORCH_CHECK_VALUE(own.is_empty() || names.missing.size() < own.size(),
+                    "the state dict has none of the module's ", own.size(),
+                    " tensors; nothing was loaded, also without strict.",
+                    comparison.text());
+  const std::unordered_set<std::string> skipped(names.mismatched.begin(),
+                                                names.mismatched.end());
+  const at::NoGradGuard no_grad;
+  for (const auto& item : own) {
+    const at::Tensor* from = dict.find(item.key());
+    if (from && skipped.count(item.key()) == 0) item.value().copy_(*from);
+  }
+  return std::move(comparison.names);
+}
+
+}  // namespace gpipe

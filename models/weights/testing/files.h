@@ -1,0 +1,41 @@
+// Reads, writes and compares files of weights in tests.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/weights/state_dict.h"
+
+namespace gpipe::testing {
+
+// Creates an empty folder for the running test and returns its path, which ends
+// with "/".
+std::string new_folder();
+
+void write_bytes(const std::string& path, std::string_view bytes);
+std::string read_bytes(const std::string& path);
+
+// Returns the names of all entries of a folder, sorted.
+std::vector<std::string> names_in(const std::string& folder);
+
+// Returns the text of the error that `body` throws, without a backtrace, or "no
+// error". error_of() catches any c10::Error, value_error_of() only a
+// c10::ValueError; other exceptions pass through.
+std::string error_of(const std::function<void()>& body);
+std::string value_error_of(const std::function<void()>& body);
+
+// Returns whether dtype, shape and the bytes in logical order are equal.
+bool bit_equal(const at::Tensor& a, const at::Tensor& b);
+
+std::vector<std::string> names_of(const StateDict& dict);
+
+// Returns tensors of every dtype that the file formats support, and scalars,
+// empty tensors, NaN, strides, offsets and shared memory. With
+// `for_safetensors` the dict has no complex128 and no complex32.
+StateDict every_kind_of_tensor(bool for_safetensors);
+
+}  // namespace gpipe::testing

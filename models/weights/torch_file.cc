@@ -1,0 +1,241 @@
+#include "models/weights/torch_file.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+#include <c10/util/Exception.h>
+#include <caffe2/serialize/inline_container.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "models/weights/atomic_file.h"
+#include "models/weights/dtypes.h"
+#include "models/weights/in_quotes.h"
+#include "models/weights/pickle.h"
+#include "models/weights/pickle_writer.h"
+#include "models/weights/pickled_tensors.h"
+#include "models/weights/zip_directory.h"
+#include "models/weights/zip_start.h"
+
+namespace gpipe {
+namespace {
+
+using caffe2::serialize::PyTorchStreamReader;
+using caffe2::serialize::PyTorchStreamWriter;
+
+// ---- Reading
+
+// Checks the first bytes of a file.
+void check_start(const std::string& path) {
+  const std::string start = internal::read_start(path, 16);
+  // Before 1.6, files began with the pickled integer 0x1950a86a20f9469cfc6c,
+  // after two bytes that say the version of pickle.
+  constexpr std::string_view kMagic =
+      "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8";
+  TORCH_CHECK_VALUE(
+      start.size() <= 2 || start[0] != '\x80' ||
+          std::string_view(start).substr(2, kMagic.size()) != kMagic,
+      "is of the format before PyTorch 1.6. Save it again with a recent one: "
+      "torch.save(torch.load(path, weights_only=True), path)");
+  internal::check_zip_start(start, "torch.save");
+}
+
+class Archive {
+ public:
+  explicit Archive(const std::string& path) : reader_(path) {}
+
+  bool has(const std::string& name) { return reader_.hasRecord(name); }
+
+  std::string text(const std::string& name) {
+    const auto [data, size] = record(name);
+    return {static_cast<const char*>(data.get()), size};
+  }
+
+  c10::Storage storage(const std::string& key) {
+    auto [data, size] = record("data/" + key);
+    return {c10::Storage::use_byte_size_t(), size, std::move(data),
+            /*allocator=*/nullptr, /*resizable=*/false};
+  }
+
+ private:
+  std::tuple<at::DataPtr, std::size_t> record(const std::string& name) {
+    TORCH_CHECK_VALUE(reader_.hasRecord(name), "has no record ",
+                      internal::in_quotes(name));
+    return reader_.getRecord(name);
+  }
+
+  PyTorchStreamReader reader_;
+};
+
+StateDict read(const std::string& path, const std::string& entry) {
+  check_start(path);
+  internal::read_zip_directory(path);
+  Archive archive(path);
+  TORCH_CHECK_VALUE(archive.has("data.pkl"),
+                    "is a zip archive, but not from torch.save: it has no "
+                    "data.pkl");
+  TORCH_CHECK_VALUE(!archive.has("constants.pkl"),
+                    "is an archive of TorchScript, as torch.jit.save writes "
+                    "in Python and torch::save in C++. Save the weights alone. "
+                    "In Python: torch.save(torch.jit.load(path).state_dict(), "
+                    "path). In C++: torch::load(module, path), then "
+                    "gpipe::write_torch_file(path, "
+                    "gpipe::state_dict(*module))");
+  if (archive.has("byteorder")) {
+    const std::string order = archive.text("byteorder");
+    TORCH_CHECK_VALUE(order == "little", "has byte order ",
+                      internal::in_quotes(order), "; only 'little' is read");
+  }
+  const std::string bytes = archive.text("data.pkl");
+  const internal::Pickle pickle(bytes);
+  return internal::tensors_of(
+      pickle.value(),
+      [&](const std::string& key, int64_t) { return archive.storage(key); },
+      entry);
+}
+
+// ---- Writing
+
+// The storages to write. Their bytes are copied to the CPU when they are
+// written.
+struct Storages {
+  std::vector<c10::Storage> storages;  // the index is the key in the file
+  std::vector<at::ScalarType> dtypes;
+  std::vector<std::string> names;  // the first tensor of each storage
+  std::unordered_map<c10::StorageImpl*, std::size_t> numbers;
+};
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), internal::in_quotes(name),
+                    " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                        internal::find_dtype(tensor.scalar_type()),
+                    internal::in_quotes(name), " is a ", tensor.toString(),
+                    ", which cannot be written; only plain tensors can");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), internal::in_quotes(name),
+                    " is on the meta device, and so has no values");
+}
+
+internal::PickledTensor describe(const std::string& name,
+                                 const at::Tensor& tensor, Storages& storages) {
+  const c10::Storage& storage = tensor.storage();
+  const auto [found, is_new] = storages.numbers.emplace(
+      storage.unsafeGetStorageImpl(), storages.storages.size());
+  const std::size_t number = found->second;
+  if (is_new) {
+    storages.storages.push_back(storage);
+    storages.dtypes.push_back(tensor.scalar_type());
+    storages.names.push_back(name);
+  }
+  TORCH_CHECK_VALUE(storages.dtypes[number] == tensor.scalar_type(),
+                    internal::in_quotes(storages.names[number]), " and ",
+                    internal::in_quotes(name), " share memory, but the one is ",
+                    storages.dtypes[number], " and the other ",
+                    tensor.scalar_type(),
+                    ", which PyTorch's files cannot express; clone() one");
+  return {name,
+          std::to_string(number),
+          static_cast<int64_t>(storage.nbytes()),
+          tensor.scalar_type(),
+          tensor.storage_offset(),
+          tensor.sizes().vec(),
+          tensor.strides().vec()};
+}
+
+// Returns all bytes of a storage, on the CPU.
+at::Tensor bytes_on_cpu(const c10::Storage& storage) {
+  at::Tensor bytes =
+      at::empty({0}, at::TensorOptions(at::kByte).device(storage.device()));
+  const auto size = static_cast<int64_t>(storage.nbytes());
+  bytes.set_(storage, 0, {size}, {1});
+  return bytes.cpu();
+}
+
+// A wrapper of `file` that keeps its first error, ignores later writes, and
+// throws the error in check(). LibTorch's writer must not see the error: its
+// destructor writes the end of the archive, and ends the process if that fails
+// after an error.
+class Sink {
+ public:
+  explicit Sink(internal::AtomicFile& file) : file_(file) {}
+
+  std::size_t write(const void* bytes, std::size_t size) {
+    if (error_) return size;
+    try {
+      file_.write(bytes, size);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    return size;
+  }
+
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  internal::AtomicFile& file_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+StateDict read_torch_file(const std::string& path, const std::string& entry) {
+  try {
+    return read(path, entry);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {  // LibTorch's reader throws plain ones
+    TORCH_CHECK_VALUE(false, path, ": ", error.what_without_backtrace());
+  }
+}
+
+void write_torch_file(const std::string& path, const StateDict& dict) {
+  Storages storages;
+  std::vector<internal::PickledTensor> tensors;
+  tensors.reserve(dict.size());
+  for (const auto& item : dict) {
+    check_can_be_written(item.key(), item.value());
+    const at::Tensor tensor = item.value().resolve_conj().resolve_neg();
+    tensors.push_back(describe(item.key(), tensor, storages));
+  }
+  const std::string pickle = internal::pickle_tensors(tensors);
+
+  internal::AtomicFile file(path);
+  Sink sink(file);
+  {
+    PyTorchStreamWriter writer([&sink](const void* bytes, std::size_t size) {
+      return sink.write(bytes, size);
+    });
+    const auto write = [&](const std::string& name, const void* bytes,
+                           std::size_t size) {
+      writer.writeRecord(name, bytes, size);
+      sink.check();
+    };
+    const auto write_text = [&](const char* name, std::string_view text) {
+      write(name, text.data(), text.size());
+    };
+    // Writes the records of torch.save, in its order.
+    write_text("data.pkl", pickle);
+    write_text(".format_version", "1");
+    write_text(".storage_alignment", "64");
+    write_text("byteorder", "little");
+    for (std::size_t k = 0; k < storages.storages.size(); ++k) {
+      const at::Tensor bytes = bytes_on_cpu(storages.storages[k]);
+      write("data/" + std::to_string(k), bytes.const_data_ptr(),
+            static_cast<std::size_t>(bytes.numel()));
+    }
+    writer.writeEndOfFile();
+  }
+  sink.check();
+  file.commit();
+}
+
+}  // namespace gpipe

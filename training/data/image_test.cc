@@ -1,0 +1,109 @@
+#include "training/data/image.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "training/data/testing/image_files.h"
+
+namespace gpipe::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Returns an image in which each pixel has other values than its neighbours.
+at::Tensor gradient_image(int64_t height, int64_t width) {
+  return at::arange(3 * height * width).view({3, height, width}).to(at::kByte);
+}
+
+std::string error_of_image(const std::string& path) {
+  try {
+    read_image(path);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(ImageTest, PngKeepsEveryPixel) {
+  const std::string path = new_folder() + "a.png";
+  const at::Tensor image = gradient_image(5, 7);
+  write_png(path, image);
+  EXPECT_TRUE(at::equal(read_image(path), image));
+}
+
+TEST(ImageTest, JpegKeepsPlainColours) {
+  const std::string path = new_folder() + "a.jpg";
+  const at::Tensor image = plain_image(17, 9, 200, 100, 50);
+  write_jpeg(path, image);
+  const at::Tensor read = read_image(path);
+  ASSERT_EQ(read.sizes(), image.sizes());
+  EXPECT_EQ(read.scalar_type(), at::kByte);
+  const at::Tensor difference = read.to(at::kInt) - image.to(at::kInt);
+  EXPECT_LE(difference.abs().max().item<int>(), 2);
+}
+
+TEST(ImageTest, TellsTheKindByContentAndNotByName) {
+  const std::string path = new_folder() + "png.jpg";
+  const at::Tensor image = gradient_image(4, 4);
+  write_png(path, image);
+  EXPECT_TRUE(at::equal(read_image(path), image));
+}
+
+TEST(ImageTest, Of16BitsTheUpperOnesAreTaken) {
+  const std::string path = new_folder() + "a.png";
+  write_png_of_16_bits(
+      path, at::tensor({0, 0x8000, 0xffff, 1}, at::kInt).view({1, 4}));
+  EXPECT_TRUE(
+      at::equal(read_image(path),
+                at::tensor({0, 128, 255, 0}, at::kByte).expand({3, 1, 4})));
+  EXPECT_EQ(max_of_16_bits(path), 0xffff);
+  write_png_of_16_bits(path, at::tensor({0, 1, 7, 2}, at::kInt).view({2, 2}));
+  EXPECT_EQ(max_of_16_bits(path), 7);
+  write_png(path, plain_image(2, 2, 7, 7, 7));
+  EXPECT_EQ(max_of_16_bits(path), 0);
+}
+
+TEST(ImageTest, NamesAFileThatIsNotThere) {
+  EXPECT_THAT(error_of_image("/no/such.png"), HasSubstr("/no/such.png"));
+}
+
+TEST(ImageTest, NamesAFileOfAnotherKind) {
+  const std::string path = new_folder() + "text.png";
+  write_bytes(path, "not an image");
+  EXPECT_THAT(error_of_image(path),
+              AllOf(HasSubstr(path), HasSubstr("neither a JPEG nor a PNG")));
+}
+
+TEST(ImageTest, NamesATruncatedFileAtAnyLength) {
+  const std::string folder = new_folder();
+  write_png(folder + "a.png", gradient_image(24, 24));
+  write_jpeg(folder + "a.jpg", gradient_image(24, 24));
+  for (const char* name : {"a.png", "a.jpg"}) {
+    const std::string bytes = read_bytes(folder + name);
+    const std::string path = folder + "short_" + name;
+    // A PNG is complete without its last chunk of 12 bytes, and a JPEG without
+    // its end marker of 2 bytes.
+    for (size_t size = 1; size + 16 < bytes.size(); size += 7) {
+      write_bytes(path, bytes.substr(0, size));
+      EXPECT_THAT(error_of_image(path), HasSubstr(path)) << size;
+    }
+  }
+}
+
+TEST(ImageTest, RefusesAHeaderThatClaimsTooManyPixels) {
+  const std::string path = new_folder() + "a.jpg";
+  write_jpeg(path, plain_image(8, 8, 1, 2, 3));
+  std::string bytes = read_bytes(path);
+  const size_t frame = bytes.find("\xFF\xC0");
+  ASSERT_NE(frame, std::string::npos);
+  bytes.replace(frame + 5, 4, "\xFF\xDC\xFF\xDC");  // height and width
+  write_bytes(path, bytes);
+  EXPECT_THAT(error_of_image(path),
+              AllOf(HasSubstr(path), HasSubstr("65500x65500 pixels")));
+}
+
+}  // namespace
+}  // namespace gpipe::data

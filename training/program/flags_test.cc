@@ -1,0 +1,110 @@
+#include "training/program/flags.h"
+
+#include <gflags/gflags.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "training/program/options.h"
+
+namespace gpipe::train_program {
+namespace {
+
+// Returns the flags that training/program/flags.cc defines.
+std::vector<gflags::CommandLineFlagInfo> all_flags() {
+  std::vector<gflags::CommandLineFlagInfo> all, ours;
+  gflags::GetAllFlags(&all);
+  for (const auto& flag : all) {
+    if (flag.filename.find("training/program/flags.cc") != std::string::npos) {
+      ours.push_back(flag);
+    }
+  }
+  return ours;
+}
+
+TEST(FlagsTest, EachIsInTheHelpOnce) {
+  std::ostringstream help;
+  print_help(help);
+  std::istringstream lines(help.str());
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("  --", 0) != 0) continue;
+    names.push_back(line.substr(4, line.find('=') - 4));
+  }
+  const std::set<std::string> different(names.begin(), names.end());
+  EXPECT_EQ(different.size(), names.size());
+  EXPECT_EQ(all_flags().size(), names.size());
+  for (const auto& flag : all_flags()) {
+    EXPECT_EQ(different.count(flag.name), 1) << flag.name;
+  }
+}
+
+// Returns the number after `flag` in the help's first example that has it.
+int64_t in_example(const std::string& flag) {
+  std::ostringstream help;
+  print_help(help);
+  const std::string text = help.str();
+  return std::stoll(text.substr(text.find(flag) + flag.size()));
+}
+
+TEST(FlagsTest, TheExampleOfCifar10EndsWithItsLearningRate) {
+  constexpr int64_t kImages = 50000;
+  const int64_t batches = kImages / in_example("--batch=");
+  EXPECT_EQ(in_example("warmup:") + in_example(",cosine:"),
+            in_example("--epochs=") * batches);
+}
+
+TEST(FlagsTest, LinesOfTheHelpFitATerminal) {
+  std::ostringstream help;
+  print_help(help);
+  std::istringstream lines(help.str());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80) << line;
+  }
+}
+
+// Returns a value that is not the default.
+std::string another(const gflags::CommandLineFlagInfo& flag) {
+  if (flag.type == "bool") {
+    return flag.default_value == "true" ? "false" : "true";
+  }
+  if (flag.type == "string") return "something";
+  return flag.default_value == "77" ? "78" : "77";
+}
+
+std::string text_of(Options options) {
+  std::ostringstream text;
+  for (const OptionRow& row : option_rows()) {
+    std::visit([&](const auto* value) { text << *value << "\n"; },
+               row.value(options));
+  }
+  return text.str();
+}
+
+TEST(FlagsTest, EachChangesOneOption) {
+  const std::string defaults = text_of(Options());
+  EXPECT_EQ(text_of(options_of_flags()), defaults);
+  std::set<std::string> texts{defaults};
+  for (const auto& flag : all_flags()) {
+    const gflags::FlagSaver saver;
+    gflags::SetCommandLineOption(flag.name.c_str(), another(flag).c_str());
+    const std::string text = text_of(options_of_flags());
+    EXPECT_TRUE(texts.insert(text).second) << flag.name;
+    // The flag must change exactly one line.
+    std::istringstream a(defaults), b(text);
+    int changed = 0;
+    for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {
+      changed += x != y;
+    }
+    EXPECT_EQ(changed, 1) << flag.name;
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::train_program

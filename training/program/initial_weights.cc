@@ -1,0 +1,130 @@
+#include "training/program/initial_weights.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/base/text/lists.h"
+#include "models/weights/names.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "models/weights/torch_file.h"
+#include "training/data/checksum.h"
+
+namespace gpipe::train_program {
+namespace {
+
+bool begins_with(const std::string& name, const std::string& beginning) {
+  return name.compare(0, beginning.size(), beginning) == 0;
+}
+
+// The tensors of a model by name, and the function that sets them.
+struct NamedTensors {
+  StateDict dict;
+  std::function<void(const StateDict&)> load;
+};
+
+// Returns the model's tensors under the names that `given` uses.
+NamedTensors named_tensors(torch::nn::Sequential& model,
+                           ExportedModel* exported, const StateDict& given) {
+  NamedTensors own{state_dict(*model), [&model](const StateDict& dict) {
+                     load_state_dict(*model, dict);
+                   }};
+  if (!exported) return own;
+  NamedTensors python{
+      exported->state_dict(),
+      [exported](const StateDict& dict) { exported->load_state_dict(dict); }};
+  const bool is_own =
+      std::any_of(given.begin(), given.end(), [&](const auto& item) {
+        return own.dict.contains(item.key()) &&
+               !python.dict.contains(item.key());
+      });
+  return is_own ? own : python;
+}
+
+// Returns the tensors of `dict` that the model has, in the model's order.
+StateDict in_order_of(const StateDict& of_model, const StateDict& dict) {
+  StateDict found;
+  for (const std::string& name : of_model.keys()) {
+    if (const at::Tensor* each = dict.find(name)) found.insert(name, *each);
+  }
+  return found;
+}
+
+uint32_t checksum_of(const StateDict& dict) {
+  uint32_t sum = 0;
+  for (const auto& item : dict) {
+    sum = data::checksum_of(item.value(), data::checksum_of(item.key(), sum));
+  }
+  return sum;
+}
+
+}  // namespace
+
+StateDict read_named_tensors(const std::string& flag, const std::string& path,
+                             const std::string& entry) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  const bool is_torch = suffix == ".pt" || suffix == ".pth";
+  TORCH_CHECK_VALUE(is_torch || suffix == ".safetensors", flag, "=", path,
+                    ": should end in .pt, .pth or .safetensors");
+  TORCH_CHECK_VALUE(is_torch || entry.empty(), flag, "_entry=", entry, ": ",
+                    path, " is a .safetensors file, which has no entries");
+  return is_torch ? read_torch_file(path, entry)
+                  : read_safetensors(path).tensors;
+}
+
+InitialWeights load_initial_weights(torch::nn::Sequential& model,
+                                    ModelSource& source,
+                                    const std::string& path,
+                                    const std::string& skip,
+                                    const std::string& entry) {
+  const std::vector<std::string> beginnings = split_list(skip);
+  const auto is_skipped = [&](const std::string& name) {
+    return std::any_of(beginnings.begin(), beginnings.end(),
+                       [&](const std::string& each) {
+                         return !each.empty() && begins_with(name, each);
+                       });
+  };
+  // Keeps names that torchvision does not have.
+  const StateDict given = rename(read_named_tensors("--weights", path, entry),
+                                 inverse(source.torchvision_names()));
+  const NamedTensors tensors = named_tensors(model, source.exported(), given);
+  const StateDict& before = tensors.dict;
+  StateDict wanted;
+  for (const auto& item : given) {
+    if (!is_skipped(item.key())) wanted.insert(item.key(), item.value());
+  }
+  StateDict loaded = in_order_of(before, wanted);
+  const uint32_t sum = checksum_of(loaded);
+  std::size_t skipped = 0;
+  for (const auto& item : before) {
+    if (!is_skipped(item.key())) continue;
+    ++skipped;
+    wanted.insert(item.key(), item.value().clone());
+  }
+  TORCH_CHECK_VALUE(skipped < before.size(), "--weights_skip=", skip, ": all ",
+                    before.size(),
+                    " tensors of the model are skipped, so that nothing of ",
+                    path, " would be loaded");
+  tensors.load(wanted);
+  return {std::to_string(before.size() - skipped) + " of " +
+              std::to_string(before.size()) + " tensors loaded from " + path,
+          sum, std::move(loaded)};
+}
+
+void load_part(ExportedModel& part, const StateDict& tensors) {
+  const NamedTensors own = named_tensors(part.layers, &part, tensors);
+  StateDict wanted;
+  for (const auto& item : own.dict) {
+    const at::Tensor* found = tensors.find(item.key());
+    wanted.insert(item.key(), found ? *found : item.value().clone());
+  }
+  own.load(wanted);
+}
+
+}  // namespace gpipe::train_program

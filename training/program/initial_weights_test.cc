@@ -1,0 +1,145 @@
+#include "training/program/initial_weights.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "models/resnet.h"
+#include "models/resnet_names.h"
+#include "models/unet.h"
+#include "models/weights/names.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "models/weights/testing/files.h"
+#include "models/weights/torch_file.h"
+
+namespace gpipe::train_program {
+namespace {
+
+using gpipe::testing::bit_equal;
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+
+std::unique_ptr<ModelSource> source(const std::string& model) {
+  return std::make_unique<ModelSource>(model);
+}
+
+torch::nn::Sequential small(int seed) {
+  torch::manual_seed(seed);
+  return models::unet(1, 1, 2);
+}
+
+TEST(InitialWeightsTest, AreThoseOfTheFile) {
+  const std::string folder = new_folder();
+  const auto from = small(1);
+  write_safetensors(folder + "w.safetensors", state_dict(*from));
+  write_torch_file(folder + "w.pt", state_dict(*from));
+  std::set<uint32_t> checksums;
+  for (const char* name : {"w.safetensors", "w.pt"}) {
+    auto to = small(2);
+    checksums.insert(
+        load_initial_weights(to, *source("unet"), folder + name, "").checksum);
+    const StateDict expected = state_dict(*from);
+    for (const auto& item : state_dict(*to)) {
+      EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
+    }
+  }
+  EXPECT_EQ(checksums.size(), 1);
+  auto to = small(2);
+  write_safetensors(folder + "other.safetensors", state_dict(*to));
+  EXPECT_EQ(
+      checksums.count(load_initial_weights(to, *source("unet"),
+                                           folder + "other.safetensors", "")
+                          .checksum),
+      0);
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, *source("unet"), folder + "w.bin", "");
+            }).find("should end in .pt, .pth or .safetensors"),
+            std::string::npos);
+}
+
+TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
+  const std::string path = new_folder() + "resnet50.safetensors";
+  torch::manual_seed(1);
+  const auto from = models::resnet50(4);
+  write_safetensors(
+      path, rename(state_dict(*from), models::torchvision_resnet50_names()));
+  torch::manual_seed(2);
+  auto to = models::resnet50(3);
+  const at::Tensor fc = state_dict(*to)["fc.weight"].clone();
+  EXPECT_NE(value_error_of([&] {
+              load_initial_weights(to, *source("resnet50"), path, "");
+            }).find("fc.weight"),
+            std::string::npos);
+  const auto loaded =
+      load_initial_weights(to, *source("resnet50"), path, "fc.");
+  EXPECT_EQ(loaded.line, "318 of 320 tensors loaded from " + path);
+  const StateDict expected = state_dict(*from), after = state_dict(*to);
+  EXPECT_TRUE(bit_equal(after["layer3_0_conv1.weight"],
+                        expected["layer3_0_conv1.weight"]));
+  EXPECT_TRUE(bit_equal(after["fc.weight"], fc));
+}
+
+TEST(InitialWeightsTest, AnEntryIsNamedAndNotAllMayBeSkipped) {
+  const std::string path = new_folder() + "w.pt";
+  torch::manual_seed(1);
+  auto model = models::resnet50(3);
+  write_torch_file(path, state_dict(*model));
+  const auto error = [&](const std::string& skip, const std::string& entry) {
+    return value_error_of([&] {
+      load_initial_weights(model, *source("resnet50"), path, skip, entry);
+    });
+  };
+  EXPECT_EQ(error("fc.", "."), "no error");
+  EXPECT_EQ(error("", "ema").rfind(path + ": has no entry 'ema'", 0), 0u);
+  EXPECT_EQ(error("layer,conv,bn,fc,relu,maxpool", ""),
+            "--weights_skip=layer,conv,bn,fc,relu,maxpool: all 320 tensors of "
+            "the model are skipped, so that nothing of " +
+                path + " would be loaded");
+  EXPECT_EQ(value_error_of([] {
+              read_named_tensors("--weights", "/w.safetensors", "ema");
+            }),
+            "--weights_entry=ema: /w.safetensors is a .safetensors file, which "
+            "has no entries");
+}
+
+// A run checkpoint has the layer's name before each of Python's names, and one
+// name for tied weights.
+TEST(InitialWeightsTest, ExportedProgramsTakePythonsNamesAndThoseOfARun) {
+  const std::string folder = new_folder();
+  ModelSource from("models/exported/testdata/gpt.pt2"), to(from);
+  auto trained = from.make({});
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& each : trained->parameters()) each.mul_(2);
+  }
+  const StateDict python = from.exported()->state_dict();
+  EXPECT_TRUE(python.contains("head.weight"));
+  EXPECT_FALSE(state_dict(*trained).contains("head.weight"));
+  EXPECT_TRUE(state_dict(*trained).contains("token.token.weight"));
+  write_torch_file(folder + "python.pt", python);
+  write_safetensors(folder + "run.safetensors", state_dict(*trained));
+  for (const auto& [name, count] :
+       {std::pair("python.pt", "41"), std::pair("run.safetensors", "40")}) {
+    auto model = to.make({});
+    const auto loaded = load_initial_weights(model, to, folder + name, "");
+    EXPECT_EQ(loaded.line, std::string(count) + " of " + count +
+                               " tensors loaded from " + folder + name);
+    for (const auto& item : to.exported()->state_dict()) {
+      EXPECT_TRUE(bit_equal(item.value(), python[item.key()])) << item.key();
+    }
+  }
+  auto model = to.make({});
+  const at::Tensor norm = to.exported()->state_dict()["norm.weight"].clone();
+  EXPECT_EQ(load_initial_weights(model, to, folder + "python.pt", "norm.").line,
+            "39 of 41 tensors loaded from " + folder + "python.pt");
+  EXPECT_TRUE(bit_equal(to.exported()->state_dict()["norm.weight"], norm));
+}
+
+}  // namespace
+}  // namespace gpipe::train_program

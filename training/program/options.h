@@ -1,0 +1,60 @@
+// The options of a training run. Each is a row in options.inc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "models/named.h"
+
+namespace gpipe::train_program {
+
+// Returns the options of each model, with its ModelSize::small.
+std::map<std::string, models::ModelOptions> small_sizes();
+
+// All options of a run. `sizes`: options of each model, by its name.
+struct Options {
+#define GROUP(title)
+#define OPTION(type, name, initial, scope, help) type name = initial;
+#define MODEL_SIZES(name) \
+  std::map<std::string, models::ModelOptions> name = small_sizes();
+#include "training/program/options.inc"
+};
+
+// Returns the sizes of Options::model; those of no model if it is a file.
+models::ModelOptions sizes_of(const Options& options);
+
+// Which processes must agree about an option, and whether it may change when a
+// run resumes. A run checkpoint contains the options that are kChangeable or
+// kFixed.
+enum class OptionScope {
+  kProcess,         // may differ between processes
+  kGiven,           // must be empty in all processes, or in none
+  kRun,             // must be equal in all processes
+  kChangeable,      // equal in all processes; a changed value is printed
+  kFixed,           // equal in all processes; may not change
+  kFixedForImages,  // kFixed if the model is for images, else kProcess
+  kFixedForText,    // kFixed if the model is for a text, else kProcess
+};
+
+// The place of an option's value in an Options object.
+using OptionValue =
+    std::variant<bool*, int64_t*, uint64_t*, double*, std::string*>;
+
+// A row of the table. Its flag is --`name`.
+struct OptionRow {
+  std::string group;  // in the help
+  std::string name;
+  OptionScope scope;
+  std::string help;
+  std::function<OptionValue(Options&)> value;
+  std::string model;  // the only model with this option; "": all models
+};
+
+// Returns the rows in the order of the help.
+const std::vector<OptionRow>& option_rows();
+
+}  // namespace gpipe::train_program

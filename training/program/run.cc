@@ -1,0 +1,243 @@
+#include "training/program/run.h"
+
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+#include <torch/utils.h>
+
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/base/text/lists.h"
+#include "gpipe/meta.h"
+#include "gpipe/program/parse.h"
+#include "gpipe/schedule/parse_checkpoint.h"
+#include "models/exported/exported.h"
+#include "models/weights/state_dict.h"
+#include "training/data/random.h"
+#include "training/kineto.h"
+#include "training/program/engine.h"
+#include "training/program/eval_model.h"
+#include "training/program/exit_code.h"
+#include "training/program/initial_weights.h"
+#include "training/program/make_task.h"
+#include "training/program/optimizer.h"
+#include "training/program/run_flags.h"
+#include "training/program/step_memory.h"
+#include "training/shardable.h"
+
+namespace gpipe::train_program {
+namespace {
+
+constexpr char kBalance[] = "balance";
+
+// Throws for wrong options that would otherwise be detected only later.
+void check(const Options& options) {
+  precision_of(options.precision);
+  const LearningRateSchedule schedule(options.lr_schedule);
+  with_value_error([&] {
+    parse_checkpoint(options.checkpoint);
+    parse_devices(options.devices);
+    return 0;
+  });
+  (void)make_optimizer(options, {});
+  TORCH_CHECK_VALUE(options.kineto.empty() || KinetoTrace::is_available(),
+                    "--kineto: this LibTorch has no profiler");
+  TORCH_CHECK_VALUE(options.trace_step > 0, "--trace_step=", options.trace_step,
+                    ": must be at least 1");
+  const std::string& resume = options.resume;
+  TORCH_CHECK_VALUE(!options.run_dir.empty() || resume.empty() ||
+                        resume == "none" || resume == "auto",
+                    "--resume=", resume,
+                    ": needs --run_dir, which contains the saved steps");
+  TORCH_CHECK_VALUE(options.clip >= 0, "--clip=", options.clip,
+                    ": must not be negative");
+}
+
+// Returns the model without reading weights.
+torch::nn::Sequential without_values(const Task& task) {
+  const MetaGuard meta;
+  return task.model();
+}
+
+// Returns all layers of a file.
+torch::nn::Sequential layers_of(const ExportedFile& file) {
+  return file.read(0, file.size()).layers;
+}
+
+// Sets the parts that evaluate another file. `reads_parts`: each process reads
+// its own layers only.
+void add_eval_model(const ExportedFile& file, bool reads_parts,
+                    EngineParts& parts) {
+  if (!reads_parts) {
+    parts.eval_model = layers_of(file);
+    return;
+  }
+  const MetaGuard meta;
+  parts.eval_model = layers_of(file);
+  parts.make_eval = [file](int64_t first, int64_t count) {
+    return file.read(first, count).layers;
+  };
+}
+
+// Returns the flags of a run. If it resumes the run of the flags `before`,
+// checks that both fit, prints what has changed, and sets
+// EngineParts::balance_before.
+FlagValues flags_of_run(const Options& options, const Task& task,
+                        const std::optional<FlagValues>& before,
+                        EngineParts& parts, const Print& say) {
+  FlagValues flags = fixed_flags(options, task);
+  const FlagValues changeable = changeable_flags(options, task);
+  if (before) {
+    check_fixed_flags(*before, flags, options.run_dir);
+    for (const std::string& line : changes(*before, changeable)) say(line);
+    const auto balance = before->find(kBalance);
+    if (balance != before->end()) {
+      parts.balance_before = with_value_error(
+          [&] { return parse_numbers(kBalance, balance->second); });
+    }
+  }
+  flags.insert(changeable.begin(), changeable.end());
+  return flags;
+}
+
+// Throws c10::ValueError in all processes if these values differ between them.
+// Each process reads its own flags, data and weights.
+void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
+  std::vector<FlagValues> all;
+  for (const std::string& each : processes.all_gather(bytes_of(mine))) {
+    all.push_back(parse_flag_values(each));
+  }
+  try {
+    check_same_flags(all);
+  } catch (const c10::Error&) {
+    // All processes find the difference. This exchange waits until all have
+    // arrived. Otherwise a process could fail first because another has ended.
+    try {
+      processes.all_gather("");
+    } catch (const c10::Error&) {
+      // Other processes have arrived and already ended.
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+int run(const Options& options, Task& task, const Print& print,
+        const OnEvaluation& on_evaluation) {
+  check(options);
+  check_evaluation(options, task.source());
+  std::optional<ExportedFile> evaluated;
+  if (options.eval_every >= 0 && !options.eval_model.empty()) {
+    evaluated = eval_file(options, task.source());
+  }
+  if (options.deterministic) use_deterministic_kernels();
+  const RunProcesses processes(options);
+  const auto say = [&](const std::string& line) {
+    if (processes.rank() == 0) print(line);
+  };
+  const auto check_same = [&](const FlagValues& mine) {
+    check_same_in_all(processes, mine);
+  };
+  check_same(shared_flags(options, task));
+  if (evaluated) {
+    check_same(
+        {{"--eval_model",
+          "of checksum " + std::to_string(evaluated->signature().checksum)}});
+  }
+  say("data: " + task.data() +
+      (options.data_dir.empty()
+           ? "; generated by this program, since --data_dir is empty"
+           : ""));
+
+  const ExportedFile* const file = task.source().file();
+  if (file && !file->signature().uncut_reason.empty()) {
+    say("--model=" + options.model +
+        " is a single layer: " + file->signature().uncut_reason);
+  }
+
+  SavedRun saved(
+      options, processes.rank(), processes.ranks(),
+      [&](const std::string& mine) { return processes.all_gather(mine); },
+      print);
+  const auto before = saved.flags();
+  EngineParts parts;
+  FlagValues flags = flags_of_run(options, task, before, parts, say);
+
+  if (!options.plan.empty()) StepMemory::count_cpu_tensors();
+  torch::manual_seed(options.seed);
+  const bool reads_parts = options.distributed && file;
+  parts.model = reads_parts ? without_values(task) : task.model();
+  const Precision precision = precision_of(options.precision);
+  StateDict given;
+  if (!before && !options.weights.empty()) {
+    InitialWeights loaded =
+        load_initial_weights(parts.model, task.source(), options.weights,
+                             options.weights_skip, options.weights_entry);
+    check_same(
+        {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
+    say(loaded.line);
+    if (reads_parts) given = std::move(loaded.tensors);
+  }
+  if (!before && file) {
+    // Processes read copies of the file. The checksum of the flag --model does
+    // not include the weights.
+    check_same({{"--model", "with weights of checksum " +
+                                std::to_string(file->weights_checksum())}});
+  }
+  if (reads_parts) {
+    parts.make = [file, given = std::move(given)](int64_t first,
+                                                  int64_t count) {
+      ExportedModel part = file->read(first, count);
+      if (!given.is_empty()) load_part(part, given);
+      return part.layers;
+    };
+  }
+  if (evaluated) add_eval_model(*evaluated, reads_parts, parts);
+  precision.convert(parts.model);
+  const LayerNames names = layer_names(parts.model);
+  parts.precision = precision;
+  parts.input = [&](int64_t rows) {
+    return precision.prepare(task.train_batch(0, {0, rows}));
+  };
+  const auto engine = make_engine(processes, options, std::move(parts));
+  if (!engine->plan().empty()) say(engine->plan());
+  flags[kBalance] = absl::StrJoin(engine->module().balance(), ",");
+  say("layers per stage: " + flags[kBalance]);
+
+  const auto optimizer =
+      make_optimizer(options, engine->module().optimizer_parameters());
+  if (options.shard_optimizer) check_shardable(*optimizer);
+  // The number of random values drawn so far differs between runs.
+  torch::manual_seed(data::mix_seed(options.seed, 1));
+  Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,
+            print, on_evaluation);
+  return loop.run();
+}
+
+int run(const Options& options, const Print& print) {
+  const auto task = make_task(options);
+  return run(options, *task, print);
+}
+
+Ending ending_of(const std::exception& error) {
+  if (const auto* of_user = dynamic_cast<const c10::ValueError*>(&error)) {
+    return {kWrongFlags, of_user->what_without_backtrace()};
+  }
+  if (const auto* of_user = dynamic_cast<const c10::IndexError*>(&error)) {
+    return {kWrongFlags, of_user->what_without_backtrace()};
+  }
+  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) {
+    return {kWrongFlags, error.what()};
+  }
+  if (const auto* other = dynamic_cast<const c10::Error*>(&error)) {
+    return {kFailed, other->what_without_backtrace()};
+  }
+  return {kFailed, error.what()};
+}
+
+}  // namespace gpipe::train_program

@@ -1,0 +1,36 @@
+// A whole training run, from options to exit code.
+#pragma once
+
+#include <string>
+
+#include "training/program/loop.h"
+#include "training/program/options.h"
+#include "training/program/task.h"
+
+namespace gpipe::train_program {
+
+// Runs a training run and returns its exit code (exit_code.h). Creates the
+// task, connects the processes, builds and partitions the model, resumes an
+// earlier run in Options::run_dir, and trains. `print`, `on_evaluation`: see
+// Loop.
+//
+// Seeds LibTorch's default generators. With Options::deterministic, changes
+// LibTorch's global settings.
+//
+// Throws c10::ValueError or std::invalid_argument if the options and the data
+// do not fit, and what training throws.
+int run(const Options& options, const Print& print);
+
+// Does the same with a given task.
+int run(const Options& options, Task& task, const Print& print,
+        const OnEvaluation& on_evaluation = nullptr);
+
+// The exit code and the text for an exception. The code is kWrongFlags if the
+// user's flags or data caused it, else kFailed. The text has no backtrace.
+struct Ending {
+  int code;
+  std::string text;
+};
+Ending ending_of(const std::exception& error);
+
+}  // namespace gpipe::train_program

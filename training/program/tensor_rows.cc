@@ -1,0 +1,238 @@
+#include "training/program/tensor_rows.h"
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_join.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/functional/loss.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "models/exported/exported.h"
+#include "training/data/checksum.h"
+#include "training/data/random.h"
+#include "training/program/classification.h"
+#include "training/program/epochs.h"
+#include "training/program/initial_weights.h"
+
+namespace gpipe::train_program {
+namespace {
+
+namespace F = torch::nn::functional;
+
+constexpr char kTarget[] = "target";
+// The index that cross_entropy() ignores.
+constexpr int64_t kNoIndex = -100;
+
+std::string shape_text(const at::Tensor& tensor) {
+  return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
+}
+
+// Throws c10::ValueError if `tensor` cannot be the input `wanted`.
+void check_input(const ExportedTensor& wanted, const at::Tensor& tensor) {
+  const auto dimensions = static_cast<int64_t>(wanted.sizes.size());
+  bool fits = tensor.dim() == dimensions &&
+              tensor.scalar_type() == wanted.dtype.value_or(at::kFloat);
+  for (int64_t k = 0; fits && k < dimensions; ++k) {
+    fits = !wanted.sizes[k] || *wanted.sizes[k] == tensor.size(k);
+  }
+  TORCH_CHECK_VALUE(fits, "the tensor '", wanted.name, "' is ",
+                    shape_text(tensor), ", but the model takes ", wanted.shape);
+}
+
+// Throws c10::ValueError if `target` is no target of the output. Returns
+// whether it has indices.
+bool check_target(const ExportedTensor& output, const at::Tensor& target) {
+  const bool indices = target.scalar_type() == at::kLong;
+  const auto dimensions = static_cast<int64_t>(output.sizes.size());
+  bool fits = (indices || target.is_floating_point()) && target.dim() > 0 &&
+              target.dim() == dimensions - (indices ? 1 : 0);
+  for (int64_t k = 1; fits && k < target.dim(); ++k) {
+    fits = !output.sizes[k] || *output.sizes[k] == target.size(k);
+  }
+  TORCH_CHECK_VALUE(
+      fits, "the tensor 'target' is ", shape_text(target),
+      ", but the model returns ", output.shape,
+      "; give indices into its last dimension (Long, one dimension fewer), or "
+      "values (floating point, the same sizes)");
+  if (!indices || target.numel() == 0) return indices;
+  const at::Tensor used = target.masked_select(target.ne(kNoIndex));
+  TORCH_CHECK_VALUE(used.numel() > 0, "all targets are ", kNoIndex,
+                    ", which means none");
+  const auto least = used.min().item<int64_t>();
+  const auto most = used.max().item<int64_t>();
+  const auto& classes = output.sizes.back();
+  TORCH_CHECK_VALUE(
+      least >= 0 && most < classes.value_or(most + 1), "the targets are ",
+      least, " to ", most, ", but the model returns ", output.shape,
+      "; they must be 0 to the last dimension minus 1, or ", kNoIndex);
+  return indices;
+}
+
+// The rows of a file.
+struct TensorFile {
+  std::vector<at::Tensor> inputs;
+  at::Tensor target;
+  bool indices = false;  // whether the target has indices
+
+  int64_t rows() const { return target.size(0); }
+};
+
+TensorFile read(const std::string& path, const ExportedSignature& signature) {
+  const StateDict dict = read_named_tensors("--data_dir", path);
+  const auto find = [&](const std::string& name) {
+    const at::Tensor* found = dict.find(name);
+    std::vector<std::string> needed;
+    for (const auto& each : signature.inputs) needed.push_back(each.name);
+    TORCH_CHECK_VALUE(found, "--data_dir=", path, " has no tensor '", name,
+                      "'; it has ", absl::StrJoin(dict.keys(), ", "),
+                      ", but the model needs ", absl::StrJoin(needed, ", "),
+                      " and ", kTarget);
+    return *found;
+  };
+  TensorFile file;
+  file.target = find(kTarget);
+  for (const ExportedTensor& each : signature.inputs) {
+    file.inputs.push_back(find(each.name));
+    check_input(each, file.inputs.back());
+  }
+  file.indices = check_target(signature.outputs[0], file.target);
+  for (std::size_t k = 0; k < file.inputs.size(); ++k) {
+    TORCH_CHECK_VALUE(file.inputs[k].size(0) == file.rows(),
+                      "--data_dir=", path, " has ", file.inputs[k].size(0),
+                      " rows of '", signature.inputs[k].name, "', but ",
+                      file.rows(), " of '", kTarget, "'");
+  }
+  return file;
+}
+
+class TensorRows : public Task {
+ public:
+  TensorRows(const Options& options, std::shared_ptr<ModelSource> source)
+      : source_(std::move(source)),
+        options_(source_->fitted(options)),
+        file_(read(options.data_dir, source_->file()->signature())),
+        held_out_(held_out_of(file_.rows(), options.held_out, "rows")),
+        order_(data::permutation(file_.rows(), options.seed)),
+        epochs_(file_.rows() - held_out_, options) {}
+
+  ModelSource& source() const override { return *source_; }
+
+  torch::nn::Sequential model() const override {
+    return source_->make(sizes_of(options_));
+  }
+
+  std::string data() const override {
+    std::string text = std::to_string(file_.rows() - held_out_) +
+                       " rows for training and " + std::to_string(held_out_) +
+                       " for testing, of ";
+    const auto& inputs = source_->file()->signature().inputs;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      text += inputs[k].name + " " + shape_text(file_.inputs[k]) + ", ";
+    }
+    return text + kTarget + " " + shape_text(file_.target);
+  }
+
+  uint32_t checksum() const override {
+    uint32_t sum = data::checksum_of(file_.target);
+    for (const at::Tensor& each : file_.inputs) {
+      sum = data::checksum_of(each, sum);
+    }
+    return sum;
+  }
+
+  std::string rows_name() const override { return "rows"; }
+
+  int64_t train_batches() const override { return epochs_.batches(); }
+  int64_t test_batches() const override {
+    return (held_out_ + options_.batch - 1) / options_.batch;
+  }
+
+  Sample train_batch(int64_t index, Rows rows) override {
+    std::vector<int64_t> places;
+    for (const int64_t item : epochs_.at(index, rows).indices) {
+      places.push_back(order_[held_out_ + item]);
+    }
+    return sample_of(places);
+  }
+
+  Sample test_batch(int64_t index) override {
+    const int64_t begin = index * options_.batch;
+    const int64_t end = std::min(begin + options_.batch, held_out_);
+    return sample_of({order_.begin() + begin, order_.begin() + end});
+  }
+
+  WeightedLoss loss(const at::Tensor& output,
+                    const at::Tensor& target) const override {
+    if (file_.indices) {
+      return loss_of_labels(output.flatten(0, -2), target.flatten());
+    }
+    WeightedLoss loss;
+    loss.sum = F::mse_loss(output.to(at::kFloat),
+                           target.to(output.device(), at::kFloat),
+                           F::MSELossFuncOptions().reduction(torch::kSum));
+    loss.weight = at::scalar_tensor(target.numel(), loss.sum.options());
+    return loss;
+  }
+
+  Score score(const at::Tensor& output,
+              const at::Tensor& target) const override {
+    if (file_.indices) {
+      return score_of_labels(output.flatten(0, -2), target.flatten());
+    }
+    Score score;
+    score.items = static_cast<double>(target.numel());
+    score.loss = (output.to(at::kDouble) - target.to(at::kDouble))
+                     .square()
+                     .sum()
+                     .item<double>();
+    return score;
+  }
+
+  std::string metric_name() const override {
+    return file_.indices ? "accuracy" : "rms error";
+  }
+  double metric(const Score& score) const override {
+    return file_.indices ? 100 * score.value / score.items
+                         : std::sqrt(score.loss / score.items);
+  }
+
+ private:
+  Sample sample_of(const std::vector<int64_t>& places) const {
+    const at::Tensor index = at::tensor(places);
+    Sample sample{file_.inputs[0].index_select(0, index),
+                  file_.target.index_select(0, index),
+                  {}};
+    for (std::size_t k = 1; k < file_.inputs.size(); ++k) {
+      sample.further.push_back(file_.inputs[k].index_select(0, index));
+    }
+    return sample;
+  }
+
+  const std::shared_ptr<ModelSource> source_;
+  const Options options_;
+  const TensorFile file_;
+  const int64_t held_out_;  // number of test rows, the first in `order_`
+  const std::vector<int64_t> order_;
+  Epochs epochs_;
+};
+
+}  // namespace
+
+bool has_named_tensors(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  return suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth";
+}
+
+std::unique_ptr<Task> tensor_rows(const Options& options,
+                                  std::shared_ptr<ModelSource> source) {
+  return std::make_unique<TensorRows>(options, std::move(source));
+}
+
+}  // namespace gpipe::train_program
