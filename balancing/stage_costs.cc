@@ -1,6 +1,6 @@
 #include "balancing/stage_costs.h"
 
-#include <cmath>
+#include <iterator>
 
 #include "balancing/planner/stages.h"
 #include "balancing/solver/sums.h"

@@ -26,7 +26,8 @@ namespace gpipe::balancing {
 // sends are those that the next one receives, with skip tensors.
 //
 // Throws std::invalid_argument if the balance does not add up to the layers of
-// the profile, or if a number is not above 0.
+// the profile, if `rows`, `chunks`, `speed` or the rows of the profile are not
+// above 0, or if one of the profile's times or bytes is negative or not finite.
 // Threads: pure function.
 Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed = 1,
