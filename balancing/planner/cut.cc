@@ -295,14 +295,14 @@ std::vector<Balance> starting_cuts(const Problem& problem,
   return cuts;
 }
 
-std::vector<Balance> even_halves(const Problem& problem, const Blocks& blocks,
-                                 const Evaluator& evaluator) {
+std::vector<Balance> cuts_by_pass(const Problem& problem, const Blocks& blocks,
+                                  const Evaluator& evaluator) {
   const std::vector<StageLimit> stages = stages_of(problem, evaluator);
   std::vector<Balance> cuts;
-  for (const auto half : {&Layer::forward, &Layer::backward}) {
+  for (const auto pass : {&Layer::forward, &Layer::backward}) {
     std::vector<double> work;
     for (const Layer& layer : blocks.workload().layers) {
-      work.push_back(layer.*half);
+      work.push_back(layer.*pass);
     }
     cuts.push_back(even_cut(blocks, work, stages));
   }

@@ -49,7 +49,7 @@ std::vector<Balance> starting_cuts(const Problem& problem,
 // Returns the cut with the most even forwards and the one with the most even
 // backwards, without regard to memory. A local search from them often ends at
 // another cut than one from starting_cuts().
-std::vector<Balance> even_halves(const Problem& problem, const Blocks& blocks,
-                                 const Evaluator& evaluator);
+std::vector<Balance> cuts_by_pass(const Problem& problem, const Blocks& blocks,
+                                  const Evaluator& evaluator);
 
 }  // namespace gpipe::balancing::planner

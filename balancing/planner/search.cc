@@ -169,7 +169,7 @@ class Search {
     const bool tries_all = has_few_cuts(tried, evaluator, calls);
     std::vector<Balance> starts = {tried.balance};
     if (!tries_all) {
-      for (Balance& cut : even_halves(problem_, blocks_of(tried), evaluator)) {
+      for (Balance& cut : cuts_by_pass(problem_, blocks_of(tried), evaluator)) {
         starts.push_back(std::move(cut));
       }
     }
