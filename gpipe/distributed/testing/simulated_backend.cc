@@ -210,6 +210,9 @@ class HostedGroup final : public c10d::Backend {
     const auto before = internal::Event::record(device_);
     const internal::StreamScope scope(stream_);
     before.wait(device_);
+    // ProcessGroupNCCL, too, keeps the memory until the transfer has ended, also
+    // if nobody waits for that.
+    internal::record_stream(bytes, device_);
     auto self =
         c10::intrusive_ptr<HostedGroup>::unsafe_reclaim_from_nonowning(this);
     simulated::Simulation::get().enqueue(
