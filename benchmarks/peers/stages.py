@@ -10,8 +10,6 @@ torch.utils.checkpoint.
 """
 
 import gc
-import os
-import socket
 
 import torch
 import torch.distributed as dist
@@ -106,9 +104,8 @@ class Stage(nn.Module):
 class Rank:
     """One process. All ranks must call the same methods in the same order."""
 
-    def __init__(self, rank, flags, port):
+    def __init__(self, rank, flags, store):
         world = ranks_of(flags)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
         self.device = flags.devices[rank]
         backend = "gloo"
@@ -117,7 +114,7 @@ class Rank:
             # another engine runs its step.
             backend = "cpu:gloo,cuda:nccl"
             torch.cuda.set_device(self.device)
-        dist.init_process_group(backend, rank=rank, world_size=world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         mine = stages_of(rank, flags)
         if flags.exported:
             subject = exported_model.ExportedModel(
@@ -198,7 +195,7 @@ class Rank:
 def follow(rank, flags, port):
     """Runs a process that is not rank 0: follows rank 0 until it stops."""
     torch.set_num_threads(1)
-    me = Rank(rank, flags, port)
+    me = Rank(rank, flags, dist.TCPStore("127.0.0.1", port, is_master=False))
     while (code := me.command()) != STOP:
         me.step() if code == STEP else me.peak()
     dist.destroy_process_group()
@@ -208,18 +205,17 @@ class Ranks:
     """All ranks, controlled by the process that is rank 0."""
 
     def __init__(self, flags):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        # The system chooses a port, as several engines start at the same time.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.others = [
             multiprocessing.get_context("spawn").Process(
-                target=follow, args=(rank, flags, port), daemon=True
+                target=follow, args=(rank, flags, store.port), daemon=True
             )
             for rank in range(1, ranks_of(flags))
         ]
         for other in self.others:
             other.start()
-        self.me = Rank(0, flags, port)
+        self.me = Rank(0, flags, store)
         self.parameters, self.depth = self.me.parameters, self.me.depth
 
     def step(self):
