@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "balancing/memory_profile.h"
-#include "balancing/solver/partition.h"
+#include "balancing/partition.h"
 #include "balancing/time_profile.h"
 #include "gpipe/runtime/cell/value.h"
 
@@ -42,7 +42,7 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
 // Times the layers of `module` and cuts it so that the slowest partition is as
 // fast as possible. Returns the layers per partition, for GPipeOptions. See
 // profile_times() (balancing/time_profile.h) for the arguments and for what
-// stays unchanged, and balance_cost() (balancing/solver/partition.h) for the
+// stays unchanged, and balance_cost() (balancing/partition.h) for the
 // cut.
 //
 //   auto balance = gpipe::balancing::balance_by_time(

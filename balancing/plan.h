@@ -272,7 +272,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
 //
-// Throws InfeasibleError (balancing/solver/infeasible.h) if nothing fits, with
+// Throws InfeasibleError (balancing/infeasible.h) if nothing fits, with
 // what the candidate with the smallest need would need. Throws c10::ValueError
 // if `model` is null, if `input` has no rows, if there are no devices or fewer
 // layers than devices, if a schedule does not exist or none can have any of the

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "balancing/solver/infeasible.h"
+#include "balancing/infeasible.h"
 
 namespace gpipe::balancing {
 namespace {

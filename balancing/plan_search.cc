@@ -11,9 +11,9 @@
 #include <sstream>
 #include <utility>
 
+#include "balancing/infeasible.h"
 #include "balancing/planner/problem.h"
 #include "balancing/planner/search.h"
-#include "balancing/solver/infeasible.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 

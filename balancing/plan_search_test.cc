@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "balancing/infeasible.h"
 #include "balancing/plan.h"
 #include "balancing/plan_replicas.h"
 #include "balancing/plan_testing.h"
-#include "balancing/solver/infeasible.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"

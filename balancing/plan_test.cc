@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "balancing/infeasible.h"
 #include "balancing/plan_testing.h"
-#include "balancing/solver/infeasible.h"
 #include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/simulation.h"

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
+#include "balancing/partition.h"
 #include "balancing/planner/bound.h"
-#include "balancing/solver/partition.h"
-#include "balancing/solver/refine.h"
+#include "balancing/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "balancing/partition.h"
 #include "balancing/planner/bound.h"
 #include "balancing/planner/cut.h"
 #include "balancing/planner/search.h"
-#include "balancing/solver/partition.h"
-#include "balancing/solver/refine.h"
+#include "balancing/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "balancing/planner/bound.h"
 #include "balancing/planner/cut.h"
-#include "balancing/solver/refine.h"
+#include "balancing/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {

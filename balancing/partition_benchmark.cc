@@ -1,7 +1,7 @@
 // Time to cut a chain of layers, depending on how much choice is left once the
 // largest block is known.
 //
-//   bazel run //balancing/solver:partition_benchmark
+//   bazel run //balancing:partition_benchmark
 
 #include <benchmark/benchmark.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "balancing/solver/partition.h"
+#include "balancing/partition.h"
 
 namespace {
 

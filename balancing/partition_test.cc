@@ -1,4 +1,4 @@
-#include "balancing/solver/partition.h"
+#include "balancing/partition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "balancing/solver/refine.h"
+#include "balancing/refine.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "balancing/solver/partition.h"
+#include "balancing/partition.h"
 
 #include <algorithm>
 #include <numeric>
