@@ -1,4 +1,4 @@
-// Public: functions that cut a model into partitions of about equal cost.
+// Functions that cut a model into partitions of about equal cost.
 #pragma once
 
 #include <c10/core/Device.h>

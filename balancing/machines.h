@@ -1,4 +1,4 @@
-// Public: a JSON description of machines for plan(): devices, hosts and links.
+// A JSON description of machines for plan(): devices, hosts and links.
 #pragma once
 
 #include <string>

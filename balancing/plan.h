@@ -1,6 +1,6 @@
-// Public: plan() chooses the cut, the number of micro-batches, the schedule
-// with its stages per rank, and what is recomputed or offloaded: the choice
-// with the smallest predicted step time that fits the memory.
+// Chooses the cut, the number of micro-batches, the schedule with its stages
+// per rank, and what is recomputed or offloaded: the choice with the smallest
+// predicted step time that fits the memory.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,5 +1,4 @@
-// Public: plans for several replicas of a pipeline
-// (gpipe/distributed/pipeline.h).
+// Plans for several replicas of a pipeline (gpipe/distributed/pipeline.h).
 #pragma once
 
 #include <cstdint>

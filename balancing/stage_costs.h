@@ -1,4 +1,4 @@
-// Public: the costs of the stages of a cut.
+// The costs of the stages of a cut.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Public: BatchNorm statistics per mini-batch for a model that is run in
+// BatchNorm statistics per mini-batch for a model that is run in
 // micro-batches without a pipeline. For a pipeline use
 // GPipeOptions::deferred_batch_norm(true).
 #pragma once

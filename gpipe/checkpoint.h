@@ -1,4 +1,4 @@
-// Public: a function that is computed again in backward, to save memory.
+// A function that is computed again in backward, to save memory.
 #pragma once
 
 #include <torch/nn/pimpl.h>

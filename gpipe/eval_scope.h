@@ -1,4 +1,4 @@
-// Public: a scope in which a module is in evaluation mode.
+// A scope in which a module is in evaluation mode.
 #pragma once
 
 #include <torch/nn/module.h>

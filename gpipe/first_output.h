@@ -1,4 +1,4 @@
-// Public: layers that return more than tensors between layers may be.
+// Layers that return more than tensors between layers may be.
 #pragma once
 
 #include <c10/util/Exception.h>

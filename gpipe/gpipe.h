@@ -1,4 +1,4 @@
-// Public: GPipe, which trains a torch::nn::Sequential through a pipeline.
+// GPipe, which trains a torch::nn::Sequential through a pipeline.
 #pragma once
 
 #include <torch/arg.h>

@@ -1,4 +1,4 @@
-// Public: builds modules without allocating memory.
+// Builds modules without allocating memory.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Public: what GPipe and DistributedPipeline have in common.
+// What GPipe and DistributedPipeline have in common.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,4 +1,4 @@
-// Public: spreads a module tree over several devices, without a pipeline.
+// Spreads a module tree over several devices, without a pipeline.
 #pragma once
 
 #include <c10/core/Device.h>

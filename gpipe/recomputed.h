@@ -1,4 +1,4 @@
-// Public: layers that are computed again in backward, to save memory.
+// Layers that are computed again in backward, to save memory.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-// Public: schedules as data. Includes no LibTorch.
+// Schedules as data. Includes no LibTorch.
 #pragma once
 
 #include "gpipe/schedule/breadth_first.h"

@@ -1,4 +1,4 @@
-// Public: builds flat Sequentials from parts, for authors of models.
+// Builds flat Sequentials from parts, for authors of models.
 #pragma once
 
 #include <torch/nn/modules/container/any.h>

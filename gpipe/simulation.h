@@ -1,4 +1,4 @@
-// Public: simulates a schedule (time, bottlenecks, memory) and draws it.
+// Simulates a schedule (time, bottlenecks, memory) and draws it.
 // Includes no LibTorch.
 //
 //   gpipe::Costs costs;

@@ -1,4 +1,4 @@
-// Public: skip connections between layers of a pipeline.
+// Skip connections between layers of a pipeline.
 #pragma once
 
 #include "gpipe/skip/namespace.h"

@@ -1,4 +1,4 @@
-// Public: prints the layers, partitions and transfers of a model or a pipeline.
+// Prints the layers, partitions and transfers of a model or a pipeline.
 #pragma once
 
 #include <c10/core/Device.h>

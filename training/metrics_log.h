@@ -1,4 +1,4 @@
-// Public: a log of a run's metrics by step, in FOLDER/metrics.csv and in
+// A log of a run's metrics by step, in FOLDER/metrics.csv and in
 // TensorBoard's event files. docs/training.md shows an example.
 #pragma once
 

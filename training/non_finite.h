@@ -1,4 +1,4 @@
-// Public: a search for tensors that contain NaN or infinity.
+// A search for tensors that contain NaN or infinity.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Public: run checkpoints. One folder holds a run, with a sub-folder for each
+// Run checkpoints. One folder holds a run, with a sub-folder for each
 // of the last steps that were saved. docs/checkpoints.md lists their files.
 #pragma once
 

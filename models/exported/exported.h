@@ -1,4 +1,4 @@
-// Public: models that Python's torch.export.save wrote, as pipelines.
+// Models that Python's torch.export.save wrote, as pipelines.
 #pragma once
 
 #include <c10/core/ScalarType.h>
