@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/failure.h"
+#include "gpipe/phase.h"
 #include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/loss.h"
-#include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/source_model.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
+#include "gpipe/train.h"
 
 namespace gpipe {
 

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/run/failure.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/keeps_devices.h"
+#include "gpipe/train.h"
 
 namespace gpipe {
 

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/run/failure.h"
+#include "gpipe/failure.h"
+#include "gpipe/phase.h"
 
 namespace gpipe::faults {
 

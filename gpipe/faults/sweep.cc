@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "gpipe/faults/places.h"
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/rounds.h"

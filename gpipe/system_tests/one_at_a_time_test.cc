@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe {

@@ -22,20 +22,20 @@
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/transport.h"
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/stage_workers.h"
 #include "gpipe/runtime/step/step_peers.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

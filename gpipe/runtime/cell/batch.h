@@ -5,18 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/microbatches.h"
 #include "gpipe/runtime/cell/value.h"
 
-namespace gpipe {
-
-// Public: a mini-batch that is already split, with one part per micro-batch.
-// Parts may have any shapes. `T` is a tensor, a vector or a tuple of tensors.
-template <typename T>
-struct Microbatches {
-  std::vector<T> parts;
-};
-
-namespace internal {
+namespace gpipe::internal {
 
 // The type of what a micro-batch gets of a T: of Microbatches<U> a U, else a T.
 template <typename T>
@@ -86,5 +78,4 @@ class Batch {
   bool split_ = false;
 };
 
-}  // namespace internal
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {

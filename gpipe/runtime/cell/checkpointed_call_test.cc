@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 

@@ -1,9 +1,7 @@
-// Finds tensors that contain NaN or infinity. Public through train.h: the error
-// of TrainOptions::check_finite, and the checks.
+// Finds tensors that contain NaN or infinity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <functional>
@@ -11,16 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+#include "gpipe/non_finite_error.h"
 
-// A value or a gradient contains NaN or infinity. The text names it and says
-// how many elements are affected; last_failure() returns the place.
-class NonFiniteError : public c10::Error {
- public:
-  using c10::Error::Error;
-};
-
-namespace internal {
+namespace gpipe::internal {
 
 // Returns a text such as "3 of 64 elements are nan and 1 inf", or nullopt if
 // all elements are finite. Also nullopt for tensors that are empty, undefined,
@@ -60,6 +51,4 @@ class NonFiniteGradients {
   std::vector<Seen> seen_;
 };
 
-}  // namespace internal
-
-}  // namespace gpipe
+}  // namespace gpipe::internal

@@ -11,10 +11,10 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/failure.h"
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/origin.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/run/worker.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/runtime/step/forward_pass.h"
 #include "gpipe/runtime/step/passes_testing.h"
 #include "gpipe/runtime/step/small_stages_testing.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/loss.h"
-#include "gpipe/runtime/step/train.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/phase.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/output_rows.h"
-#include "gpipe/runtime/cell/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/autograd_node.h"

@@ -10,18 +10,18 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/step/recent_plans.h"
 #include "gpipe/runtime/step/stage_workers.h"
 #include "gpipe/runtime/step/step_peers.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/training.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/step.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 #include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/schedule/forward_only.h"
 #include "gpipe/testing/devices.h"

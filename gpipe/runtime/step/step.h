@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/run/failure.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {

@@ -11,10 +11,10 @@
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/remote_stages.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

@@ -20,9 +20,9 @@
 #include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/step.h"
-#include "gpipe/runtime/step/train.h"
 #include "gpipe/runtime/step/train_pass.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/step/train.h"
+#include "gpipe/train.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

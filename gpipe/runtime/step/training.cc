@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
-#include "gpipe/runtime/cell/phase.h"
-#include "gpipe/runtime/run/failure.h"
+#include "gpipe/failure.h"
+#include "gpipe/phase.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/train_schedule.h"

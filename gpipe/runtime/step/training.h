@@ -3,7 +3,7 @@
 
 #include "gpipe/runtime/step/stage_workers.h"
 #include "gpipe/runtime/step/step_peers.h"
-#include "gpipe/runtime/step/train.h"
+#include "gpipe/train.h"
 
 namespace gpipe::internal {
 

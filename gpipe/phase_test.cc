@@ -1,6 +1,6 @@
 // Tests what a thread does for a pipeline, and which micro-batches are
 // checkpointed.
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 
 #include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>

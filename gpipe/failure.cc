@@ -1,4 +1,4 @@
-#include "gpipe/runtime/run/failure.h"
+#include "gpipe/failure.h"
 
 #include <c10/util/Exception.h>
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/non_finite_error.h"
 #include "gpipe/runtime/cell/batch.h"
-#include "gpipe/runtime/cell/loss.h"
-#include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/simulation/timeline.h"
+#include "gpipe/weighted_loss.h"
 
 namespace gpipe {
 

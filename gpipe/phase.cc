@@ -1,4 +1,4 @@
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 
 #include <cstddef>
 #include <memory>

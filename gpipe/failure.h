@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/runtime/cell/phase.h"
+#include "gpipe/phase.h"
 
 namespace gpipe {
 
