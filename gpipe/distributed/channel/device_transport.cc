@@ -167,8 +167,6 @@ class DeviceTransport final : public Transport {
     return *group;
   }
 
-  // Returns the groups in an order that is the same on all ranks, because
-  // closing one may wait for its other end.
   std::vector<DeviceGroup> groups() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<DeviceGroup> list;
