@@ -8,10 +8,13 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -19,13 +22,16 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_backend.h"
 #include "gpipe/distributed/testing/simulated_ranks.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
+#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/stream.h"
@@ -142,21 +148,26 @@ void check_same(const std::vector<Tensor>& host,
   }
 }
 
-// Returns the parameters of this rank after some steps of two replicas.
+// Returns the parameters of this rank after some steps.
 std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
-                                   Transfers transfers) {
+                                   Transfers transfers, int replicas = 2,
+                                   bool collective = false,
+                                   bool shard = false) {
   const Subject subject{testing::linear_model, {6}, {3}};
   nn::Sequential layers = testing::make(subject);
   DistributedPipeline pipeline(
       layers,
-      DistributedOptions(testing::cut(layers->size(), world->size() / 2))
-          .data_parallel(2)
+      DistributedOptions(testing::cut(layers->size(), world->size() / replicas))
+          .data_parallel(replicas)
           .device(testing::device(world->rank()))
           .transfers(transfers)
+          .collective_sums(collective)
+          .shard_optimizer(shard)
           .threads(1),
       world);
   check(pipeline->transfers() == transfers, "transfers");
-  auto optimizer = testing::optimizer_of(pipeline);
+  torch::optim::SGD optimizer(pipeline->optimizer_parameters(),
+                              torch::optim::SGDOptions(0.1).momentum(0.9));
   const auto& layout = pipeline->layout();
   const Schedule schedule = one_forward_one_backward(layout.ranks, 3);
   for (int step = 0; step < 4; ++step) {
@@ -167,6 +178,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
     pipeline->train_step(input.to(pipeline->device()),
                          target.to(pipeline->device()), mean_square, schedule);
     optimizer.step();
+    pipeline->share_parameters();
   }
   return parameters_of(pipeline);
 }
@@ -177,6 +189,112 @@ const RankProgramEntry kReplicas("replicas", [] {
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
   check_same(host, direct, "");
+  // Two numbers have the same sum in either order.
+  for (const bool shard : {false, true}) {
+    check_same(host, train_replicas(world, Transfers::kDirect, 2, true, shard),
+               "collective sums, ");
+  }
+  check_no_races();
+  return 0;
+});
+
+// Returns how many operations on the device of this rank had `name`.
+int64_t count_in_trace(const std::string& name) {
+  const auto trace = simulated::take_trace();
+  return std::count_if(
+      trace.begin(), trace.end(),
+      [&](const simulated::Given& each) { return each.name == name; });
+}
+
+// Trains with as many replicas as ranks.
+const RankProgramEntry kCollectives("collectives", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto communicator = internal::communicator_of(*world);
+  const int replicas = world->size();
+  const auto host = train_replicas(world, Transfers::kHost, replicas);
+  check_same(host, train_replicas(world, Transfers::kHost, replicas, true),
+             "no collective operations through the hosts, ");
+  simulated::take_trace();
+  for (const bool shard : {false, true}) {
+    const auto direct =
+        train_replicas(world, Transfers::kDirect, replicas, true, shard);
+    check(count_in_trace(shard ? "a direct reduce-scatter"
+                               : "a direct all-reduce") > 0,
+          "collective operations");
+    for (std::size_t k = 0; k < host.size(); ++k) {
+      check(direct[k].allclose(host[k], 1e-12, 1e-12), "parameters");
+      const auto bytes = internal::bytes_of(direct[k]);
+      const std::string mine(static_cast<const char*>(bytes.const_data_ptr()),
+                             bytes.numel());
+      for (const std::string& each :
+           internal::all_gather(*communicator, 1, mine, "comparing")) {
+        check(each == mine, "equal replicas");
+      }
+    }
+  }
+  check_no_races();
+  return 0;
+});
+
+// Adds up tensors of several dtypes in the order of the simulated backend, from
+// the last member to the first.
+const RankProgramEntry kSums("collective sums", [] {
+  const auto world = internal::Communicator::connect(world_options());
+  const int ranks = world->size();
+  const auto transport = internal::make_transport(
+      world, testing::device(world->rank()), Transfers::kDirect, "the test");
+  std::vector<int> everybody;
+  for (int rank = 0; rank < ranks; ++rank) everybody.push_back(rank);
+  // Undefined on rank 1, on all ranks but the first, and on all.
+  const auto gradients_of = [&](int rank, torch::Dtype type) {
+    torch::manual_seed(rank);
+    std::vector<Tensor> all;
+    for (const std::vector<int64_t>& sizes :
+         {std::vector<int64_t>{5, 7}, {3}, {}, {0}, {2, 2}}) {
+      all.push_back(torch::randn(sizes, torch::kDouble).to(type));
+    }
+    if (rank == 1) all[1] = Tensor();
+    if (rank > 0) all[2] = Tensor();
+    all[4] = Tensor();
+    return all;
+  };
+  for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16,
+                          torch::kComplexFloat}) {
+    std::vector<internal::Summand> whole;
+    std::vector<Tensor> expected(5);
+    for (int rank = ranks - 1; rank >= 0; --rank) {
+      const auto theirs = gradients_of(rank, type);
+      for (std::size_t k = 0; k < expected.size(); ++k) {
+        if (!theirs[k].defined()) continue;
+        expected[k] =
+            expected[k].defined() ? expected[k] + theirs[k] : theirs[k].clone();
+      }
+    }
+    const std::vector<std::vector<int64_t>> sizes{{5, 7}, {3}, {}, {0}, {2, 2}};
+    const auto mine = gradients_of(world->rank(), type);
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      whole.push_back({torch::zeros(sizes[k], type), mine[k]});
+    }
+    std::vector<internal::Summand> rows = whole;
+    internal::all_reduce(*world, *transport, everybody, 1, whole,
+                         internal::kBucketBytes,
+                         internal::SumMethod::kCollective);
+    internal::Reducer(*world, *transport, everybody, 1,
+                      internal::SumShare::kOwnRows,
+                      internal::SumMethod::kCollective)
+        .add_up(rows.data(), rows.data() + rows.size());
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      const Tensor own =
+          internal::slice_of_member(expected[k], ranks, world->rank());
+      const std::string where = "tensor " + std::to_string(k);
+      check(whole[k].grad.defined() == expected[k].defined(), where);
+      check(rows[k].grad.defined() == own.defined(), where + ", rows");
+      if (!expected[k].defined()) continue;
+      check(whole[k].grad.cpu().equal(expected[k]), where + ", sum");
+      if (own.defined()) check(rows[k].grad.cpu().equal(own), where + ", rows");
+    }
+  }
   check_no_races();
   return 0;
 });
@@ -341,6 +459,18 @@ TEST(DeviceTransport, HasStreamsThatComputationsDoNotShare) {
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
   expect_all_ok(Ranks("replicas", 4).wait());
+}
+
+TEST(DeviceTransport, AddsUpReplicasByCollectiveOperationsIfAsked) {
+  for (const int ranks : {3, 4}) {
+    expect_all_ok(Ranks("collectives", ranks).wait());
+  }
+}
+
+TEST(DeviceTransport, HasTheSumsOfTheCollectiveOperationsToTheBit) {
+  for (const int ranks : {2, 3, 4}) {
+    expect_all_ok(Ranks("collective sums", ranks).wait());
+  }
 }
 
 TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {

@@ -33,6 +33,9 @@ const RankProgramEntry kConnecting("connecting", [] {
   return train_as_told();
 });
 
+// Every rank is a replica, and gradients are added up by collective operations.
+const Arguments kReplicas{{"replicas", std::to_string(kRanks)}};
+
 // Rank 1 keeps its pipeline until rank 0 has destroyed its own.
 const RankProgramEntry kKeeps("keeps", [] {
   const auto world = World::connect(world_options());
@@ -58,11 +61,12 @@ Arguments deed(const std::string& place, const std::string& deed, int step) {
 }
 
 // Runs `program` on kRanks ranks with `arguments` for rank `at_fault`. Expects
-// that the other ranks name it.
+// that the other ranks name it. `both`: arguments of all ranks.
 void expect_named(const std::string& program, int at_fault,
-                  const Arguments& arguments, const std::string& fault) {
-  std::vector<Arguments> all(kRanks, kLongTimeout);
-  all[at_fault] = arguments;
+                  const Arguments& arguments, const std::string& fault,
+                  const Arguments& both = {}) {
+  std::vector<Arguments> all(kRanks, join(kLongTimeout, both));
+  all[at_fault] = join(arguments, both);
   Ranks running(program, all);
   const auto results = running.wait_but({at_fault}, kLimit);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -102,17 +106,29 @@ TEST(DirectFault, ARankThatDiesWhenItConnectsIsNamed) {
   }
 }
 
+// The others wait for it in the sum of the gradients.
+TEST(DirectFault, AReplicaThatFailsIsNamedByThoseThatAddUp) {
+  for (const int step : {0, 2}) {
+    for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
+      SCOPED_TRACE(rank_text(at_fault) + ", step " + std::to_string(step));
+      expect_named("train", at_fault, deed("forward", "die", step), "has died",
+                   kReplicas);
+      expect_named("train", at_fault, deed("backward", "std", step),
+                   "has failed", kReplicas);
+    }
+  }
+  for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
+    SCOPED_TRACE(rank_text(at_fault) + ", connecting");
+    expect_named("connecting", at_fault, deed("connect", "die", 0), "has died",
+                 kReplicas);
+  }
+}
+
 // The others cannot abort their transfers with it, and end nevertheless.
 TEST(DirectFault, ARankThatFreezesIsNamed) {
-  std::vector<Arguments> all(kRanks,
-                             join(kLongTimeout, {{"heartbeat_ms", "2000"}}));
-  all[1] =
-      join(all[1], {{"place", "forward"}, {"deed", "freeze"}, {"at", "2"}});
-  Ranks running("train", all);
-  const auto results = running.wait_but({1}, kLimit);
-  for (const int rank : {0, 2}) {
-    SCOPED_TRACE(rank_text(rank));
-    expect_peer_error(results[rank], "is frozen", 1);
+  for (const Arguments& both : {Arguments(), kReplicas}) {
+    expect_named("train", 1, deed("forward", "freeze", 2), "is frozen",
+                 join(both, {{"heartbeat_ms", "2000"}}));
   }
 }
 

@@ -74,6 +74,7 @@ internal::Terms terms_of(const DistributedOptions& options) {
       {"the checkpoint mode", to_string(options.checkpoint())},
       {"the transport", to_string(options.transfers())},
       {"shard_optimizer", options.shard_optimizer() ? "true" : "false"},
+      {"collective_sums", options.collective_sums() ? "true" : "false"},
       {"deferred_batch_norm",
        options.deferred_batch_norm() ? "true" : "false"}};
 }
@@ -302,7 +303,7 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
           ? static_cast<int>(options_.threads_per_partition())
           : at::get_num_threads(),
       transfers_, std::move(foreign), options_.unsplit(),
-      options_.shard_optimizer());
+      options_.shard_optimizer(), options_.collective_sums());
 }
 
 int64_t DistributedPipelineImpl::count_microbatches(

@@ -89,6 +89,15 @@ struct DistributedOptions {
   // effect with one replica.
   TORCH_ARG(bool, shard_optimizer) = false;
 
+  // Whether gradients are added up over the replicas by the collective
+  // operations of the backend between accelerators (NCCL's all-reduce and
+  // reduce-scatter), in an order of the backend. Faster with many replicas, but
+  // gradients have other bits than without: sums of more than two numbers are
+  // rounded in another order, and NCCL's order depends on the machine. All
+  // replicas still get equal bits. No effect through the hosts
+  // (DistributedPipelineImpl::transfers() is kHost), or with one replica.
+  TORCH_ARG(bool, collective_sums) = false;
+
   // The intra-op threads of the worker, on a CPU. 0: as many as LibTorch would
   // use (at::get_num_threads()).
   TORCH_ARG(int64_t, threads_per_partition) = 0;
@@ -127,7 +136,8 @@ using LayerBuilder =
 // With several replicas, each replica gets its own rows. A loss is weighted by
 // its rows among the rows of all replicas. Each replica adds up its own
 // gradients as without replicas; then the sums of replica 0, 1, ... are added
-// in this order, so all replicas get the same bits.
+// in this order, so all replicas get the same bits. With collective_sums they
+// are added in the order of NCCL.
 //
 // Errors: if a layer, a builder or a check throws on one rank, the exception is
 // thrown there with its type, and the call throws PeerError on all other ranks.

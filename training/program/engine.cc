@@ -44,6 +44,7 @@ DistributedPipeline make_distributed(torch::nn::Sequential model,
       .placement(cut.placement)
       .transfers(parse_transfers(options.transfers))
       .shard_optimizer(options.shard_optimizer)
+      .collective_sums(options.collective_sums)
       .threads(options.threads);
   const auto devices = parse_devices(options.devices);
   if (!devices.empty()) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -56,15 +57,17 @@ c10::intrusive_ptr<c10d::Store> store_of(
 // The direct transport. Each direction between two ranks has a group of its
 // own. In a group for both directions, a rank's transfers would run one after
 // the other, in the order in which it starts them. Two ranks that both start
-// with a send would then wait forever.
+// with a send would then wait forever. Collective operations have a group for
+// each list of members.
 //
-// A transfer occupies both devices until it is complete, so that it may start
-// only when nothing that it needs is still to come:
-// - Its bytes are complete on the device of the sender.
-// - Threads of both ranks are there: they have met by messages of the world.
-// - Both ranks have the turn of their device. The lower rank takes its turn
-//   first. So a rank that has the turn waits for higher ranks only, the highest
-//   of them waits for nobody, and its transfer ends.
+// An operation occupies the devices of all members of its group until it is
+// complete, so that it may start only when nothing that it needs is still to
+// come:
+// - The bytes that a member gives are complete on its device.
+// - Threads of all members are there: they have met by messages of the world.
+// - All members have the turn of their device. A lower rank takes its turn
+//   before higher ones. So a rank that has the turn waits for higher ranks
+//   only, the highest of them waits for nobody, and its operation ends.
 // Then a thread that waits for a whole device, for example because its memory
 // is full, waits for transfers that end without it.
 class DeviceTransport final : public Transport {
@@ -99,69 +102,102 @@ class DeviceTransport final : public Transport {
 
   Work send(const at::Tensor& bytes, int to, int,
             const Transport::Action& action) override {
-    Event::record(device_).wait(c10::Device(c10::kCPU));
-    return transfer(world_.rank(), to, action, [&] {
+    complete_own_work();
+    return transfer(world_.rank(), to, action, [&](c10d::Backend& group) {
       std::vector<at::Tensor> list{bytes};
-      return group(world_.rank(), to).send(list, 1, 0);
+      return group.send(list, 1, 0);
     });
   }
 
   Work receive(const at::Tensor& bytes, int from, int,
                const Transport::Action& action) override {
-    return transfer(from, world_.rank(), action, [&] {
+    return transfer(from, world_.rank(), action, [&](c10d::Backend& group) {
       std::vector<at::Tensor> list{bytes};
-      return group(from, world_.rank()).recv(list, 0, 0);
+      return group.recv(list, 0, 0);
+    });
+  }
+
+  bool has_collectives() const override { return true; }
+
+  void collective(const std::vector<int>& members, const Collective& post,
+                  const Transport::Action& action) override {
+    complete_own_work();
+    run(members, tags_.sums, action, [&] {
+      return post(group(c10::str("members ", c10::Join(",", members)),
+                        index_in(members), members.size()));
     });
   }
 
  private:
-  // Blocks until both ranks can transfer, and then until `post` has done so.
+  // Blocks until the work of this thread's current stream is complete, so that
+  // the other members do not wait for it on their devices.
+  void complete_own_work() const {
+    Event::record(device_).wait(c10::Device(c10::kCPU));
+  }
+
+  std::size_t index_in(const std::vector<int>& members) const {
+    return std::find(members.begin(), members.end(), world_.rank()) -
+           members.begin();
+  }
+
   Work transfer(int from, int to, const Transport::Action& action,
-                const std::function<Work()>& post) {
-    const int peer = from == world_.rank() ? to : from;
-    const int tag = from < to ? tags_.header : tags_.payload;
-    const auto run = [&] {
-      const Work work = world_.begin(peer, action, [&]() -> Work {
-        return c10::make_intrusive<HostWork>(post());
-      });
-      world_.wait(work, peer, action);
-    };
-    // The higher rank says that it is there; the lower one answers when it has
-    // its turn.
-    at::Tensor here = at::zeros({1}, at::kByte), go = at::zeros({1}, at::kByte);
-    if (world_.rank() < peer) {
-      world_.wait(world_.receive(here, peer, tag, action), peer, action);
-      const Turn turn(device_, [this] { world_.check(); });
-      const Work answer = world_.send(go, peer, tag, action);
-      run();
-      world_.wait(answer, peer, action);
-    } else {
-      const Work answer = world_.receive(go, peer, tag, action);
-      world_.wait(world_.send(here, peer, tag, action), peer, action);
-      world_.wait(answer, peer, action);
-      const Turn turn(device_, [this] { world_.check(); });
-      run();
-    }
+                const Collective& post) {
+    run({std::min(from, to), std::max(from, to)},
+        from < to ? tags_.header : tags_.payload, action, [&] {
+          return post(group(c10::str(from, ">", to),
+                            world_.rank() == to ? 1 : 0, /*size=*/2));
+        });
     return {};
   }
 
-  // Returns the group for the direction; connects if there is none. Only one
-  // thread at a time may call it for each direction.
-  c10d::Backend& group(int from, int to) {
+  // Blocks until all members can transfer, and then until the work that `post`
+  // returns is complete.
+  void run(const std::vector<int>& members, int tag,
+           const Transport::Action& action, const std::function<Work()>& post) {
+    const std::size_t own = index_in(members);
+    // From the highest member to the lowest, each says that it is there. From
+    // the lowest to the highest, each says that it has its turn.
+    at::Tensor here = at::zeros({1}, at::kByte), go = at::zeros({1}, at::kByte);
+    const bool is_last = own + 1 == members.size();
+    const int next = is_last ? members[own - 1] : members[own + 1];
+    if (!is_last) {
+      world_.wait(world_.receive(here, next, tag, action), next, action);
+    }
+    if (own > 0) {
+      const int before = members[own - 1];
+      const Work answer = world_.receive(go, before, tag, action);
+      world_.wait(world_.send(here, before, tag, action), before, action);
+      world_.wait(answer, before, action);
+    }
+    const Turn turn(device_, [this] { world_.check(); });
+    Work answer;
+    if (!is_last) answer = world_.send(go, next, tag, action);
+    const Work work = world_.begin(next, action, [&]() -> Work {
+      return c10::make_intrusive<HostWork>(post());
+    });
+    world_.wait(work, next, action);
+    world_.wait(answer, next, action);
+  }
+
+  // Returns member `rank` of the group `name` of `size` ranks; connects if
+  // there is none. Only one thread at a time may call it for each name.
+  c10d::Backend& group(const std::string& name, std::size_t rank,
+                       std::size_t size) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = groups_.find({from, to});
+      const auto found = groups_.find(name);
       if (found != groups_.end()) return *found->second;
     }
-    // Without the lock, because connect() may wait for the other end while
-    // other directions go on.
-    auto group = backend_.connect(
-        c10::make_intrusive<c10d::PrefixStore>(
-            c10::str(name_, "/", from, ">", to), store_),
-        world_.rank() == to, device_, world_.options().timeout);
+    // Without the lock, because connect() may wait for the other members while
+    // other groups go on.
+    auto group =
+        backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                             c10::str(name_, "/", name), store_),
+                         static_cast<int>(rank), static_cast<int>(size),
+                         device_, world_.options().timeout);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      groups_.emplace(std::pair(from, to), group);
+      groups_.emplace(name, group);
     }
     if (world_.failure()) group->abort();  // abort() ran before emplace()
     return *group;
@@ -170,7 +206,7 @@ class DeviceTransport final : public Transport {
   std::vector<DeviceGroup> groups() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<DeviceGroup> list;
-    for (const auto& [ends, group] : groups_) list.push_back(group);
+    for (const auto& [name, group] : groups_) list.push_back(group);
     return list;
   }
 
@@ -190,7 +226,7 @@ class DeviceTransport final : public Transport {
   const c10::intrusive_ptr<c10d::Store> store_;
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, DeviceGroup> groups_;
+  std::map<std::string, DeviceGroup> groups_;
   const int callback_;  // last: may be called at once
 };
 

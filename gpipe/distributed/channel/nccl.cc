@@ -53,8 +53,8 @@ class Nccl final : public DeviceTransportBackend {
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(
-      c10::intrusive_ptr<c10d::Store> store, int rank, const c10::Device&,
-      std::chrono::milliseconds timeout) const override {
+      c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+      const c10::Device&, std::chrono::milliseconds timeout) const override {
     // NCCL's watchdog ends the process if a transfer fails or is late. Here the
     // Communicator reports the failure to all ranks and throws. Values set by
     // the user are kept.
@@ -68,8 +68,8 @@ class Nccl final : public DeviceTransportBackend {
     // NCCL connects in the first transfer. Only a communicator that does not
     // block there can be aborted meanwhile.
     options->config.blocking = 0;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(std::move(store), rank,
-                                                       2, std::move(options));
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        std::move(store), rank, size, std::move(options));
   }
 };
 

@@ -240,10 +240,10 @@ class SelfTest::Run : public std::enable_shared_from_this<Run> {
       std::lock_guard<std::mutex> lock(mutex_);
       if (groups_[from]) return groups_[from];
     }
-    auto group =
-        backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
-                             c10::str("group/", from), store_),
-                         rank_ == from ? kSender : kReceiver, device_, left());
+    auto group = backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                                      c10::str("group/", from), store_),
+                                  rank_ == from ? kSender : kReceiver,
+                                  /*size=*/2, device_, left());
     std::lock_guard<std::mutex> lock(mutex_);
     check_time();
     groups_[from] = group;

@@ -31,6 +31,21 @@ std::string describe(const at::Tensor& like) {
   return bytes;
 }
 
+// Returns one number for each gradient, on the CPU: 1 if it is defined, else 0.
+at::Tensor presence(const Summand* begin, const Summand* end) {
+  const at::Tensor present =
+      at::zeros({end - begin}, begin->like.options().device(at::kCPU));
+  for (const Summand* each = begin; each != end; ++each) {
+    if (each->grad.defined()) present[each - begin].fill_(1);
+  }
+  return present;
+}
+
+// Returns `flat` as real numbers, sharing its memory.
+at::Tensor as_real(const at::Tensor& flat) {
+  return flat.view(c10::toRealValueType(flat.scalar_type()));
+}
+
 }  // namespace
 
 std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
@@ -75,12 +90,14 @@ at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
 }
 
 Reducer::Reducer(Communicator& world, Transport& transport,
-                 std::vector<int> members, int tag, SumShare share)
+                 std::vector<int> members, int tag, SumShare share,
+                 SumMethod method)
     : world_(world),
       transport_(transport),
       members_(std::move(members)),
       tag_(tag),
-      share_(share) {
+      share_(share),
+      method_(method) {
   const auto own = std::find(members_.begin(), members_.end(), world.rank());
   TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
   own_ = own - members_.begin();
@@ -107,30 +124,34 @@ void Reducer::agree(const std::vector<Summand>& all) {
 
 void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
-  if (share_ == SumShare::kOwnRows) return add_up_own_rows(begin, end);
+  for (Summand* each = begin; each != end; ++each) {
+    at::Tensor& grad = each->grad;
+    if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
+  }
+  if (share_ == SumShare::kAll) {
+    add_up_all(begin, end);
+  } else {
+    add_up_own_rows(begin, end);
+  }
+}
+
+void Reducer::add_up_all(Summand* begin, Summand* end) {
   // The gradients are followed by one number for each: 1 if it is defined here.
   std::vector<at::Tensor> parts;
   const c10::Device device = this->device();
-  const auto options = begin->like.options().device(device);
-  const at::Tensor present = at::zeros({end - begin}, options.device(at::kCPU));
   for (Summand* each = begin; each != end; ++each) {
-    if (each->grad.defined()) {
-      if (each->grad.layout() != at::kStrided) {
-        each->grad = each->grad.to_dense();
-      }
-      present[each - begin].fill_(1);
-      parts.push_back(each->grad.to(device).reshape({-1}));
-    } else {
-      parts.push_back(at::zeros({each->like.numel()}, options));
-    }
+    parts.push_back(each->grad.defined()
+                        ? each->grad.to(device).reshape({-1})
+                        : at::zeros({each->like.numel()},
+                                    each->like.options().device(device)));
   }
-  parts.push_back(present.to(device));
+  parts.push_back(presence(begin, end).to(device));
   const at::Tensor flat = at::cat(parts);
   parts.clear();
-  add_up_flat(flat);
+  all_reduce(flat);
   int64_t at = 0;
   const at::Tensor counts =
-      flat.narrow(0, flat.numel() - present.numel(), present.numel()).cpu();
+      flat.narrow(0, flat.numel() - (end - begin), end - begin).cpu();
   for (Summand* each = begin; each != end; ++each) {
     const int64_t count = each->like.numel();
     const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
@@ -142,50 +163,12 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   }
 }
 
-// Adds up `flat`, which has one dimension and is on the device of `transport_`.
-void Reducer::add_up_flat(const at::Tensor& flat) {
-  const auto count = static_cast<int64_t>(members_.size());
-  const int64_t part = (flat.numel() + count - 1) / count;
-  const auto part_of = [&](std::size_t k) {
-    const int64_t begin =
-        std::min(flat.numel(), static_cast<int64_t>(k) * part);
-    return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
-  };
-  // Receives this member's part from all others, and sends them theirs.
-  const at::Tensor mine = part_of(own_);
-  std::vector<at::Tensor> theirs(members_.size());
-  for (std::size_t k = 0; k < members_.size(); ++k) {
-    if (k != own_) theirs[k] = at::empty_like(mine);
-  }
-  exchange(
-      part_of, [&](std::size_t k) { return theirs[k]; }, action);
-  at::Tensor sum;
-  for (std::size_t k = 0; k < members_.size(); ++k) {
-    const at::Tensor& each = k == own_ ? mine : theirs[k];
-    sum = sum.defined() ? sum.add_(each) : each.clone();
-  }
-  // Sends the sum of this part to all others, and receives theirs.
-  exchange([&](std::size_t) { return sum; }, part_of, action);
-  part_of(own_).copy_(sum);
-}
-
-// Each member gets its rows of all gradients of the bucket, and behind them
-// which gradients are defined at the sender: 8 flags in each number, which
-// every dtype of gradients holds exactly.
+// Each member gets its rows of all gradients of the bucket, and behind them one
+// number for each gradient: 1 if it is defined at the sender.
 void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
-  constexpr int64_t kFlags = 8;
   const c10::Device device = this->device();
-  const auto options = begin->like.options().device(device);
-  const int64_t count = end - begin;
-  const at::Tensor flags =
-      at::zeros({(count + kFlags - 1) / kFlags}, options.device(at::kCPU));
-  for (int64_t k = 0; k < count; ++k) {
-    at::Tensor& grad = begin[k].grad;
-    if (!grad.defined()) continue;
-    if (grad.layout() != at::kStrided) grad = grad.to_dense();
-    flags[k / kFlags] += int64_t{1} << (k % kFlags);
-  }
-  const auto part_for = [&](std::size_t member) {
+  const at::Tensor present = presence(begin, end).to(device);
+  const at::Tensor sum = reduce_scatter([&](std::size_t member) {
     std::vector<at::Tensor> parts;
     for (Summand* each = begin; each != end; ++each) {
       const at::Tensor part =
@@ -195,46 +178,83 @@ void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
       } else {
         parts.push_back(at::zeros(
             {numel_of_member(each->like.sizes(), members_.size(), member)},
-            options));
+            each->like.options().device(device)));
       }
     }
-    parts.push_back(flags.to(device));
+    parts.push_back(present);
     return at::cat(parts);
+  });
+  const at::Tensor counts =
+      sum.narrow(0, sum.numel() - (end - begin), end - begin).cpu();
+  int64_t at = 0;
+  for (Summand* each = begin; each != end; ++each) {
+    const at::Tensor like =
+        slice_of_member(each->like.detach(), members_.size(), own_);
+    each->grad = at::Tensor();
+    if (!like.defined()) continue;
+    if (counts[each - begin].is_nonzero()) {
+      each->grad = at::empty_like(like).copy_(
+          sum.narrow(0, at, like.numel()).view(like.sizes()));
+    }
+    at += like.numel();
+  }
+}
+
+void Reducer::all_reduce(const at::Tensor& flat) {
+  if (method_ == SumMethod::kCollective) {
+    std::vector<at::Tensor> list{as_real(flat)};
+    return transport_.collective(
+        members_, [&](c10d::Backend& group) { return group.allreduce(list); },
+        action);
+  }
+  const auto count = static_cast<int64_t>(members_.size());
+  const int64_t part = (flat.numel() + count - 1) / count;
+  const auto part_of = [&](std::size_t k) {
+    const int64_t begin =
+        std::min(flat.numel(), static_cast<int64_t>(k) * part);
+    return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
   };
-  const at::Tensor mine = part_for(own_);
+  const at::Tensor sum = reduce_scatter(part_of);
+  exchange([&](std::size_t) { return sum; }, part_of, action);
+  part_of(own_).copy_(sum);
+}
+
+at::Tensor Reducer::reduce_scatter(
+    const std::function<at::Tensor(std::size_t)>& part) {
+  at::Tensor sum;
+  const at::Tensor mine = part(own_);
+  if (method_ == SumMethod::kCollective) {
+    // The operation needs parts of one size.
+    std::vector<at::Tensor> parts;
+    int64_t largest = 0;
+    for (std::size_t k = 0; k < members_.size(); ++k) {
+      parts.push_back(k == own_ ? mine : part(k));
+      largest = std::max(largest, parts.back().numel());
+    }
+    for (at::Tensor& each : parts) {
+      each = at::constant_pad_nd(each, {0, largest - each.numel()});
+    }
+    sum = at::empty({largest}, mine.options());
+    at::Tensor out = as_real(sum), in = as_real(at::cat(parts));
+    transport_.collective(
+        members_,
+        [&](c10d::Backend& group) {
+          return group._reduce_scatter_base(out, in);
+        },
+        action);
+    return sum.narrow(0, 0, mine.numel());
+  }
   std::vector<at::Tensor> theirs(members_.size());
   for (std::size_t k = 0; k < members_.size(); ++k) {
     if (k != own_) theirs[k] = at::empty_like(mine);
   }
   exchange(
-      part_for, [&](std::size_t k) { return theirs[k]; }, action);
-
-  const int64_t numel = mine.numel() - flags.numel();
-  at::Tensor sum;
-  std::vector<bool> present(count);
-  for (std::size_t member = 0; member < members_.size(); ++member) {
-    const at::Tensor& each = member == own_ ? mine : theirs[member];
-    const at::Tensor values = each.narrow(0, 0, numel);
-    sum = sum.defined() ? sum.add_(values) : values.clone();
-    const at::Tensor set =
-        each.narrow(0, numel, flags.numel()).cpu().to(at::kLong);
-    for (int64_t k = 0; k < count; ++k) {
-      const int64_t number = set.const_data_ptr<int64_t>()[k / kFlags];
-      present[k] = present[k] || (number >> (k % kFlags) & 1) != 0;
-    }
+      part, [&](std::size_t k) { return theirs[k]; }, action);
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    const at::Tensor& each = k == own_ ? mine : theirs[k];
+    sum = sum.defined() ? sum.add_(each) : each.clone();
   }
-  int64_t at = 0;
-  for (int64_t k = 0; k < count; ++k) {
-    const at::Tensor like =
-        slice_of_member(begin[k].like.detach(), members_.size(), own_);
-    begin[k].grad = at::Tensor();
-    if (!like.defined()) continue;
-    if (present[k]) {
-      begin[k].grad = at::empty_like(like).copy_(
-          sum.narrow(0, at, like.numel()).view(like.sizes()));
-    }
-    at += like.numel();
-  }
+  return sum;
 }
 
 void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
@@ -261,9 +281,10 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
 
 void all_reduce(Communicator& world, Transport& transport,
                 const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, int64_t bucket_bytes) {
+                std::vector<Summand>& all, int64_t bucket_bytes,
+                SumMethod method) {
   if (members.size() == 1) return;
-  Reducer reducer(world, transport, members, tag);
+  Reducer reducer(world, transport, members, tag, SumShare::kAll, method);
   reducer.agree(all);
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all, bucket_bytes)) {

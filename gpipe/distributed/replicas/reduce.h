@@ -53,13 +53,25 @@ enum class SumShare {
   kOwnRows,
 };
 
-// A sum of tensors over ranks. Parts are added in the order of
-// `members`, so all members get the same bits, in every run.
+// How parts are added.
+enum class SumMethod {
+  // In the order of the members, so that the sum has the same bits in every
+  // run.
+  kMemberOrder,
+  // By collective operations of the transport, see
+  // Transport::has_collectives().
+  // Their order may be another one for each element. All members get the same
+  // bits.
+  kCollective,
+};
+
+// A sum of tensors over ranks.
 //
-// Each member adds up one part of each bucket: it receives this part from all
-// others and sends them the sum (a reduce-scatter and an all-gather). With n
-// members each one sends 2 (n - 1) / n of the bytes, as many as in a ring. But
-// a ring would begin the sums of different parts at different members.
+// In the order of the members, each member adds up one part of each bucket: it
+// receives this part from all others and sends them the sum (a reduce-scatter
+// and an all-gather). With n members each one sends 2 (n - 1) / n of the bytes,
+// as many as in a ring. But a ring would begin the sums of different parts at
+// different members.
 //
 // Threads: one thread at a time for each `tag`.
 class Reducer {
@@ -67,7 +79,8 @@ class Reducer {
   // `members`: ranks of the world, at least two, this rank among them; the same
   // list on all of them. Sums are computed on the device of `transport`.
   Reducer(Communicator& world, Transport& transport, std::vector<int> members,
-          int tag, SumShare share = SumShare::kAll);
+          int tag, SumShare share = SumShare::kAll,
+          SumMethod method = SumMethod::kMemberOrder);
 
   // Checks that all members have lists of the same sizes and dtypes. Blocks
   // until all have called. Throws c10::Error on all members if the lists
@@ -94,13 +107,20 @@ class Reducer {
   c10::Device device() const { return transport_.device(); }
 
  private:
-  void add_up_flat(const at::Tensor& flat);
+  void add_up_all(Summand* begin, Summand* end);
   void add_up_own_rows(Summand* begin, Summand* end);
+  // Replaces `flat`, which has one dimension and is on device(), by the sum.
+  void all_reduce(const at::Tensor& flat);
+  // Returns the sum of the tensors part(own index) of all members. `part` is
+  // called on each member for each index; its tensors have one dimension and
+  // are on device(), and for one index they have one size.
+  at::Tensor reduce_scatter(const std::function<at::Tensor(std::size_t)>& part);
   Communicator& world_;
   Transport& transport_;
   const std::vector<int> members_;
   const int tag_;
   const SumShare share_;
+  const SumMethod method_;
   std::size_t own_ = 0;  // this rank's index in `members_`
 };
 
@@ -108,6 +128,7 @@ class Reducer {
 // member.
 void all_reduce(Communicator& world, Transport& transport,
                 const std::vector<int>& members, int tag,
-                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes);
+                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes,
+                SumMethod method = SumMethod::kMemberOrder);
 
 }  // namespace gpipe::internal

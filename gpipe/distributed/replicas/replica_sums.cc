@@ -12,8 +12,8 @@ namespace gpipe::internal {
 
 ReplicaSums::ReplicaSums(Communicator& world, Transport& transport,
                          std::vector<int> members, int tag, SumShare share,
-                         int64_t bucket_bytes)
-    : reducer_(world, transport, std::move(members), tag, share),
+                         int64_t bucket_bytes, SumMethod method)
+    : reducer_(world, transport, std::move(members), tag, share, method),
       bucket_bytes_(bucket_bytes),
       // One thread, because the workers of the partitions use the cores.
       worker_(new_worker([] {}, /*threads=*/1)) {}

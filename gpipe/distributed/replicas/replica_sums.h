@@ -32,11 +32,12 @@ namespace gpipe::internal {
 // for each stage. All other methods: from one thread.
 class ReplicaSums {
  public:
-  // `members`, `share`: as for Reducer.
+  // `members`, `share`, `method`: as for Reducer.
   ReplicaSums(Communicator& world, Transport& transport,
               std::vector<int> members, int tag,
               SumShare share = SumShare::kAll,
-              int64_t bucket_bytes = kBucketBytes);
+              int64_t bucket_bytes = kBucketBytes,
+              SumMethod method = SumMethod::kMemberOrder);
   ~ReplicaSums();
 
   struct Parameter {

@@ -59,7 +59,8 @@ std::vector<at::Tensor> own_parameters(
 Runner::Runner(std::shared_ptr<Communicator> world,
                std::vector<Partition> partitions, RankLayout layout,
                c10::Device device, int threads, Transfers transfers,
-               ForeignParameters foreign, Unsplit unsplit, bool shard_optimizer)
+               ForeignParameters foreign, Unsplit unsplit, bool shard_optimizer,
+               bool collective_sums)
     : world_(std::move(world)),
       layout_(std::move(layout)),
       tags_(world_->next_channel()),
@@ -77,8 +78,12 @@ Runner::Runner(std::shared_ptr<Communicator> world,
   if (layout_.replicas > 1) {
     sums_transport_ = make_transport(world_, device, transfers,
                                      c10::str("sums ", tags_.sums));
+    if (collective_sums && sums_transport_->has_collectives()) {
+      sum_method_ = SumMethod::kCollective;
+    }
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
-                  shard_optimizer ? SumShare::kOwnRows : SumShare::kAll);
+                  shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
+                  kBucketBytes, sum_method_);
     if (shard_optimizer) {
       shards_.emplace(own_parameters(workers_.stages().partitions),
                       layout_.replicas, layout_.replica);
@@ -273,7 +278,7 @@ void Runner::add_up(TrainStep& step) {
     sums.erase(found);
   }
   all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
-             rest);
+             rest, kBucketBytes, sum_method_);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
     if (!shards_ || !shards_->has(left[k]->leaf)) continue;

@@ -53,11 +53,12 @@ class Runner : private StepPeers, private RemoteStages {
   // `foreign`: the known parameters of layers on other ranks.
   // `unsplit`: elements of the input that every micro-batch gets whole.
   // `shard_optimizer`: whether each replica updates a part of the parameters.
+  // `collective_sums`: see DistributedOptions.
   // All ranks call it. Blocks until all have.
   Runner(std::shared_ptr<Communicator> world, std::vector<Partition> partitions,
          RankLayout layout, c10::Device device, int threads,
          Transfers transfers, ForeignParameters foreign, Unsplit unsplit,
-         bool shard_optimizer);
+         bool shard_optimizer, bool collective_sums);
   ~Runner() override;
 
   // Runs one step; all ranks call it. The result has the losses on all ranks.
@@ -156,6 +157,7 @@ class Runner : private StepPeers, private RemoteStages {
   int callback_ = -1;
   StepMessages messages_;
   std::shared_ptr<Transport> sums_transport_;
+  SumMethod sum_method_ = SumMethod::kMemberOrder;
   std::optional<ReplicaSums> sums_;        // none without replicas
   std::optional<ParameterShards> shards_;  // none without sharded optimizers
 };

@@ -209,15 +209,18 @@ int64_t now_ms() {
 }
 
 Trainee::Trainee(int ranks)
-    : layers(make_model(ranks)),
+    : layers(make_model(ranks / static_cast<int>(number("replicas", 1)))),
       optimizer(layers->parameters(),
                 torch::optim::SGDOptions(0.1).momentum(0.9)) {}
 
 DistributedPipeline make_pipeline(const Trainee& trainee,
                                   const std::shared_ptr<World>& world) {
   const c10::Device own = device(world->rank());
+  const int64_t replicas = number("replicas", 1);
   const auto options =
-      DistributedOptions(balance_of(world->size()))
+      DistributedOptions(balance_of(static_cast<int>(world->size() / replicas)))
+          .data_parallel(replicas)
+          .collective_sums(true)
           .checkpoint(checkpoint_of(argument("checkpoint")))
           .device(own)
           .transfers(own.is_cpu() ? Transfers::kHost : Transfers::kDirect)

@@ -10,7 +10,8 @@
 //   is connected, unless the process of the other end has ended. An abort also
 //   waits for the whole device, since it frees memory there. A communicator
 //   that is dropped without either shuts down.
-// The bytes travel by a Gloo group of two.
+// The bytes travel by Gloo groups of two. Collective operations add up from the
+// last member to the first.
 #include "gpipe/distributed/testing/simulated_backend.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -23,9 +24,9 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -102,9 +103,9 @@ std::atomic<int> under_way{0};
 
 class HostedGroup final : public c10d::Backend {
  public:
-  HostedGroup(c10::intrusive_ptr<c10d::Store> store, int rank,
+  HostedGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
               const c10::Device& device, std::chrono::milliseconds timeout)
-      : c10d::Backend(rank, 2),
+      : c10d::Backend(rank, size),
         store_(std::move(store)),
         device_(device),
         timeout_(timeout),
@@ -141,6 +142,28 @@ class HostedGroup final : public c10d::Backend {
                   });
   }
 
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors,
+                    const c10d::AllreduceOptions&) override {
+    return launch(
+        "a direct all-reduce", tensors[0], /*write=*/true,
+        [this](const at::Tensor& memory) { memory.copy_(sum_of_all(memory)); });
+  }
+
+  WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
+                               const c10d::ReduceScatterOptions&) override {
+    if (in.numel() != getSize() * out.numel()) {
+      throw std::runtime_error("the parts have different sizes");
+    }
+    return launch(
+        "a direct reduce-scatter", out, /*write=*/true,
+        [this, in](const at::Tensor& memory) {
+          memory.copy_(
+              sum_of_all(simulated::host_alias(in))
+                  .narrow(0, getRank() * memory.numel(), memory.numel()));
+        },
+        in);
+  }
+
   void shutdown() override {
     if (connected_ && !aborted_ && !closed_) {
       say_and_wait("closed", /*until_aborted=*/true);
@@ -168,13 +191,37 @@ class HostedGroup final : public c10d::Backend {
     return what + (" by " + std::to_string(rank));
   }
 
-  // Blocks until the other end says the same, or its process has ended.
+  // Blocks until all other members say the same, or their processes have ended.
   void say_and_wait(const char* what, bool until_aborted) {
     store_->set(name(what, getRank()), std::vector<uint8_t>());
-    while (!store_->check({name(what, 1 - getRank())})) {
-      if (until_aborted ? aborted_.load() : peer_->ended()) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (const auto& [rank, process] : peers_) {
+      while (!store_->check({name(what, rank)})) {
+        if (until_aborted ? aborted_.load() : process.ended()) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
     }
+  }
+
+  // Returns the sum of the tensors of all members, which have one size. Throws
+  // if the group is aborted.
+  at::Tensor sum_of_all(const at::Tensor& mine) {
+    std::vector<at::Tensor> bytes{mine.clone()};
+    std::vector<WorkPtr> sends;
+    for (const auto& [rank, process] : peers_) {
+      sends.push_back(hosts_->send(bytes, rank, /*tag=*/0));
+    }
+    at::Tensor sum;
+    for (int rank = getSize() - 1; rank >= 0; --rank) {
+      std::vector<at::Tensor> theirs{at::empty_like(bytes[0])};
+      if (rank == getRank()) {
+        theirs = bytes;
+      } else {
+        finish(hosts_->recv(theirs, rank, /*tag=*/0));
+      }
+      sum = sum.defined() ? sum.add_(theirs[0]) : theirs[0].clone();
+    }
+    for (const WorkPtr& send : sends) finish(send);
+    return sum;
   }
 
   // Waits for `transfer`; throws if it fails or is aborted.
@@ -192,9 +239,10 @@ class HostedGroup final : public c10d::Backend {
     if (!done || aborted_) throw std::runtime_error("it was aborted");
   }
 
-  // Launches a transfer after the work of the current stream.
+  // Launches a transfer of `bytes` after the work of the current stream.
+  // `read`: what else it reads; undefined if nothing.
   WorkPtr launch(const char* what, const at::Tensor& bytes, bool write,
-                 const Run& run) {
+                 const Run& run, const at::Tensor& read = {}) {
     if (under_way.fetch_add(1) > 0) {
       --under_way;
       throw std::runtime_error(
@@ -210,14 +258,19 @@ class HostedGroup final : public c10d::Backend {
     const auto before = internal::Event::record(device_);
     const internal::StreamScope scope(stream_);
     before.wait(device_);
-    // ProcessGroupNCCL, too, keeps the memory until the transfer has ended, also
-    // if nobody waits for that.
+    // ProcessGroupNCCL, too, keeps the memory until the transfer has ended,
+    // also if nobody waits for that.
     internal::record_stream(bytes, device_);
+    std::vector<simulated::Access> accesses{simulated::access(bytes, write)};
+    if (read.defined()) {
+      internal::record_stream(read, device_);
+      accesses.push_back(simulated::access(read, /*write=*/false));
+    }
     auto self =
         c10::intrusive_ptr<HostedGroup>::unsafe_reclaim_from_nonowning(this);
     simulated::Simulation::get().enqueue(
         stream_,
-        {what, {simulated::access(bytes, write)}, [self, work, run, bytes] {
+        {what, accesses, [self, work, run, bytes] {
            try {
              while (defect == Defect::kNeedsHost && !work->is_asked()) {
                if (self->aborted_) throw std::runtime_error("it was aborted");
@@ -244,7 +297,7 @@ class HostedGroup final : public c10d::Backend {
     store_->get("identifier");
     const bool is_second = connections.fetch_add(1) == 1;
     const bool arrives = defect != Defect::kOneDirection || !is_second;
-    if (arrives && store_->add("arrived", 1) == 2) decide("connect");
+    if (arrives && store_->add("arrived", 1) == getSize()) decide("connect");
     while (!store_->check({"decision"})) {
       if (aborted_) decide("abort");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -253,9 +306,13 @@ class HostedGroup final : public c10d::Backend {
       throw std::runtime_error("it was aborted");
     }
     hosts_ = c10::make_intrusive<internal::GlooGroup>(
-        store_, internal::gloo_device("127.0.0.1"), getRank(), 2, timeout_);
-    peer_.emplace(
-        std::stoi(text_of(store_->get(name("process", 1 - getRank())))));
+        store_, internal::gloo_device("127.0.0.1"), getRank(), getSize(),
+        timeout_);
+    for (int rank = 0; rank < getSize(); ++rank) {
+      if (rank == getRank()) continue;
+      peers_.try_emplace(
+          rank, std::stoi(text_of(store_->get(name("process", rank)))));
+    }
     connected_ = true;
   }
 
@@ -272,7 +329,7 @@ class HostedGroup final : public c10d::Backend {
   std::atomic<bool> connected_{false}, aborted_{false}, closed_{false};
   // Made by the first transfer, before `connected_` is set.
   c10::intrusive_ptr<internal::GlooGroup> hosts_;
-  std::optional<Process> peer_;
+  std::map<int, Process> peers_;  // the other members
 
   std::mutex mutex_;
   WorkPtr under_way_;
@@ -287,11 +344,11 @@ class SimulatedBackend final : public internal::DeviceTransportBackend {
             shares_devices ? "" : "give each rank a device of its own"};
   }
   c10::intrusive_ptr<c10d::Backend> connect(
-      c10::intrusive_ptr<c10d::Store> store, int rank,
+      c10::intrusive_ptr<c10d::Store> store, int rank, int size,
       const c10::Device& device,
       std::chrono::milliseconds timeout) const override {
-    return c10::make_intrusive<HostedGroup>(std::move(store), rank, device,
-                                            timeout);
+    return c10::make_intrusive<HostedGroup>(std::move(store), rank, size,
+                                            device, timeout);
   }
 };
 

@@ -40,15 +40,16 @@ class DeviceTransportBackend {
   // Returns what this rank can do with `device`.
   virtual Offer offer(const c10::Device& device) const = 0;
 
-  // Returns one end of a connection between two ranks. The other end calls this
-  // with the other `rank` (0 or 1) and the same `store`, which nothing else
-  // uses. A transfer starts after the work that the current stream of the
-  // device already has. It is complete when its work says so
-  // (Work::isCompleted()). The first one may block until the other end has
-  // begun it, too; abort() of the group ends that on any thread.
+  // Returns member `rank` of a group of `size` ranks. The others call this with
+  // another `rank` and the same `store`, which nothing else uses. A transfer
+  // starts after the work that the current stream of the device already has. It
+  // is complete when its work says so (Work::isCompleted()). The first one may
+  // block until the other members have begun it, too; abort() of the group ends
+  // that on any thread. Groups have send() and recv(), allreduce() and
+  // _reduce_scatter_base().
   // `timeout`: for each operation of the returned group.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
-      c10::intrusive_ptr<c10d::Store> store, int rank,
+      c10::intrusive_ptr<c10d::Store> store, int rank, int size,
       const c10::Device& device, std::chrono::milliseconds timeout) const = 0;
 };
 

@@ -23,7 +23,7 @@ class Hccl final : public DeviceTransportBackend {
   std::string name() const override { return "hccl"; }
   Offer offer(const c10::Device&) const override { return {}; }
   c10::intrusive_ptr<c10d::Backend> connect(
-      c10::intrusive_ptr<c10d::Store>, int, const c10::Device&,
+      c10::intrusive_ptr<c10d::Store>, int, int, const c10::Device&,
       std::chrono::milliseconds) const override {
     return nullptr;
   }

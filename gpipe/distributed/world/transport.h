@@ -3,11 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <functional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -51,6 +54,22 @@ class Transport {
                     const Action& action) = 0;
   virtual Work receive(const at::Tensor& bytes, int from, int tag,
                        const Action& action) = 0;
+
+  // A function that starts a collective operation in a group, on device().
+  using Collective = std::function<Work(c10d::Backend& group)>;
+
+  // Returns whether collective() may be called; all ranks return the same.
+  virtual bool has_collectives() const { return false; }
+
+  // Calls `post` with a group of `members` (ranks in ascending order, this one
+  // among them), and blocks until its operation is complete. All members call
+  // it, one thread of each. Any stream may use the result. Throws PeerError if
+  // the world has failed.
+  virtual void collective(const std::vector<int>& members,
+                          const Collective& post, const Action& action) {
+    TORCH_INTERNAL_ASSERT(has_collectives() && !members.empty() && post &&
+                          action);
+  }
 };
 
 }  // namespace gpipe::internal
