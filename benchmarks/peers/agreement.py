@@ -35,11 +35,18 @@ def check_models(results):
 
 def check_losses(results, tolerance):
     """Checks that all engines that split alike have the same first loss."""
-    losses = {
-        engine: result.losses[0]
-        for engine, result in results.items()
-        if result.losses and entries.ENGINES[engine].by_microbatch
-    }
+    by_split = {}
+    for engine, result in results.items():
+        if result.losses:
+            split = entries.ENGINES[engine].split
+            by_split.setdefault(split, {})[engine] = result.losses[0]
+    errors = {}
+    for losses in by_split.values():
+        errors.update(_compare(losses, tolerance))
+    return errors
+
+
+def _compare(losses, tolerance):
     low, high = min(losses.values(), default=0), max(losses.values(), default=0)
     # Compares each loss, since a NaN is neither the minimum nor the maximum.
     if all(math.isclose(low, loss, rel_tol=tolerance) for loss in losses.values()):

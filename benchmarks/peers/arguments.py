@@ -198,6 +198,8 @@ def mark_of(flags):
     """Returns the name of a page's table for this kind of run."""
     if flags.against:
         return "planned"
+    if all(entries.ENGINES[engine].split == "replicas" for engine in flags.engines):
+        return "replicas"
     if flags.on_gpus:
         return "gpu"
     return "exact memory" if flags.exact_memory else "times"

@@ -171,6 +171,13 @@ class Contest(unittest.TestCase):
                 self.assertIn("first loss", result.error)
 
 
+    def test_losses_are_compared_among_engines_that_split_alike(self):
+        losses = {"gpipe/never": "0.5", "1f1b/never": "0.5", "ddp": "0.7", "replicas": "0.7"}
+        for other, wrong in {"0.7": 0, "0.6": 2}.items():
+            workers = {k: ["1", loss, "1"] for k, loss in {**losses, "ddp": other}.items()}
+            results, _ = self.run_workers(workers)
+            self.assertEqual(len(agreement.check("mlp", results)), wrong)
+
     def test_losses_may_differ_by_a_percent_on_gpus_and_under_autocast(self):
         def errors(other, exact):
             results, _ = self.run_workers(
@@ -201,6 +208,7 @@ class Tool(unittest.TestCase):
     def test_the_page_of_a_gpu_run_is_not_that_of_the_cpu(self):
         self.assertEqual(arguments.mark_of(flags_of("--devices=cuda:0")), "gpu")
         self.assertEqual(arguments.mark_of(flags_of()), "times")
+        self.assertEqual(arguments.mark_of(flags_of("--engines=ddp")), "replicas")
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ class Engine:
     flags: tuple
     against: str  # our engine that it is compared with
     threads: int = 1  # intra-op threads of each worker, process or plain model
-    # False for the plain model on the whole mini-batch. Its BatchNorm has other
-    # statistics, so its loss has another value.
-    by_microbatch: bool = True
+    # The parts of the mini-batch that are computed on their own: micro-batches, replicas
+    # or the whole one. BatchNorm has other statistics in each, so losses differ.
+    split: str = "micro-batches"
     default: bool = True  # takes part by default
     stages_per_rank: int = 1
     microbatches: int = None  # instead of those of the run
@@ -85,7 +85,7 @@ class Engine:
 
 
 def _engines():
-    plain = {"against": "gpipe/never", "by_microbatch": False}
+    plain = {"against": "gpipe/never", "split": "whole"}
     entries = {
         "sequential": Engine(("--engine=sequential",), **plain),
         "sequential/2-threads": Engine(
@@ -128,6 +128,12 @@ def _engines():
         entries[f"{name}-plan/never"] = Engine(
             flags, against="processes-plan/never", default=False, planned=True
         )
+    # Two replicas of the whole model, each with half of the mini-batch.
+    replicas = {"against": "replicas", "default": False, "microbatches": 1, "split": "replicas"}
+    entries["replicas"] = Engine(
+        ("--engine=fill-drain", "--replicas=2", "--processes"), **replicas
+    )
+    entries["ddp"] = Engine(("--engine=ddp",), **replicas)
     for name, stages_per_rank in [("zb", 1), ("interleaved1f1b", 2), ("zb2", 2), ("zbv", 2)]:
         add(f"pipelining-{name}", "never", "processes-plan", False, stages_per_rank)
     for name, against in [("pipelining-gpipe", "gpipe"), ("pipelining-1f1b", "1f1b")]:
@@ -144,7 +150,7 @@ def _engines():
 
 OURS = [
     *("gpipe", "1f1b", "processes-fill-drain", "processes-1f1b"),
-    *("threads-plan", "processes-plan"),
+    *("threads-plan", "processes-plan", "replicas"),
 ]
 ENGINES = _engines()
 
@@ -170,7 +176,7 @@ def balance_of(model, sizes):
 
 def has_processes(name):
     """Returns whether an engine has a process per partition."""
-    return name.startswith(("pipelining-", "processes-"))
+    return name.startswith(("pipelining-", "processes-", "replicas", "ddp"))
 
 
 def is_ours(name):

@@ -41,13 +41,19 @@
 namespace gpipe::benchmarks {
 namespace {
 
+// Returns the number of processes of an engine with several.
+std::size_t processes_of(const balancing::Plan& plan) {
+  return plan.partitions.size() * FLAGS_replicas;
+}
+
 // Returns the pipeline of this process. It reads only its own layers from a
 // file. `model`: released.
 DistributedPipeline distributed_pipeline(PeerModel& model,
                                          const balancing::Plan& plan,
                                          const std::shared_ptr<World>& world) {
-  const auto devices = devices_of_flags(plan.partitions.size());
+  const auto devices = devices_of_flags(processes_of(plan));
   const auto options = DistributedOptions(plan.balance)
+                           .data_parallel(FLAGS_replicas)
                            .checkpoint(plan.checkpoint)
                            .stages_per_rank(plan.stages_per_rank)
                            .placement(plan.placement)
@@ -87,6 +93,14 @@ PeerModel on(PeerModel model, const c10::Device& first,
              const c10::Device& last) {
   model.input = model.input.to(first);
   model.target = model.target.to(last);
+  return model;
+}
+
+// Returns a model with the rows of replica `rank`, if there are replicas.
+PeerModel part_of(PeerModel model, int rank) {
+  if (FLAGS_replicas == 1) return model;
+  model.input = model.input.chunk(FLAGS_replicas)[rank];
+  model.target = model.target.chunk(FLAGS_replicas)[rank];
   return model;
 }
 
@@ -166,8 +180,8 @@ class Rank {
  public:
   Rank(std::shared_ptr<World> world, const balancing::Plan& plan)
       : world_(std::move(world)),
-        device_(devices_of_flags(plan.partitions.size())[world_->rank()]),
-        model_(on(data_of_flags(), device_, device_)),
+        device_(devices_of_flags(processes_of(plan))[world_->rank()]),
+        model_(on(part_of(data_of_flags(), world_->rank()), device_, device_)),
         pipeline_(distributed_pipeline(model_, plan, world_)),
         schedule_(plan.schedule()),
         optimizer_(optimizer_of(pipeline_->parameters())) {}
@@ -201,8 +215,12 @@ class Rank {
     return {took, loss};
   }
 
-  // Return sums over all ranks.
-  double parameters() { return sum(elements_of(pipeline_->parameters())); }
+  // Returns the number of elements of the model's parameters.
+  double parameters() {
+    const bool counts = pipeline_->layout().replica == 0;
+    return sum(counts ? elements_of(pipeline_->parameters()) : 0);
+  }
+  // Returns the sums over all ranks.
   std::vector<double> peaks_mib() {
     std::vector<double> sums;
     for (const double each : memory_.value().peaks_mib()) {
@@ -259,7 +277,7 @@ void follow() {
 class Ranks : public Engine {
  public:
   explicit Ranks(const balancing::Plan& plan)
-      : others_(start(static_cast<int>(plan.partitions.size()))) {
+      : others_(start(static_cast<int>(processes_of(plan)))) {
     rank_.emplace(World::connect(world_options()), plan);
     parameters_ = static_cast<int64_t>(rank_->parameters());
   }

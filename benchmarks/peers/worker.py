@@ -65,7 +65,11 @@ def make_worker(flags):
     if flags.engine in PIPELINING:
         import stages  # only here, so that other engines do not load it
 
-        return stages.Ranks(flags)
+        return stages.make(flags)
+    if flags.engine == "ddp":
+        import replicas
+
+        return replicas.make(flags)
     return Worker(flags)
 
 
@@ -73,7 +77,7 @@ def read_flags():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING])
+    parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING, "ddp"])
     parser.add_argument("--model", choices=[*models.MAKERS, "exported"])
     parser.add_argument("--exported", help="a file of torch.export.save, for exported")
     parser.add_argument(
@@ -89,7 +93,7 @@ def read_flags():
     parser.add_argument(
         "--devices",
         default="cpu",
-        help="a device per partition, or per process of pipelining-...: cuda:0,cuda:0. "
+        help="a device per partition, or per process of pipelining-... and ddp: cuda:0,cuda:0. "
         "A single one is that of all",
     )
     parser.add_argument(
@@ -109,10 +113,10 @@ def read_flags():
     flags = parser.parse_args()
     flags.cut = [module for module in flags.cut.split(",") if module]
     flags.balance = [int(layers) for layers in flags.balance.split(",") if layers]
-    pipelined = flags.engine not in PLAIN
+    pipelined = flags.engine not in [*PLAIN, "ddp"]
     if pipelined and not flags.balance:
         parser.error(f"--engine={flags.engine} needs --balance")
-    parts = places_of(flags.engine, flags.balance) if pipelined else 1
+    parts = places_of(flags.engine, flags.balance)
     try:
         flags.devices = devices_of(flags.devices, parts)
     except (RuntimeError, ValueError) as error:
@@ -122,6 +126,10 @@ def read_flags():
 
 def places_of(engine, balance):
     """Returns the number of devices that an engine uses."""
+    if engine in PLAIN:
+        return 1
+    if engine == "ddp":
+        return 2  # replicas
     return len(balance) // (2 if engine in TWO_STAGES else 1)
 
 

@@ -31,6 +31,9 @@ DEFINE_string(engine, "gpipe", kEngineHelp.c_str());
 DEFINE_bool(processes, false,
             "Run every partition in a process of its own. --engine "
             "must be a schedule.");
+DEFINE_int64(replicas, 1,
+             "With --processes: replicas of the whole model, each in a process "
+             "with its part of the mini-batch, instead of partitions.");
 DEFINE_string(transfers, "auto",
               "With --processes on accelerators: auto, host or direct.");
 DEFINE_string(devices, "cpu",
@@ -91,6 +94,9 @@ balancing::Plan plan_of_flags() {
   plan.chunks = FLAGS_microbatches;
   plan.checkpoint = parse_checkpoint(FLAGS_checkpoint);
   if (FLAGS_engine != "gpipe") plan.schedule_name = FLAGS_engine;
+  if (FLAGS_replicas > 1) {
+    plan.balance = {layers_of(data_of_flags().model->size())};
+  }
   plan.partitions.resize(plan.balance.size());
   return plan;
 }

@@ -17,6 +17,7 @@
 DECLARE_string(exported);
 DECLARE_string(engine);
 DECLARE_bool(processes);
+DECLARE_int64(replicas);
 DECLARE_string(transfers);
 DECLARE_string(plan);
 DECLARE_string(write_plan);
