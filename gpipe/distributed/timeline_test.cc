@@ -141,6 +141,25 @@ void check_whole(const Timeline& timeline, int ranks, double error) {
   }
 }
 
+// Expects that each of `ranks` ranks has added up its gradients, and no other.
+void check_sums(const Timeline& timeline, int ranks) {
+  check(timeline.gradient_sums.size() == static_cast<std::size_t>(ranks),
+        "ranks with sums");
+  double bytes = 0;
+  for (const auto& sums : timeline.gradient_sums) {
+    check(!sums.empty(), "sums");
+    for (const GradientSum& each : sums) {
+      check(0 <= each.start && each.start <= each.end, "the times of a sum");
+      bytes += each.bytes;
+    }
+  }
+  double expected = 0;
+  for (const Tensor& each : testing::linear_model()->parameters()) {
+    expected += static_cast<double>(each.nbytes());
+  }
+  check(bytes == (ranks == 0 ? 0 : expected), "the bytes of the sums");
+}
+
 const RankProgramEntry kWhole("whole", [] {
   const auto world = World::connect(world_options());
   const int replicas = argument("replicas") == "2" ? 2 : 1;
@@ -166,6 +185,7 @@ const RankProgramEntry kWhole("whole", [] {
               static_cast<std::size_t>(world->rank() == 0 ? replicas : 0),
           "replicas");
     for (const auto& [name, timeline] : whole.replicas) {
+      check_sums(timeline, replicas == 1 ? 0 : ranks);
       check(name.find(replicas == 1 ? "pipeline" : "replica ") == 0, name);
       check_whole(timeline, ranks, whole.clock_error);
     }

@@ -35,6 +35,9 @@ class Trace {
     for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
       add_host_copies(name_of_rank(timeline, r), timeline.host_copies[r]);
     }
+    for (std::size_t r = 0; r < timeline.gradient_sums.size(); ++r) {
+      add_sums(name_of_rank(timeline, r), timeline.gradient_sums[r]);
+    }
     for (std::size_t r = 0; r < timeline.memory.size(); ++r) {
       add_memory(name_of_rank(timeline, r), timeline.memory[r]);
     }
@@ -183,6 +186,17 @@ class Trace {
         track = add_track(rank + (away ? " to host" : " from host"));
       }
       add_span(copy.action, {track, copy.start, copy.end});
+    }
+  }
+
+  void add_sums(const std::string& rank, const std::vector<GradientSum>& sums) {
+    if (sums.empty()) return;
+    const int track = add_track(rank + ", sums over replicas");
+    for (std::size_t k = 0; k < sums.size(); ++k) {
+      Json event = complete_event("sum " + std::to_string(k), "sum", track,
+                                  sums[k].start, sums[k].end);
+      event["args"] = {{"bytes", sums[k].bytes}};
+      write(event);
     }
   }
 

@@ -137,6 +137,19 @@ TEST(ChromeTraceTest, CopiesAreOnATrackOfTheirLink) {
   EXPECT_EQ(copy.at("args").at("arrives_us"), 4.5e6);
 }
 
+TEST(ChromeTraceTest, SumsOverReplicasAreOnATrackOfTheirRank) {
+  Timeline timeline = simulate(fill_drain(2, 1), costs_of(2));
+  timeline.gradient_sums = {{}, {{3, 3.5, 64}, {4, 6, 32}}};
+  const std::string trace = to_chrome_trace(timeline);
+  EXPECT_THAT(names(trace, "thread_name"),
+              ElementsAre("rank 0", "rank 1", "rank 1, sums over replicas"));
+  const Json event = by_name(events_of(trace, "X")).at("sum 1");
+  EXPECT_EQ(event.at("ts"), 4e6);
+  EXPECT_EQ(event.at("dur"), 2e6);
+  EXPECT_EQ(event.at("tid"), 3);
+  EXPECT_EQ(event.at("args"), Json({{"bytes", 32.0}}));
+}
+
 TEST(ChromeTraceTest, MemoryIsACounter) {
   Costs costs = costs_of(1);
   costs.resident_bytes = {100};

@@ -24,6 +24,7 @@ void shift(Timeline& timeline, double by) {
   };
   shift_all(timeline.ranks);
   shift_all(timeline.host_copies);
+  shift_all(timeline.gradient_sums);
   for (Transfer& each : timeline.transfers) {
     each.start += by;
     each.sent += by;
@@ -112,18 +113,28 @@ Timeline merge_timelines(std::vector<Timeline> parts) {
     });
   };
   const bool has_memory = all(&Timeline::memory) && all(&Timeline::peak_bytes);
-  const bool has_copies = std::ranges::any_of(
-      parts, [](const Timeline& part) { return !part.host_copies.empty(); });
   for (Timeline& part : parts) {
-    const std::size_t count = part.ranks.size();
-    part.host_copies.resize(count);
-    for (std::size_t r = 0; r < count; ++r) {
-      if (has_copies) whole.host_copies.push_back(part.host_copies[r]);
-      if (!has_memory) continue;
+    for (std::size_t r = 0; has_memory && r < part.ranks.size(); ++r) {
       whole.memory.push_back(part.memory[r]);
       whole.peak_bytes.push_back(part.peak_bytes[r]);
     }
   }
+  // Lists that some parts may lack.
+  const auto join = [&](auto member) {
+    if (std::ranges::all_of(parts, [&](const Timeline& part) {
+          return (part.*member).empty();
+        })) {
+      return;
+    }
+    for (Timeline& part : parts) {
+      (part.*member).resize(part.ranks.size());
+      for (auto& list : part.*member) {
+        (whole.*member).push_back(std::move(list));
+      }
+    }
+  };
+  join(&Timeline::host_copies);
+  join(&Timeline::gradient_sums);
   return whole;
 }
 

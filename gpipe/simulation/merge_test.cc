@@ -135,6 +135,22 @@ TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
   EXPECT_EQ(merged.transfers[0].end, 1.75);
 }
 
+TEST(MergeTest, SumsOfGradientsStayWithTheirRanks) {
+  const Action action{0, ActionKind::kForward, 0};
+  Timeline first = timeline_of({{{action, 0, 1}}}), second = first;
+  second.first_rank = 1;
+  second.began = 0.5;
+  second.gradient_sums = {{{1, 1.5, 64}, {2, 3, 32}}};
+  const Timeline merged = merge_timelines({first, second});
+  ASSERT_EQ(merged.gradient_sums.size(), 2u);
+  EXPECT_TRUE(merged.gradient_sums[0].empty());
+  ASSERT_EQ(merged.gradient_sums[1].size(), 2u);
+  EXPECT_EQ(merged.gradient_sums[1][0].start, 1.5);
+  EXPECT_EQ(merged.gradient_sums[1][1].end, 3.5);
+  EXPECT_EQ(merged.gradient_sums[1][1].bytes, 32);
+  EXPECT_TRUE(merge_timelines({first}).gradient_sums.empty());
+}
+
 TEST(MergeTest, RefusesRanksThatDoNotFollow) {
   auto parts = parts_of(whole_step(), {0, 0, 0});
   std::swap(parts[1], parts[2]);

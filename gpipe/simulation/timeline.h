@@ -41,6 +41,12 @@ struct HostCopy {
   double start = 0, end = 0;  // seconds from the beginning of the step
 };
 
+// A sum of gradients of a rank over the replicas of the pipeline.
+struct GradientSum {
+  double start = 0, end = 0;  // seconds from the beginning of the step
+  double bytes = 0;           // of the gradients
+};
+
 // The memory of a rank from `time` until the time of the next point.
 struct MemoryPoint {
   double time = 0, bytes = 0;  // seconds from the beginning of the step; bytes
@@ -84,6 +90,9 @@ struct Timeline {
   // The copies of each rank to and from its host, in the order of the schedule.
   // Empty if the schedule has no O and L.
   std::vector<std::vector<HostCopy>> host_copies;
+  // The sums of each rank, one per bucket of gradients, in the order of their
+  // starts. Empty without replicas, and in a simulation.
+  std::vector<std::vector<GradientSum>> gradient_sums;
   // The memory of each rank over time, and its peak. Both are empty if no bytes
   // are known. See memory.h.
   std::vector<std::vector<MemoryPoint>> memory;

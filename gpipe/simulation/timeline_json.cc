@@ -25,6 +25,9 @@ static auto members(Transfer& each) {
 static auto members(HostCopy& each) {
   return std::tie(each.action, each.place, each.start, each.end);
 }
+static auto members(GradientSum& each) {
+  return std::tie(each.start, each.end, each.bytes);
+}
 static auto members(MemoryPoint& each) {
   return std::tie(each.time, each.bytes);
 }
@@ -63,6 +66,7 @@ std::string to_json(const Timeline& timeline) {
                {"ranks", timeline.ranks},
                {"transfers", timeline.transfers},
                {"host_copies", timeline.host_copies},
+               {"gradient_sums", timeline.gradient_sums},
                {"memory", timeline.memory},
                {"peak_bytes", timeline.peak_bytes}})
       .dump();
@@ -77,6 +81,7 @@ Timeline parse_timeline(std::string_view text) {
     json.at("began").get_to(timeline.began);
     json.at("transfers").get_to(timeline.transfers);
     json.at("host_copies").get_to(timeline.host_copies);
+    json.at("gradient_sums").get_to(timeline.gradient_sums);
     json.at("memory").get_to(timeline.memory);
     json.at("peak_bytes").get_to(timeline.peak_bytes);
     return timeline;

@@ -18,6 +18,7 @@ Timeline timeline_with_all() {
   timeline.began = 12345.6789;
   timeline.transfers = {{{0, ActionKind::kForward, 0}, 3, 4, 1, 2, 2.5, 64}};
   timeline.host_copies = {{{{0, ActionKind::kOffload, 0}, 1, 0.5, 0.75}}};
+  timeline.gradient_sums = {{{2, 2.5, 1024}}};
   timeline.memory = {{{0, 8}, {1, 16}}};
   timeline.peak_bytes = {16};
   return timeline;
@@ -31,6 +32,8 @@ TEST(TimelineJsonTest, ReadsWhatItWrites) {
   EXPECT_TRUE(again.ranks[0][1].action.fused_with_next);
   EXPECT_EQ(again.host_copies[0][0].action.kind, ActionKind::kOffload);
   EXPECT_EQ(again.host_copies[0][0].place, 1u);
+  EXPECT_EQ(again.gradient_sums[0][0].end, 2.5);
+  EXPECT_EQ(again.gradient_sums[0][0].bytes, 1024);
   EXPECT_EQ(again.makespan, 3);
   EXPECT_EQ(again.idle, timeline.idle);
 }

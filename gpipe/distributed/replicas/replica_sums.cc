@@ -33,6 +33,7 @@ void ReplicaSums::begin(std::vector<Parameter> parameters) {
   }
   ends_ = cut_buckets(summands_, bucket_bytes_);
   done_ = 0;
+  times_.clear();
   stopped_ = false;
   error_ = nullptr;
   running_ = true;
@@ -60,13 +61,19 @@ void ReplicaSums::add_up() {
       if (stopped_) return;
     }
     // From here on, only this thread uses these summands.
-    for (std::size_t k = begin; k < end; ++k) use(k);
+    BucketTime& time = times_.emplace_back();
+    time.start = std::chrono::steady_clock::now();
+    for (std::size_t k = begin; k < end; ++k) {
+      time.bytes += static_cast<int64_t>(summands_[k].like.nbytes());
+      use(k);
+    }
     reducer_.add_up(summands_.data() + begin, summands_.data() + end);
     for (std::size_t k = begin; k < end; ++k) {
       if (!summands_[k].grad.defined()) continue;
       states_[k].made = Event::record(summands_[k].grad.device());
     }
     begin = end;
+    time.end = std::chrono::steady_clock::now();
     std::lock_guard<std::mutex> lock(mutex_);
     ++done_;
   }

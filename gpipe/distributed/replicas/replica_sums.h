@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -67,6 +68,14 @@ class ReplicaSums {
   // c10::Error, see Reducer.
   std::vector<Summand> finish();
 
+  // The time of a bucket's sum.
+  struct BucketTime {
+    std::chrono::steady_clock::time_point start, end;
+    int64_t bytes = 0;  // of the gradients
+  };
+  // Returns the times of this step's sums, after finish().
+  const std::vector<BucketTime>& times() const { return times_; }
+
   // Returns the reducer, for use between the steps.
   Reducer& reducer() { return reducer_; }
 
@@ -101,6 +110,7 @@ class ReplicaSums {
   // The index of each parameter in `summands_`.
   std::unordered_map<at::TensorImpl*, std::size_t> numbers_;
   std::size_t done_ = 0;
+  std::vector<BucketTime> times_;
   bool running_ = false, stopped_ = false;
   std::exception_ptr error_;
 

@@ -212,6 +212,7 @@ StartReport Runner::start_report(const TrainStep& step,
 }
 
 void Runner::connect(TrainStep& step, Recording* recording) {
+  recording_ = recording;
   begin_sums(step);
   messages_.connect(step, plan_->incoming, recording);
 }
@@ -253,6 +254,10 @@ void Runner::add_up(TrainStep& step) {
   std::map<at::TensorImpl*, Summand> sums;
   for (Summand& each : sums_->finish()) {
     sums.emplace(each.like.unsafeGetTensorImpl(), std::move(each));
+  }
+  for (const auto& [start, end, bytes] : sums_->times()) {
+    if (!recording_) break;
+    recording_->gradient_sum(0, static_cast<double>(bytes), start, end);
   }
   std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
   std::vector<TrainStep::LeafGrad*> left;

@@ -151,6 +151,7 @@ class Runner : private StepPeers, private RemoteStages {
   const ForeignParameters foreign_;
   RecentPlans<TrainPlan> plans_;
   const TrainPlan* plan_ = nullptr;  // of the running step
+  Recording* recording_ = nullptr;   // of the running step, if it has one
   StepAgreement agreement_;
   StageWorkers workers_;
   // The number of the callback for failures of the world.

@@ -50,6 +50,17 @@ void Recording::message(const Action& made_by, int from, int to, double bytes,
   messages_.push_back({{made_by, from, to, 0, 0, 0, bytes}, start, end});
 }
 
+void Recording::gradient_sum(std::size_t rank, double bytes, Time start,
+                             Time end) {
+  gradient_sums_.resize(devices_.size());
+  gradient_sums_[rank].push_back({since_begin(start), since_begin(end), bytes});
+}
+
+double Recording::since_begin(Time time) const {
+  const std::chrono::duration<double> passed = time - host_begin_;
+  return std::max(0.0, passed.count());
+}
+
 std::optional<double> Recording::seconds(const Stamp& stamp,
                                          const c10::Device& device) const {
   const auto found = std::find(devices_.begin(), devices_.end(), device);
@@ -80,14 +91,10 @@ std::vector<Transfer> Recording::transfers() const {
     }
   }
   for (const Message& each : messages_) {
-    // A message may arrive before the step has begun.
-    const auto since = [&](Time time) {
-      const std::chrono::duration<double> passed = time - host_begin_;
-      return std::max(0.0, passed.count());
-    };
     Transfer transfer = each.transfer;
-    transfer.start = since(each.start);
-    transfer.sent = transfer.end = since(each.end);
+    // A message may arrive before the step has begun.
+    transfer.start = since_begin(each.start);
+    transfer.sent = transfer.end = since_begin(each.end);
     transfers.push_back(transfer);
   }
   for (Transfer& each : transfers) {
@@ -144,6 +151,7 @@ Timeline Recording::timeline() const {
       std::chrono::duration<double>(host_begin_.time_since_epoch()).count();
   timeline.transfers = transfers();
   timeline.host_copies = host_copies();
+  timeline.gradient_sums = gradient_sums_;
   bool known = false;
   for (std::size_t r = 0; r < records_.size(); ++r) {
     timeline.memory.push_back(memory_of(r, timeline.ranks[r]));

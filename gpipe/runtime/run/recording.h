@@ -42,6 +42,10 @@ class Recording {
   void message(const Action& made_by, int from, int to, double bytes,
                Time start, Time end);
 
+  // Records a sum of gradients over replicas, by the clock of the host. `rank`:
+  // as for action_starts(). Not called while others record.
+  void gradient_sum(std::size_t rank, double bytes, Time start, Time end);
+
   // Waits for all devices and returns the times. Copies of tensors that no rank
   // made, such as the mini-batch, are left out.
   Timeline timeline() const;
@@ -61,6 +65,8 @@ class Recording {
   // rank has.
   std::optional<double> seconds(const Stamp& stamp,
                                 const c10::Device& device) const;
+  // Returns the seconds from begin() to `time`; 0 if it is before.
+  double since_begin(Time time) const;
   std::vector<Transfer> transfers() const;
   std::vector<std::vector<HostCopy>> host_copies() const;
   std::vector<MemoryPoint> memory_of(std::size_t rank,
@@ -75,6 +81,7 @@ class Recording {
   std::vector<CopyLog> copies_;                     // by rank
   std::mutex mutex_;
   std::vector<Message> messages_;
+  std::vector<std::vector<GradientSum>> gradient_sums_;  // by rank
 };
 
 }  // namespace gpipe::internal
