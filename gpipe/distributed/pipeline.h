@@ -133,7 +133,9 @@ using LayerBuilder =
 // per partition. This includes dropout if all ranks seed LibTorch's default
 // generator equally.
 //
-// With several replicas, each replica gets its own rows. A loss is weighted by
+// With several replicas, each replica gets its own rows. When the pipeline is
+// made, all replicas get the parameters and buffers of replica 0, if theirs
+// differ. A loss is weighted by
 // its rows among the rows of all replicas. Each replica adds up its own
 // gradients as without replicas; then the sums of replica 0, 1, ... are added
 // in this order, so all replicas get the same bits. With collective_sums they

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -357,6 +358,43 @@ const RankProgramEntry kCapturedTwice("captured_twice", [] {
   return 0;
 });
 
+// Replicas whose weights and buffers differ train as the first one does.
+const RankProgramEntry kOtherWeights("other_weights", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto make_layers = [](int seed) {
+    torch::manual_seed(seed);
+    nn::Sequential layers{nn::Linear(4, 4), nn::BatchNorm1d(4),
+                          nn::Linear(4, 4)};
+    for (const Tensor& each : layers->buffers()) each.fill_(seed);
+    layers->to(torch::kDouble);
+    return layers;
+  };
+  for (const bool shard : {false, true}) {
+    DistributedPipeline pipeline(make_layers(world->rank() + 1),
+                                 DistributedOptions({2, 1})
+                                     .data_parallel(2)
+                                     .shard_optimizer(shard)
+                                     .device(torch::kCPU)
+                                     .threads(1),
+                                 world);
+    // Replica 0 is the ranks 0 and 1, which have the first and the other
+    // layers.
+    const nn::Sequential first = make_layers(1), second = make_layers(2);
+    const auto compare = [&](const auto& own, const auto& a, const auto& b) {
+      for (const auto& each : own) {
+        const bool is_first = each.key().front() < '2';
+        check(each.value().equal((is_first ? a : b)[each.key()]), each.key());
+      }
+    };
+    compare(pipeline->named_parameters(), first->named_parameters(),
+            second->named_parameters());
+    compare(pipeline->named_buffers(), first->named_buffers(),
+            second->named_buffers());
+  }
+  return 0;
+});
+
 int threads_of_a_new_thread() {
   int threads = 0;
   std::thread([&] { threads = torch::get_num_threads(); }).join();
@@ -472,6 +510,10 @@ TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
 
 TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
   expect_all_ok(Ranks("captured_twice", 4).wait());
+}
+
+TEST(DistributedPipeline, ReplicasBeginWithTheWeightsOfTheFirst) {
+  expect_all_ok(Ranks("other_weights", 4).wait());
 }
 
 TEST(DistributedPipeline, ShowsTheLayersOfThisProcess) {

@@ -6,12 +6,15 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/topology.h"
 
 namespace gpipe::internal {
 namespace {
@@ -255,6 +258,53 @@ at::Tensor Reducer::reduce_scatter(
     sum = sum.defined() ? sum.add_(each) : each.clone();
   }
   return sum;
+}
+
+void Reducer::copy_first(const std::vector<at::Tensor>& tensors) {
+  const c10::AutoGradMode no_graph(false);
+  std::vector<Summand> all;
+  uint32_t checksum = 0;
+  for (const at::Tensor& each : tensors) {
+    if (each.is_meta()) continue;
+    all.push_back({each.detach(), {}});
+    const at::Tensor bytes = bytes_of(all.back().like).cpu();
+    checksum = crc32c(bytes.const_data_ptr(), bytes.numel(), checksum);
+  }
+  agree(all);
+  const auto copying = [] { return "copying the weights of replica 0"; };
+  const auto checksums =
+      all_gather(world_, members_, tag_, std::to_string(checksum), copying());
+  if (std::set<std::string>(checksums.begin(), checksums.end()).size() == 1) {
+    return;
+  }
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    std::vector<at::Tensor> parts;
+    for (std::size_t k = begin; k < end; ++k) {
+      parts.push_back(all[k].like.to(device()).reshape({-1}));
+    }
+    const at::Tensor flat = at::cat(parts), none = at::empty({0}, at::kByte);
+    // Along a tree, so that the first member does not send to all others.
+    const auto children = tree_children(own_, members_.size());
+    const auto is_child = [&](std::size_t k) {
+      return std::find(children.begin(), children.end(), k) != children.end();
+    };
+    const bool receives = own_ > 0;
+    exchange([&](std::size_t) { return none; },
+             [&](std::size_t k) {
+               return receives && k == tree_parent(own_) ? flat : none;
+             },
+             copying);
+    exchange([&](std::size_t k) { return is_child(k) ? flat : none; },
+             [&](std::size_t) { return none; }, copying);
+    int64_t at = 0;
+    for (std::size_t k = begin; k < end; ++k) {
+      at::Tensor& to = all[k].like;
+      if (receives) to.copy_(flat.narrow(0, at, to.numel()).view(to.sizes()));
+      at += to.numel();
+    }
+    begin = end;
+  }
 }
 
 void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,

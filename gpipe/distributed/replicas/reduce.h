@@ -98,6 +98,11 @@ class Reducer {
   // has failed.
   void add_up(Summand* begin, Summand* end);
 
+  // Replaces the values of `tensors` on all members by those of the first
+  // member, if they differ. Tensors on the meta device are left out. Blocks
+  // until all members have called. Errors: as for agree().
+  void copy_first(const std::vector<at::Tensor>& tensors);
+
   // Sends the tensor out(k) to, and receives in(k) from, each other member k,
   // on device(). Blocks until all have arrived. `action`: for errors. Throws
   // PeerError if the world has failed.

@@ -281,6 +281,37 @@ const RankProgramEntry kBytes("bytes", [] {
   return 0;
 });
 
+const RankProgramEntry kFirst("first", [] {
+  const auto world = Communicator::connect(world_options());
+  Communicator& transport = *world;
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  Reducer reducer(*world, transport, everybody, kTag);
+  const auto of = [](int rank) {
+    std::vector<Tensor> tensors;
+    for (const auto type : {at::kFloat, at::kBFloat16, at::kLong, at::kBool}) {
+      tensors.push_back(numbers({5, 3}, at::kDouble, rank, 1).mul(9).to(type));
+    }
+    tensors.push_back(numbers({3, 4}, at::kDouble, rank, 2).t());
+    tensors.push_back(numbers({}, at::kDouble, rank, 3));
+    tensors.push_back(at::empty({0}));
+    // Larger than a bucket.
+    tensors.push_back(numbers({kBucketBytes / 8 + 1}, at::kDouble, rank, 4));
+    tensors.push_back(at::empty({2}, at::kMeta));
+    return tensors;
+  };
+  for (const bool differ : {true, false}) {
+    const std::vector<Tensor> tensors = of(differ ? world->rank() : 0);
+    reducer.copy_first(tensors);
+    const std::vector<Tensor> expected = of(0);
+    for (std::size_t k = 0; k + 1 < tensors.size(); ++k) {
+      check(tensors[k].equal(expected[k]), "tensor " + std::to_string(k));
+      check(tensors[k].strides() == expected[k].strides(), "strides");
+    }
+  }
+  return 0;
+});
+
 const RankProgramEntry kDiffer("differ", [] {
   const auto world = Communicator::connect(world_options());
   Communicator& transport = *world;
@@ -313,6 +344,10 @@ TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
 
 TEST_P(Reduce, ShardsHaveTheBitsOfTheirRows) {
   expect_all_ok(Ranks("shards", GetParam()).wait());
+}
+
+TEST(Reduce, AllMembersGetTheValuesOfTheFirst) {
+  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("first", size).wait());
 }
 
 TEST(Reduce, SumsOfShardsAndSharedParametersAreAsManyBytesAsWholeSums) {

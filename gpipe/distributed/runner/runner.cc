@@ -35,21 +35,26 @@ bool has_tensors(const Value& value) {
                      [](const at::Tensor& each) { return each.defined(); });
 }
 
-// Returns the parameters of all layers of this rank, each once.
-std::vector<at::Tensor> own_parameters(
-    const std::vector<Partition>& partitions) {
-  std::vector<at::Tensor> parameters;
+// Returns the parameters of all layers of this rank, or the buffers, each once.
+std::vector<at::Tensor> own_tensors(const std::vector<Partition>& partitions,
+                                    bool buffers) {
+  std::vector<at::Tensor> tensors;
   std::set<const at::TensorImpl*> seen;
   for (const Partition& part : partitions) {
     if (part.remote) continue;
     for (const Layer& layer : part.layers) {
-      for (at::Tensor& each : layer.module.ptr()->parameters()) {
-        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
-        parameters.push_back(std::move(each));
+      const auto& module = *layer.module.ptr();
+      for (at::Tensor& each :
+           buffers ? module.buffers() : module.parameters()) {
+        if (!each.defined() ||
+            !seen.insert(each.unsafeGetTensorImpl()).second) {
+          continue;
+        }
+        tensors.push_back(std::move(each));
       }
     }
   }
-  return parameters;
+  return tensors;
 }
 
 }  // namespace
@@ -84,10 +89,15 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
                   shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
                   kBucketBytes, sum_method_);
+    const auto& partitions = workers_.stages().partitions;
+    std::vector<at::Tensor> tensors = own_tensors(partitions, false);
     if (shard_optimizer) {
-      shards_.emplace(own_parameters(workers_.stages().partitions),
-                      layout_.replicas, layout_.replica);
+      shards_.emplace(tensors, layout_.replicas, layout_.replica);
     }
+    for (at::Tensor& each : own_tensors(partitions, true)) {
+      tensors.push_back(std::move(each));
+    }
+    sums_->reducer().copy_first(tensors);
   }
   callback_ = world_->on_failure([this] { workers_.executor().notify(0); });
 }
