@@ -47,6 +47,12 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(losses), 3)
         self.assertLess(losses[-1], losses[0])
 
+    def test_replicas_learn_together(self):
+        printed = run("tools/launch", "--nproc=2", "--", "examples/data_parallel")
+        losses = [float(line.split()[-1]) for line in lines(printed, "[0] step")]
+        self.assertEqual(len(losses), 3)
+        self.assertLess(losses[-1], losses[0])
+
     def test_the_program_of_the_consumer_project_runs(self):
         self.assertIn("output [8, 10]", run("examples/consumer_main"))
 

@@ -3,7 +3,9 @@
 // with one plain forward and backward.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -123,6 +125,58 @@ const RankProgramEntry kProcesses("processes", [] {
         check((grads[key].grad() - grad).abs().max().item<double>() < 1e-12,
               place + ": plain gradient of " + key);
       }
+    }
+  }
+  return 0;
+});
+
+// A replica that has no rows left passes an empty mini-batch. Gradients are as
+// if the replica were not there.
+const RankProgramEntry kNoRows("no_rows", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int ranks = world->size() / 2;
+  const auto make = [] {
+    torch::manual_seed(3);
+    nn::Sequential model(nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 2));
+    model->to(torch::kDouble);
+    return model;
+  };
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    return (output - target).pow(2).mean();
+  };
+  for (const int64_t microbatches : {1, 3}) {
+    const auto schedule = fill_drain(ranks, static_cast<int>(microbatches));
+    DistributedPipeline pipeline(make(),
+                                 DistributedOptions(cut(3, ranks))
+                                     .data_parallel(2)
+                                     .device(torch::Device(torch::kCPU))
+                                     .threads(1),
+                                 world);
+    const bool is_empty = pipeline->layout().replica == 1;
+    const int64_t rows = is_empty ? 0 : 6;
+    torch::manual_seed(5);
+    const Tensor input = torch::randn({6, 4}, torch::kDouble);
+    const Tensor target = torch::randn({6, 2}, torch::kDouble);
+    // With several micro-batches, each of them must be given.
+    const auto parts = [&](const Tensor& all) {
+      return Microbatches<Tensor>{
+          all.narrow(0, 0, rows).tensor_split(microbatches)};
+    };
+    const StepResult result =
+        microbatches == 1
+            ? pipeline->train_step(input.narrow(0, 0, rows),
+                                   target.narrow(0, 0, rows), loss, schedule)
+            : pipeline->train_step(parts(input), parts(target), loss, schedule);
+    nn::Sequential plain = make();
+    const Tensor expected = loss(plain->forward(input), target);
+    expected.backward();
+    check(result.loss.allclose(expected), "the loss");
+    const auto grads = plain->named_parameters();
+    for (const auto& each : pipeline->named_parameters()) {
+      check(
+          each.value().grad().allclose(grads[each.key()].grad(), 1e-12, 1e-12),
+          each.key());
     }
   }
   return 0;
@@ -331,6 +385,10 @@ const RankProgramEntry kForward("forward", [] {
   check(result.losses.size() == 3, "the losses");
   return 0;
 });
+
+TEST(Batches, OfAReplicaMayHaveNoRows) {
+  for (const int ranks : {2, 4}) expect_all_ok(Ranks("no_rows", ranks).wait());
+}
 
 TEST(Batches, WeightedLossesHaveTheBitsOfOneProcess) {
   for (const int size : {1, 2, 4}) {
