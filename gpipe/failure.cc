@@ -1,10 +1,19 @@
 #include "gpipe/failure.h"
 
-#include <c10/util/Exception.h>
-
-#include <exception>
+#include <cstddef>
 
 namespace gpipe {
+
+const char* to_string(Phase phase) {
+  // In the order of Phase.
+  static constexpr const char* kNames[] = {
+      "forward",   "forward (checkpointed)",
+      "recompute", "backward",
+      "offload",   "reload",
+      "scatter",   "gather",
+      "gradients"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
 
 std::string Failure::place() const {
   const auto name = [](const char* what, const char* all, int64_t number) {
@@ -20,23 +29,6 @@ std::string Failure::place() const {
 
 std::string Failure::to_string() const {
   return what.empty() ? place() : place() + ": " + what;
-}
-
-Failure at_partition(int64_t partition, Phase phase) {
-  return {partition, Failure::kAll, phase, "", ""};
-}
-
-Failure caught_at(Failure place) {
-  try {
-    throw;
-  } catch (c10::Error& error) {
-    place.what = error.what_without_backtrace();
-    error.add_context("in " + place.place());
-  } catch (const std::exception& error) {
-    place.what = error.what();
-  } catch (...) {
-  }
-  return place;
 }
 
 }  // namespace gpipe

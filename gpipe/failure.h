@@ -4,9 +4,25 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/phase.h"
-
 namespace gpipe {
+
+// The work on a micro-batch, or (last three) on a whole mini-batch.
+enum class Phase {
+  kForward,        // keeps its graph
+  kCheckpointing,  // forward without keeping the graph
+  kRecomputing,    // second forward of a checkpointed cell
+  kBackward,
+  kOffload,  // copy of what the backward needs to the host
+  kReload,   // copy back
+  // The next three run on the caller's thread.
+  kScatter,    // split of the input, before the first partition
+  kGather,     // concatenation of the outputs, after the last one
+  kGradients,  // work on gradients before and after the backwards
+};
+
+// Returns "forward", "forward (checkpointed)", "recompute", "backward",
+// "offload", "reload", "scatter", "gather" or "gradients".
+const char* to_string(Phase phase);
 
 // The place and the text of an exception. The exception itself reaches the
 // caller with its type unchanged. GPipeImpl::last_failure() returns the
@@ -27,12 +43,5 @@ struct Failure {
   // Returns the place, followed by the exception's text if there is one.
   std::string to_string() const;
 };
-
-// Returns the place of work on a whole mini-batch, which belongs to no cell.
-Failure at_partition(int64_t partition, Phase phase);
-
-// Returns `place` with the text of the exception that is being handled. If that
-// is a c10::Error, adds the place to its text. Call inside a catch block.
-Failure caught_at(Failure place);
 
 }  // namespace gpipe

@@ -4,11 +4,8 @@
 // run a backward for a worker.
 #pragma once
 
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <cstdint>
 #include <optional>
-#include <string>
 
 namespace gpipe {
 
@@ -30,46 +27,5 @@ bool is_recomputing();
 // Returns the index of the micro-batch that this thread works on, from 0;
 // nullopt outside of a pipeline.
 std::optional<int64_t> current_microbatch();
-
-// The work on a micro-batch, or (last three) on a whole mini-batch.
-enum class Phase {
-  kForward,        // keeps its graph
-  kCheckpointing,  // forward without keeping the graph
-  kRecomputing,    // second forward of a checkpointed cell
-  kBackward,
-  kOffload,  // copy of what the backward needs to the host
-  kReload,   // copy back
-  // The next three run on the caller's thread.
-  kScatter,    // split of the input, before the first partition
-  kGather,     // concatenation of the outputs, after the last one
-  kGradients,  // work on gradients before and after the backwards
-};
-
-// Returns "forward", "forward (checkpointed)", "recompute", "backward",
-// "offload", "reload", "scatter", "gather" or "gradients".
-const char* to_string(Phase phase);
-
-namespace internal {
-
-// Sets the answers of the functions above on this thread while in scope.
-class PhaseScope {
- public:
-  // `layer`: the name of the cell's layer at work, see layer_at_work().
-  PhaseScope(Phase phase, int64_t microbatch, std::string* layer = nullptr);
-  // Keeps the micro-batch and the layer of the scope around this one.
-  explicit PhaseScope(Phase phase);
-  PhaseScope(const PhaseScope&) = delete;
-  PhaseScope& operator=(const PhaseScope&) = delete;
-
- private:
-  c10::DebugInfoGuard guard_;
-};
-
-// Returns the name of the layer at work in the cell of the innermost
-// PhaseScope; null outside of cells. A recompute inside a backward writes the
-// name of its layer there before it lets an exception through.
-std::string* layer_at_work();
-
-}  // namespace internal
 
 }  // namespace gpipe

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe {

@@ -4,15 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Type.h>
 #include <torch/arg.h>
+#include <torch/nn/modules/container/any_value.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gpipe/device_memory.h"
+#include "gpipe/microbatches.h"
 #include "gpipe/non_finite_error.h"
-#include "gpipe/runtime/cell/batch.h"
-#include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/simulation/timeline.h"
 #include "gpipe/weighted_loss.h"
 
@@ -76,9 +79,13 @@ struct StepResult {
   // The sums of WeightedLoss::metrics over micro-batches and replicas, in the
   // order of their first occurrence.
   Metrics metrics;
-  // The outputs of the mini-batch; set with TrainOptions::outputs. See output()
-  // and output_parts().
-  std::optional<internal::Batch> outputs;
+  // The outputs of the mini-batch; set with TrainOptions::outputs. Each is a
+  // tensor, a vector or a tuple of tensors, as the last layer returns it: one
+  // for each micro-batch if `split`, else a single one. See output() and
+  // output_parts().
+  std::optional<std::vector<torch::nn::AnyValue>> outputs;
+  // Whether the input was given as Microbatches; set with `outputs`.
+  bool split = false;
   // Times in seconds from the beginning of the step; set with
   // TrainOptions::timeline. It is drawn like a simulated timeline: see
   // simulation.h. On accelerators these are the times of the devices' work. The
@@ -106,7 +113,7 @@ struct StepResult {
   template <typename Output = at::Tensor>
   Output output() const {
     check_outputs(/*split=*/false);
-    return internal::Batch(*outputs).unwrap<Output>();
+    return output_as<Output>(0);
   }
 
   // Returns the outputs of the micro-batches, if the input was given as
@@ -114,7 +121,11 @@ struct StepResult {
   template <typename Output = at::Tensor>
   Microbatches<Output> output_parts() const {
     check_outputs(/*split=*/true);
-    return internal::Batch(*outputs).unwrap_parts<Output>();
+    Microbatches<Output> result;
+    for (std::size_t i = 0; i < outputs->size(); ++i) {
+      result.parts.push_back(output_as<Output>(i));
+    }
+    return result;
   }
 
   // Returns the metric `name`. Throws c10::ValueError if there is none.
@@ -129,13 +140,25 @@ struct StepResult {
   }
 
  private:
-  void check_outputs(bool split) const {
+  template <typename Output>
+  Output output_as(std::size_t i) const {
+    torch::nn::AnyValue value = (*outputs)[i];
+    const Output* const result = value.try_get<Output>();
+    TORCH_CHECK_TYPE(result, "the output is ",
+                     c10::demangle(value.type_info().name()), ", but ",
+                     c10::demangle(typeid(Output).name()),
+                     " was asked for; name the type, T, in the call: "
+                     "output<T>() or output_parts<T>()");
+    return *result;
+  }
+
+  void check_outputs(bool in_parts) const {
     TORCH_CHECK(outputs.has_value(),
                 "the outputs of a training step are kept with "
                 "TrainOptions().outputs(true) only");
-    TORCH_CHECK(outputs->split() == split, "the input was given as ",
-                split ? "one value" : "Microbatches", "; call ",
-                split ? "output()" : "output_parts()");
+    TORCH_CHECK(split == in_parts, "the input was given as ",
+                in_parts ? "one value" : "Microbatches", "; call ",
+                in_parts ? "output()" : "output_parts()");
   }
 };
 

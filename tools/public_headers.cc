@@ -29,6 +29,7 @@
 #include "gpipe/base/instruments/fail_nth.h"
 #include "gpipe/batch_norm.h"
 #include "gpipe/checkpoint.h"
+#include "gpipe/device_memory.h"
 #include "gpipe/distributed/environment.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/gather.h"

@@ -193,10 +193,11 @@ class DistributedPipelineImpl : public PipelineModule {
   // without gradients; use train_step() for gradients. All ranks call it.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Output> forward(Input input) {
-    StepResult result = run_forward(internal::Batch::wrap(std::move(input)),
-                                    internal::Batch(), nullptr, TrainOptions());
+    const StepResult result =
+        run_forward(internal::Batch::wrap(std::move(input)), internal::Batch(),
+                    nullptr, TrainOptions());
     if (!result.outputs) return std::nullopt;
-    return std::move(*result.outputs).template unwrap<Output>();
+    return result.output<Output>();
   }
 
   // Does the same for a mini-batch that is already split; see
@@ -204,10 +205,11 @@ class DistributedPipelineImpl : public PipelineModule {
   // without parts.
   template <typename Output = torch::Tensor, typename Input>
   std::optional<Microbatches<Output>> forward(Microbatches<Input> input) {
-    StepResult result = run_forward(internal::Batch::wrap(std::move(input)),
-                                    internal::Batch(), nullptr, TrainOptions());
+    const StepResult result =
+        run_forward(internal::Batch::wrap(std::move(input)), internal::Batch(),
+                    nullptr, TrainOptions());
     if (!result.outputs) return std::nullopt;
-    return std::move(*result.outputs).template unwrap_parts<Output>();
+    return result.output_parts<Output>();
   }
 
   std::vector<torch::Tensor> optimizer_parameters() const override;

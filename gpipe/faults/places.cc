@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpipe/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::faults {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpipe/failure.h"
-#include "gpipe/phase.h"
 
 namespace gpipe::faults {
 

@@ -16,6 +16,7 @@
 
 #include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/base/instruments/tensor_bytes.h"
+#include "gpipe/failure.h"
 #include "gpipe/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/schedule/named.h"

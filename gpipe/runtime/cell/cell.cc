@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/phase.h"
 #include "gpipe/runtime/cell/cell_tracker.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
@@ -281,7 +281,7 @@ void Cell::check_output(const Layer& layer, const Value& output,
 }
 
 Value Cell::run_head(Value output) {
-  fault_point("loss", partition_->index, current_microbatch().value_or(-1));
+  fault_point("loss", partition_->index, microbatch_at_work());
   if (head_->keep_output && head_->output.tensors().empty()) {
     head_->output = output;
     for (at::Tensor& each : head_->output.tensors()) {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "gpipe/phase.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {
@@ -18,13 +18,13 @@ CellTracker::CellTracker(const Partition& partition,
 }
 
 void CellTracker::save(const SkipKey& key, std::optional<at::Tensor> tensor) {
-  fault_point("stash", partition_.index, current_microbatch().value_or(-1));
+  fault_point("stash", partition_.index, microbatch_at_work());
   held_[key] = std::move(tensor);
   stashed_.insert(key);
 }
 
 std::optional<at::Tensor> CellTracker::load(const SkipKey& key) {
-  fault_point("pop", partition_.index, current_microbatch().value_or(-1));
+  fault_point("pop", partition_.index, microbatch_at_work());
   auto found = held_.find(key);
   if (found == held_.end()) throw_not_stashed(key);
   std::optional<at::Tensor> tensor = std::move(found->second);

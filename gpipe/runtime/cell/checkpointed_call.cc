@@ -19,9 +19,9 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/phase.h"
 #include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"

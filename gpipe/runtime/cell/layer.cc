@@ -17,32 +17,6 @@ void for_tuple_sizes(Use&& use, std::index_sequence<N...>) {
   (void)(use(std::integral_constant<std::size_t, N + 1>()) || ...);
 }
 
-AnyValue forward_tuple(AnyModule& layer, Value input) {
-  const std::size_t size = input.tensors().size();
-  std::optional<AnyValue> output;
-  for_tuple_sizes(
-      [&](auto n) {
-        if (size != n) return false;
-        output = layer.any_forward(
-            std::move(input).unwrap<detail::TensorTuple<n>>());
-        return true;
-      },
-      std::make_index_sequence<kMaxTupleSize>());
-  return std::move(*output);
-}
-
-AnyValue any_forward(AnyModule& layer, Value input) {
-  switch (input.kind()) {
-    case Value::Kind::kTensor:
-      return layer.any_forward(std::move(input.tensors()[0]));
-    case Value::Kind::kVector:
-      return layer.any_forward(std::move(input.tensors()));
-    case Value::Kind::kTuple:
-      break;
-  }
-  return forward_tuple(layer, std::move(input));
-}
-
 Value to_value(AnyValue output, const AnyModule& layer) {
   if (auto* tensor = output.try_get<at::Tensor>()) {
     return Value::wrap(std::move(*tensor));
@@ -71,8 +45,29 @@ Value to_value(AnyValue output, const AnyModule& layer) {
 
 }  // namespace
 
+AnyValue to_any_value(Value value) {
+  switch (value.kind()) {
+    case Value::Kind::kTensor:
+      return AnyValue(std::move(value.tensors()[0]));
+    case Value::Kind::kVector:
+      return AnyValue(std::move(value.tensors()));
+    case Value::Kind::kTuple:
+      break;
+  }
+  const std::size_t size = value.tensors().size();
+  std::optional<AnyValue> result;
+  for_tuple_sizes(
+      [&](auto n) {
+        if (size != n) return false;
+        result.emplace(std::move(value).unwrap<detail::TensorTuple<n>>());
+        return true;
+      },
+      std::make_index_sequence<kMaxTupleSize>());
+  return std::move(*result);
+}
+
 Value call_layer(AnyModule& layer, Value input) {
-  return to_value(any_forward(layer, std::move(input)), layer);
+  return to_value(layer.any_forward(to_any_value(std::move(input))), layer);
 }
 
 Value call_layer_on_meta(AnyModule& layer, Value input, std::size_t index,

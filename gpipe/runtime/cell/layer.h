@@ -1,7 +1,8 @@
-// Calls one layer on a Value. No other code knows the types of AnyModule.
+// Calls one layer on a Value. No other code converts to the types of AnyModule.
 #pragma once
 
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/any_value.h>
 
 #include <cstddef>
 #include <string>
@@ -9,6 +10,10 @@
 #include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::internal {
+
+// Returns the content of `value` as the type that it holds (tensor, vector or
+// tuple).
+torch::nn::AnyValue to_any_value(Value value);
 
 // Returns layer.forward(input); `input` is passed as the type that it holds
 // (tensor, vector or tuple). Throws c10::TypeError if the layer returns

@@ -18,6 +18,7 @@
 
 #include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/run/new_worker.h"
 #include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule/order.h"

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/device_memory.h"
 #include "gpipe/runtime/device/copy_log.h"
-#include "gpipe/runtime/device/device_memory.h"
 #include "gpipe/runtime/device/stamp.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/timeline.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/phase.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/host_copier.h"
 

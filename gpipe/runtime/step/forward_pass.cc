@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "gpipe/phase.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/fault_point.h"
 
 namespace gpipe::internal {

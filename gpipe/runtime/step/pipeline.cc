@@ -13,11 +13,12 @@
 #include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
-#include "gpipe/phase.h"
+#include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/step/autograd_node.h"
 #include "gpipe/runtime/step/backward_pass.h"
 #include "gpipe/runtime/step/forward_pass.h"

@@ -10,6 +10,7 @@
 #include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/step.h"

@@ -4,7 +4,8 @@
 
 #include <stdexcept>
 
-#include "gpipe/phase.h"
+#include "gpipe/failure.h"
+#include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/step/small_stages_testing.h"
 #include "gpipe/schedule/forward_only.h"
 #include "gpipe/testing/devices.h"

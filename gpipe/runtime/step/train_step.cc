@@ -10,6 +10,7 @@
 
 #include "gpipe/runtime/cell/accumulate.h"
 #include "gpipe/runtime/cell/grad_sum.h"
+#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/output_rows.h"
@@ -270,10 +271,14 @@ StepResult TrainStep::result() {
                                 : add_up_means(result.losses, weights_, reads);
   }
   if (pieces.empty()) return result;
+  result.outputs.emplace();
+  result.split = split_outputs_;
   if (split_outputs_) {
-    result.outputs = Batch(std::move(pieces));
+    for (Value& piece : pieces) {
+      result.outputs->push_back(to_any_value(std::move(piece)));
+    }
   } else {
-    result.outputs = Batch(gather(pieces));
+    result.outputs->push_back(to_any_value(gather(pieces)));
     warn_of_other_rows(pieces, batch_ ? batch_->rows() : input_rows_);
   }
   return result;

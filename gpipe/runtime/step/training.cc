@@ -9,7 +9,7 @@
 
 #include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/failure.h"
-#include "gpipe/phase.h"
+#include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/train_schedule.h"

@@ -13,9 +13,11 @@ namespace {
 
 using testing::error_of;
 
-StepResult with_outputs(internal::Batch outputs) {
+StepResult with_outputs(const std::vector<at::Tensor>& outputs, bool split) {
   StepResult result;
-  result.outputs = std::move(outputs);
+  result.outputs.emplace();
+  for (const at::Tensor& each : outputs) result.outputs->emplace_back(each);
+  result.split = split;
   return result;
 }
 
@@ -34,7 +36,7 @@ TEST(StepResult, FindsAMetricByItsNameAndListsTheOthers) {
 
 TEST(StepResult, GivesOutputsOfTheTypeOfTheLastLayerOnly) {
   const at::Tensor output = at::full({2}, 7);
-  const StepResult result = with_outputs(internal::Value::wrap(output));
+  const StepResult result = with_outputs({output}, false);
   EXPECT_TRUE(result.output().is_same(output));
   EXPECT_TRUE(result.output().is_same(output));  // they stay
   EXPECT_EQ(error_of([&] {
@@ -45,8 +47,7 @@ TEST(StepResult, GivesOutputsOfTheTypeOfTheLastLayerOnly) {
 
 TEST(StepResult, GivesOutputsAsPartsIfTheInputWasInParts) {
   const at::Tensor first = at::full({2}, 7), second = at::full({3}, 8);
-  const StepResult result = with_outputs(std::vector<internal::Value>{
-      internal::Value::wrap(first), internal::Value::wrap(second)});
+  const StepResult result = with_outputs({first, second}, true);
   const auto parts = result.output_parts().parts;
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_TRUE(parts[0].is_same(first));
@@ -60,10 +61,9 @@ TEST(StepResult, SaysWhyThereAreNoOutputs) {
   EXPECT_EQ(error_of([] { StepResult().output(); }),
             "c10::Error: the outputs of a training step are kept with "
             "TrainOptions().outputs(true) only");
-  EXPECT_EQ(error_of([] {
-              with_outputs(internal::Value::wrap(at::ones({1}))).output_parts();
-            }),
-            "c10::Error: the input was given as one value; call output()");
+  EXPECT_EQ(
+      error_of([] { with_outputs({at::ones({1})}, false).output_parts(); }),
+      "c10::Error: the input was given as one value; call output()");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/device/device_memory.h"
+#include "gpipe/device_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/device/device_memory.h"
+#include "gpipe/device_memory.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
