@@ -10,7 +10,8 @@
 #include <map>
 #include <utility>
 
-#include "balancing/json_reader.h"
+#include "balancing/profile/json_reader.h"
+#include "gpipe/program/read_file.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -160,7 +161,7 @@ Machines machines_from_json(const std::string& text,
 }
 
 Machines read_machines(const std::string& path) {
-  return machines_from_json(detail::read_text(path), path);
+  return machines_from_json(gpipe::internal::read_file(path), path);
 }
 
 }  // namespace gpipe::balancing

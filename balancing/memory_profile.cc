@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "balancing/profile_tracker.h"
-#include "balancing/release_graph.h"
-#include "balancing/sandbox.h"
+#include "balancing/profile/profile_tracker.h"
+#include "balancing/profile/release_graph.h"
+#include "balancing/profile/sandbox.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/cell/graph.h"
@@ -239,26 +239,6 @@ class MemoryProfiler {
 };
 
 }  // namespace
-
-int64_t MemoryProfile::saved_bytes(int64_t first, int64_t last) const {
-  int64_t bytes = 0;
-  for (const SavedTensor& tensor : saved) {
-    const auto saver =
-        std::lower_bound(tensor.savers.begin(), tensor.savers.end(), first);
-    if (saver != tensor.savers.end() && *saver < last) bytes += tensor.bytes;
-  }
-  return bytes;
-}
-
-int64_t MemoryProfile::incoming_bytes(int64_t first, int64_t last) const {
-  int64_t bytes = first == 0 ? input_bytes : layers.at(first - 1).output_bytes;
-  for (const SkipMemory& skip : skips) {
-    const bool comes_in = skip.stashed_by < first && first <= skip.popped_by &&
-                          skip.popped_by < last;
-    if (comes_in) bytes += skip.bytes;
-  }
-  return bytes;
-}
 
 namespace detail {
 

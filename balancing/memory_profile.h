@@ -63,19 +63,6 @@ struct MemoryProfile {
   std::vector<LayerMemory> layers;
   std::vector<SkipMemory> skips;
   std::vector<SavedTensor> saved;
-
-  // Returns the bytes that layers first..last-1 keep for backward if they run
-  // on one device.
-  //
-  // Complexity: O(n log m) for n saved tensors with at most m savers each.
-  int64_t saved_bytes(int64_t first, int64_t last) const;
-  // Returns the bytes that layers first..last-1 receive from other partitions:
-  // the output of layer first-1 (`input_bytes` if `first` is 0), and the skip
-  // tensors stashed before `first`.
-  //
-  // Throws std::out_of_range if `first` is greater than the number of layers.
-  // Complexity: O(skips).
-  int64_t incoming_bytes(int64_t first, int64_t last) const;
 };
 
 namespace detail {

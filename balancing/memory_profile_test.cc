@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "balancing/profile/testing.h"
 #include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
@@ -46,21 +47,21 @@ TEST(MemoryProfileTest, KnowsWhoKeepsWhat) {
   Sequential model(Linear(4, 16), ReLU(), Linear(16, 2), ReLU());
   const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
   constexpr int64_t kWide = 8 * 16 * 4, kInput = 8 * 4 * 4, kOutput = 8 * 2 * 4;
-  EXPECT_EQ(profile.saved_bytes(0, 4), kInput + kWide + kOutput);
-  EXPECT_EQ(profile.saved_bytes(0, 1), kInput);
-  EXPECT_EQ(profile.saved_bytes(0, 2), kInput + kWide);
-  EXPECT_EQ(profile.saved_bytes(1, 2), kWide);
-  EXPECT_EQ(profile.saved_bytes(2, 3), kWide);
-  EXPECT_EQ(profile.saved_bytes(3, 4), kOutput);
-  EXPECT_EQ(profile.saved_bytes(2, 2), 0);
+  EXPECT_EQ(saved_bytes(profile, 0, 4), kInput + kWide + kOutput);
+  EXPECT_EQ(saved_bytes(profile, 0, 1), kInput);
+  EXPECT_EQ(saved_bytes(profile, 0, 2), kInput + kWide);
+  EXPECT_EQ(saved_bytes(profile, 1, 2), kWide);
+  EXPECT_EQ(saved_bytes(profile, 2, 3), kWide);
+  EXPECT_EQ(saved_bytes(profile, 3, 4), kOutput);
+  EXPECT_EQ(saved_bytes(profile, 2, 2), 0);
 }
 
 TEST(MemoryProfileTest, SeesThroughLayersThatReturnTheirInput) {
   Sequential model(Linear(4, 16), ReLU(ReLUOptions().inplace(true)), Identity(),
                    Flatten(), Linear(16, 2));
   const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
-  EXPECT_EQ(profile.saved_bytes(1, 5), 8 * 16 * 4);
-  EXPECT_EQ(profile.saved_bytes(2, 4), 0);
+  EXPECT_EQ(saved_bytes(profile, 1, 5), 8 * 16 * 4);
+  EXPECT_EQ(saved_bytes(profile, 2, 4), 0);
   EXPECT_EQ(profile.layers[2].kept_bytes, 0);
 }
 
@@ -87,13 +88,13 @@ TEST(MemoryProfileTest, FollowsSkips) {
   EXPECT_EQ(profile.skips[0].popped_by, 3);
   EXPECT_EQ(profile.skips[0].bytes, kRows);
   EXPECT_EQ(profile.layers[1].kept_bytes, kRows);
-  EXPECT_EQ(profile.incoming_bytes(0, 4), kRows);
-  EXPECT_EQ(profile.incoming_bytes(1, 3), kRows);
-  EXPECT_EQ(profile.incoming_bytes(2, 3), kRows);
-  EXPECT_EQ(profile.incoming_bytes(2, 4), 2 * kRows);
-  EXPECT_EQ(profile.incoming_bytes(3, 4), 2 * kRows);
+  EXPECT_EQ(incoming_bytes(profile, 0, 4), kRows);
+  EXPECT_EQ(incoming_bytes(profile, 1, 3), kRows);
+  EXPECT_EQ(incoming_bytes(profile, 2, 3), kRows);
+  EXPECT_EQ(incoming_bytes(profile, 2, 4), 2 * kRows);
+  EXPECT_EQ(incoming_bytes(profile, 3, 4), 2 * kRows);
   // The product alone keeps x and the stashed tensor.
-  EXPECT_EQ(profile.saved_bytes(3, 4), 2 * kRows);
+  EXPECT_EQ(saved_bytes(profile, 3, 4), 2 * kRows);
 }
 
 struct Case {
@@ -118,7 +119,7 @@ TEST_P(MemoryProfileModels, CountTheBytesOfTheCpu) {
     graph = torch::autograd::impl::gradient_edge(output);
   }
   input.reset();
-  EXPECT_EQ(profile.saved_bytes(0, static_cast<int64_t>(model->size())),
+  EXPECT_EQ(saved_bytes(profile, 0, static_cast<int64_t>(model->size())),
             instruments::CountingAllocator::live_bytes() - before);
 }
 
@@ -184,7 +185,7 @@ TEST(MemoryProfileTest, TakesModelsOfAnySize) {
   const MemoryProfile profile =
       profile_memory(model, torch::empty({1000, 1'000'000}, torch::kMeta));
   EXPECT_EQ(profile.layers[0].parameter_bytes, 4'000'004'000'000);
-  EXPECT_EQ(profile.saved_bytes(0, 2), 8'000'000'000);
+  EXPECT_EQ(saved_bytes(profile, 0, 2), 8'000'000'000);
 }
 
 struct PairImpl : torch::nn::Module {
@@ -204,8 +205,8 @@ TEST(MemoryProfileTest, KnowsTuplesAndTensorsWithoutGradient) {
   const MemoryProfile profile = profile_memory(
       Sequential(Linear(4, 4), Pair{}, Merge{}), torch::ones({8, 4}));
   EXPECT_EQ(profile.layers[1].output_bytes, 8 * 4 * (4 + 8));
-  EXPECT_EQ(profile.incoming_bytes(2, 3), 8 * 4 * (4 + 8));
-  EXPECT_EQ(profile.saved_bytes(1, 2), 8 * 4 * 4);  // exp keeps its result
+  EXPECT_EQ(incoming_bytes(profile, 2, 3), 8 * 4 * (4 + 8));
+  EXPECT_EQ(saved_bytes(profile, 1, 2), 8 * 4 * 4);  // exp keeps its result
 }
 
 TEST(MemoryProfileTest, NamesWhatDoesNotFit) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "balancing/memory_profile.h"
+#include "balancing/profile/testing.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/libtorch/saved_tensors.h"
 
@@ -68,7 +69,7 @@ TEST(OperatorMemoryTest, CountsATensorOfTwoLayersInEachOfThem) {
               ElementsAre(Pair("AddmmBackward0", kRows * 4 * kFloat)));
   EXPECT_THAT(kept(profile, 1), ElementsAre(Pair("ReluBackward0", kWide)));
   EXPECT_THAT(kept(profile, 2), ElementsAre(Pair("AddmmBackward0", kWide)));
-  EXPECT_EQ(profile.saved_bytes(1, 3), kWide);
+  EXPECT_EQ(saved_bytes(profile, 1, 3), kWide);
 }
 
 TEST(OperatorMemoryTest, HasTheStatisticsOfBatchNormAndTheNoiseOfDropout) {
@@ -157,7 +158,7 @@ TEST(OperatorMemoryTest, AddsUpToTheBytesOfTheLayer) {
     int64_t sum = 0;
     for (const auto& [name, bytes] : kept(profile, k)) sum += bytes;
     const auto layer = static_cast<int64_t>(k);
-    EXPECT_EQ(sum, profile.saved_bytes(layer, layer + 1)) << k;
+    EXPECT_EQ(sum, saved_bytes(profile, layer, layer + 1)) << k;
   }
 }
 
@@ -206,7 +207,7 @@ TEST(OperatorMemoryTest, AgreesWithTheHooksOfSavedTensors) {
     const internal::SavedTensorScope scope(&saved);
     model->forward(input);
   }
-  EXPECT_EQ(profile.saved_bytes(0, 7),
+  EXPECT_EQ(saved_bytes(profile, 0, 7),
             saved.bytes_besides(model->parameters()));
 }
 

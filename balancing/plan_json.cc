@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "balancing/json_reader.h"
 #include "balancing/plan.h"
+#include "balancing/profile/json_reader.h"
+#include "gpipe/program/read_file.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -209,7 +210,7 @@ Plan plan_from_json(const std::string& text, const std::string& source) {
 }
 
 Plan read_plan(const std::string& path) {
-  return plan_from_json(detail::read_text(path), path);
+  return plan_from_json(gpipe::internal::read_file(path), path);
 }
 
 std::string to_json(const Plan& plan) {

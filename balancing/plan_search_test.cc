@@ -19,7 +19,7 @@
 #include "balancing/infeasible.h"
 #include "balancing/plan.h"
 #include "balancing/plan_replicas.h"
-#include "balancing/plan_testing.h"
+#include "balancing/profile/testing.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "balancing/infeasible.h"
-#include "balancing/plan_testing.h"
+#include "balancing/profile/testing.h"
 #include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/simulation.h"

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "balancing/json_reader.h"
 #include "balancing/profile.h"
+#include "balancing/profile/json_reader.h"
+#include "gpipe/program/read_file.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -216,7 +217,7 @@ void write_profile(const Profile& profile, const std::string& path) {
 }
 
 Profile read_profile(const std::string& path) {
-  return profile_from_json(detail::read_text(path), path);
+  return profile_from_json(gpipe::internal::read_file(path), path);
 }
 
 }  // namespace gpipe::balancing

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "balancing/profile/testing.h"
+
 namespace gpipe::balancing {
 namespace {
 
@@ -55,10 +57,10 @@ TEST(ProfileTest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.memory.skips[0].bytes, 77);
   for (int64_t first = 0; first < 3; ++first) {
     for (int64_t last = first + 1; last <= 3; ++last) {
-      EXPECT_EQ(read.memory.saved_bytes(first, last),
-                original.memory.saved_bytes(first, last));
-      EXPECT_EQ(read.memory.incoming_bytes(first, last),
-                original.memory.incoming_bytes(first, last));
+      EXPECT_EQ(saved_bytes(read.memory, first, last),
+                saved_bytes(original.memory, first, last));
+      EXPECT_EQ(incoming_bytes(read.memory, first, last),
+                incoming_bytes(original.memory, first, last));
     }
   }
 }
@@ -99,9 +101,9 @@ TEST(ProfileTest, CanBeWrittenByAPerson) {
   EXPECT_THAT(result.names, ElementsAre("a", "b", "c"));
   EXPECT_EQ(result.times[0].forward, 1);
   EXPECT_EQ(result.times[1].total(), 2.5);
-  EXPECT_EQ(result.memory.saved_bytes(0, 3), 17);
-  EXPECT_EQ(result.memory.saved_bytes(1, 2), 7);
-  EXPECT_EQ(result.memory.incoming_bytes(1, 3), 5);
+  EXPECT_EQ(saved_bytes(result.memory, 0, 3), 17);
+  EXPECT_EQ(saved_bytes(result.memory, 1, 2), 7);
+  EXPECT_EQ(incoming_bytes(result.memory, 1, 3), 5);
 }
 
 TEST(ProfileTest, NamesWhatIsWrongWithAFile) {

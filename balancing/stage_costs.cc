@@ -3,8 +3,8 @@
 #include <iterator>
 
 #include "balancing/planner/stages.h"
+#include "balancing/planner/workload.h"
 #include "balancing/solver/sums.h"
-#include "balancing/workload.h"
 #include "gpipe/base/text/refuse.h"
 
 namespace gpipe::balancing {

@@ -15,10 +15,10 @@
 #include <span>
 #include <thread>
 
-#include "balancing/layer_run.h"
-#include "balancing/profile_tracker.h"
-#include "balancing/sandbox.h"
-#include "balancing/threads_scope.h"
+#include "balancing/profile/layer_run.h"
+#include "balancing/profile/profile_tracker.h"
+#include "balancing/profile/sandbox.h"
+#include "balancing/profile/threads_scope.h"
 #include "gpipe/base/threads/background_thread.h"
 #include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/device/stream.h"

@@ -14,8 +14,8 @@
 #include <ostream>
 #include <string>
 
-#include "models/amoebanet_cell.h"
-#include "models/image_input.h"
+#include "models/zoo/amoebanet_cell.h"
+#include "models/zoo/image_input.h"
 
 namespace gpipe::models {
 namespace {

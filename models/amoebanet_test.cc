@@ -21,9 +21,9 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
-#include "models/amoebanet_operations.h"
 #include "models/testing/crossings.h"
 #include "models/testing/figures.h"
+#include "models/zoo/amoebanet_operations.h"
 
 namespace gpipe::models {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <string>
 
-#include "models/bottleneck.h"
+#include "models/zoo/bottleneck.h"
 
 namespace gpipe::models {
 namespace {

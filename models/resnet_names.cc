@@ -39,8 +39,9 @@ class Table {
   NameTable table_;
 };
 
-// Returns the names for the bottlenecks of models/bottleneck.h. The first one
-// of each stage has a projection, because it changes the number of channels.
+// Returns the names for the bottlenecks of models/zoo/bottleneck.h. The first
+// one of each stage has a projection, because it changes the number of
+// channels.
 NameTable names(const std::array<int, 4>& blocks) {
   Table table;
   table.conv("conv1", "conv1");

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "models/transformer_layers.h"
+#include "models/zoo/transformer_layers.h"
 
 namespace gpipe::models {
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/image_input.h"
-#include "models/unet_skip.h"
+#include "models/zoo/image_input.h"
+#include "models/zoo/unet_skip.h"
 
 namespace gpipe::models {
 namespace {

@@ -22,7 +22,7 @@
 #include "gpipe/skip.h"
 #include "models/testing/crossings.h"
 #include "models/testing/figures.h"
-#include "models/unet_skip.h"
+#include "models/zoo/unet_skip.h"
 
 namespace gpipe::models {
 namespace {

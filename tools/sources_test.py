@@ -150,13 +150,18 @@ class Map:
             found.append(f"{package} is on the map, but is no package")
         for other, users in self.private.items():
             for user in sorted(users):
-                if not any(other in others and (package + "/").startswith(user + "/")
+                if not any(other in others and self._is_in(package, user)
                            for package, others in arrows.items()):
                     found.append(f"{user} may use {other}, but does not")
         return found
 
     def _may_use(self, package, other):
-        return any((package + "/").startswith(user + "/") for user in self.private[other])
+        return any(self._is_in(package, user) for user in self.private[other])
+
+    @staticmethod
+    def _is_in(package, folder):
+        """Whether a package, or a target of one, is `folder` or below it."""
+        return re.match(re.escape(folder) + "([/:]|$)", package) is not None
 
 
 def arrows(root, packages, targets=()):

@@ -19,7 +19,7 @@
 
 #include "models/weights/atomic_file.h"
 #include "models/weights/file_writer.h"
-#include "training/file_operations.h"
+#include "training/base/file_operations.h"
 
 namespace gpipe {
 namespace {

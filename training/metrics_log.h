@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/weights/file_writer.h"
-#include "training/event_file.h"
+#include "training/base/event_file.h"
 
 namespace gpipe {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "gpipe/base/text/lists.h"
-#include "training/optimizer_kinds.h"
-#include "training/parameter_rows.h"
+#include "training/base/optimizer_kinds.h"
+#include "training/base/parameter_rows.h"
 
 namespace gpipe {
 namespace {

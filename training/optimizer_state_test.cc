@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "models/weights/testing/files.h"
-#include "training/join_shards.h"
+#include "training/checkpoint/join_shards.h"
 
 namespace gpipe {
 namespace {

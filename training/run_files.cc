@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "gpipe/base/text/lists.h"
-#include "training/background_saver.h"
-#include "training/damage.h"
-#include "training/step_folder.h"
-#include "training/step_names.h"
-#include "training/step_writer.h"
+#include "training/checkpoint/background_saver.h"
+#include "training/checkpoint/damage.h"
+#include "training/checkpoint/step_folder.h"
+#include "training/checkpoint/step_names.h"
+#include "training/checkpoint/step_writer.h"
 
 namespace gpipe {
 

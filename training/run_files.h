@@ -21,17 +21,6 @@ class BackgroundSaver;
 class StepWriter;
 }  // namespace internal
 
-// The place of this process among those that save and load together.
-struct RunShard {
-  int index = 0;
-  int count = 1;
-
-  // Exchanges a text with all processes, which call this at the same time, and
-  // returns the texts of all, by index. gpipe's ranks can use
-  // gpipe::all_gather() (gpipe/distributed/gather.h).
-  std::function<std::vector<std::string>(const std::string& mine)> all_gather;
-};
-
 // How many steps to keep, and which processes save together.
 struct RunFilesOptions {
   // The number of steps to keep, at least 1. With 2, one is left if the newest

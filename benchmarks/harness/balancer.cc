@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "balancing/balancing.h"  // with profile_times and balance_cost
-#include "balancing/threads_scope.h"
+#include "balancing/profile/threads_scope.h"
 
 namespace gpipe::benchmarks {
 

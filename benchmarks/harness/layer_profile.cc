@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "balancing/threads_scope.h"
+#include "balancing/profile/threads_scope.h"
 #include "benchmarks/harness/layer_kinds.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/parse.h"

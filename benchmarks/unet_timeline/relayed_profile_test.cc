@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "balancing/profile/testing.h"
 #include "benchmarks/testing/skip_layers.h"
 #include "benchmarks/unet_timeline/relay.h"
 
@@ -56,8 +57,8 @@ TEST(RelayedProfile, TheSkipComesIntoEachPartitionOnItsWay) {
   constexpr int64_t kBytes = 5 * 3 * 4;
   const auto memory = relayed({1, 1, 1}).profile.memory;
   // The skip tensor and the output of the layer before come in.
-  EXPECT_EQ(memory.incoming_bytes(1, 4), 2 * kBytes);
-  EXPECT_EQ(memory.incoming_bytes(4, 5), 2 * kBytes);
+  EXPECT_EQ(balancing::incoming_bytes(memory, 1, 4), 2 * kBytes);
+  EXPECT_EQ(balancing::incoming_bytes(memory, 4, 5), 2 * kBytes);
 }
 
 TEST(RelayedProfile, NothingIsAddedWhereNoSkipGoesPastAPartition) {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "gpipe/program/read_file.h"
 #include "training/data/checksum.h"
-#include "training/data/read_file.h"
 
 namespace gpipe::data {
 namespace {
@@ -23,7 +23,7 @@ const std::vector<std::string>& names() {
 }
 
 std::string read_records(const std::string& path) {
-  std::string bytes = read_file(path);
+  std::string bytes = internal::read_file(path);
   TORCH_CHECK_VALUE(bytes.size() % kRecordBytes == 0, path, ": ", bytes.size(),
                     " bytes are not a whole number of CIFAR-10 records of ",
                     kRecordBytes, " bytes");

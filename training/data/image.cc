@@ -15,7 +15,7 @@
 #include <jpeglib.h>
 #include <png.h>
 
-#include "training/data/read_file.h"
+#include "gpipe/program/read_file.h"
 
 namespace gpipe::data {
 namespace {
@@ -202,11 +202,11 @@ bool has_image_name(const std::filesystem::path& path) {
 }
 
 at::Tensor read_image(const std::string& path) {
-  return decode_image(read_file(path), path);
+  return decode_image(internal::read_file(path), path);
 }
 
 int64_t max_of_16_bits(const std::string& path) {
-  const std::string bytes = read_file(path);
+  const std::string bytes = internal::read_file(path);
   if (!bytes.starts_with(kPng)) return 0;
   Png png(bytes, path);
   if (!png.has_16_bits()) return 0;

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "gpipe/program/read_file.h"
 #include "training/data/checksum.h"
-#include "training/data/read_file.h"
 
 namespace gpipe::data {
 namespace {
@@ -45,7 +45,7 @@ uint32_t number_at(const std::string& bytes, std::size_t at) {
 
 Idx read_idx(const std::string& path, uint32_t magic, const char* what) {
   Idx file;
-  file.bytes = read_file(path);
+  file.bytes = internal::read_file(path);
   TORCH_CHECK_VALUE(file.bytes.compare(0, 2, "\x1F\x8B") != 0, path,
                     ": is compressed; gunzip it");
   const std::size_t dimensions = magic & 0xFF;

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "gpipe/program/read_file.h"
 #include "training/data/random.h"
-#include "training/data/read_file.h"
 
 namespace gpipe::data {
 
@@ -51,7 +51,7 @@ TextWindows TextPart::all_windows(int64_t length) const {
 }
 
 Text::Text(const std::string& path) : path_(path) {
-  const std::string text = read_file(path);
+  const std::string text = internal::read_file(path);
   std::array<bool, 256> occurs{};
   for (const char c : text) occurs[static_cast<unsigned char>(c)] = true;
   std::array<int64_t, 256> token_of{};

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "balancing/threads_scope.h"
+#include "balancing/profile/threads_scope.h"
 #include "gpipe/base/text/lists.h"
 #include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "balancing/profile/testing.h"
 #include "gpipe/schedule.h"
 #include "training/program/cut.h"
 #include "training/program/precision.h"
@@ -100,7 +101,8 @@ TEST(OffloadOptionTest, ThePredictionCountsParametersAndMicrobatchesInFlight) {
   const auto predicted =
       predicted_bytes(schedule, Checkpoint::kNever, {1, 1}, profile);
   const auto saved = [&](int64_t stage) {
-    return static_cast<double>(profile.saved_bytes(stage, stage + 1));
+    return static_cast<double>(
+        balancing::saved_bytes(profile, stage, stage + 1));
   };
   EXPECT_THAT(predicted,
               ElementsAre(kParameters + 2 * saved(0), kParameters + saved(1)));

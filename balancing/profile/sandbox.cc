@@ -1,0 +1,94 @@
+#include "balancing/profile/sandbox.h"
+
+#include <c10/core/GradMode.h>
+
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <typeinfo>
+
+namespace gpipe::balancing {
+namespace {
+
+using torch::nn::AnyModule;
+
+// Returns a copy of the layer, or nothing if it cannot be copied. The reason
+// does not matter, since the layer itself can be used instead.
+std::optional<AnyModule> try_clone(const AnyModule& layer) {
+  const auto original = layer.ptr();
+  AnyModule copy;
+  try {
+    copy = layer.clone();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  // A class derived from a cloneable one inherits a clone() that creates only
+  // the base class.
+  const auto copied = copy.ptr();
+  if (!copied) return std::nullopt;
+  const torch::nn::Module &made = *copied, &given = *original;
+  if (typeid(made) != typeid(given)) return std::nullopt;
+
+  // clone() creates every parameter anew, so a frozen one is no longer frozen.
+  const auto from = original->parameters();
+  const auto to = copied->parameters();
+  if (to.size() != from.size()) return std::nullopt;
+  for (std::size_t k = 0; k < to.size(); ++k) {
+    if (from[k].defined()) to[k].set_requires_grad(from[k].requires_grad());
+  }
+  return copy;
+}
+
+}  // namespace
+
+Sandbox::Sandbox(const AnyModule& layer) {
+  auto copy = try_clone(layer);
+  is_copy_ = copy.has_value();
+  layer_ = is_copy_ ? std::move(*copy) : layer;
+  const auto module = layer_.ptr();
+  if (!is_copy_) {
+    for (const auto& part : module->modules()) {
+      modes_.emplace_back(part, part->is_training());
+    }
+    for (const at::Tensor& buffer : module->buffers()) {
+      if (buffer.defined()) buffers_.emplace_back(buffer, buffer.clone());
+    }
+  }
+  module->train();
+}
+
+Sandbox::~Sandbox() {
+  c10::NoGradGuard no_grad;
+  // modules() lists children after their parent, so the children's own modes
+  // win.
+  for (const auto& [module, training] : modes_) module->train(training);
+  for (auto& [buffer, contents] : buffers_) buffer.copy_(contents);
+}
+
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
+  std::vector<Sandbox> sandboxes;
+  sandboxes.reserve(module->size());
+  for (const auto& layer : *module) sandboxes.emplace_back(layer);
+  return sandboxes;
+}
+
+Visit::Visit(const torch::nn::Module& module, c10::Device device) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    bring(parameter, device);
+  }
+  for (const at::Tensor& buffer : module.buffers()) bring(buffer, device);
+}
+
+Visit::~Visit() {
+  for (auto& [tensor, data] : moved_) tensor.set_data(data);
+}
+
+void Visit::bring(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || tensor.device() == device) return;
+  at::Tensor data = tensor.variable_data();
+  at::Tensor brought = data.to(device);
+  moved_.emplace_back(tensor, std::move(data));
+  tensor.set_data(brought);
+}
+
+}  // namespace gpipe::balancing

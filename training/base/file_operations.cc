@@ -1,0 +1,128 @@
+#include "training/base/file_operations.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace gpipe::internal {
+
+FileReader::FileReader(std::string path) : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail_file(path_, "cannot be read", errno);
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    TORCH_CHECK(false, path_, ": is not a regular file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+FileReader::~FileReader() { close(descriptor_); }
+
+void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
+  auto* rest = static_cast<char*>(to);
+  while (size > 0) {
+    const ssize_t got =
+        pread(descriptor_, rest, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_file(path_, "cannot be read", errno);
+    TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
+    rest += got;
+    offset += static_cast<uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+}
+
+std::string read_text(const std::string& path) {
+  const FileReader file(path);
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  FileWriter file(path);
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+std::vector<std::string> names_in_folder(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator at(path, error), end;
+  if (error == std::errc::no_such_file_or_directory) return names;
+  while (!error && at != end) {
+    names.push_back(at->path().filename().string());
+    at.increment(error);
+  }
+  if (error) fail_file(path, "cannot be listed", error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) != 0)
+    fail_file(path, "cannot be created", errno);
+}
+
+void make_folders(const std::string& path) {
+  if (path.empty() || is_folder(path)) return;
+  std::string plain = path;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  const std::string parent = folder_of(plain);
+  if (parent != plain) make_folders(parent);
+  // Another process may have created the folder just now.
+  if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
+    fail_file(path, "cannot be created", errno);
+  }
+  TORCH_CHECK(is_folder(plain), path, ": is not a folder");
+  sync_folder(parent);
+}
+
+void move_path(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    fail_file(to, "cannot be renamed to this name", errno);
+  }
+}
+
+bool exchange_folder(const std::string& from, const std::string& to,
+                     const std::string& aside) {
+  bool was_there = false;
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY) {
+      fail_file(to, "cannot be renamed to this name", errno);
+    }
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
+                  RENAME_EXCHANGE) == 0) {
+      was_there = true;
+    } else if (errno == EINVAL || errno == ENOSYS) {
+      move_path(to, aside);
+      move_path(from, to);
+    } else {
+      fail_file(to, "cannot be renamed to this name", errno);
+    }
+  }
+  sync_folder(folder_of(to));
+  return was_there;
+}
+
+void remove_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) fail_file(path, "cannot be removed", error.value());
+}
+
+}  // namespace gpipe::internal
