@@ -47,7 +47,7 @@ TEST(WithoutCopyStreamsTest, LeavesOutAllScopesOfACopyBetweenDevices) {
 TEST(WithoutCopyStreamsTest, KeepsScopesOfOtherFiles) {
   const WithoutCopyStreams without;
   EXPECT_FALSE(internal::left_out(Ordering::kScope, Site::here()));
-  EXPECT_FALSE(internal::left_out(Ordering::kScope, {"a/host_copier.cc", 1}));
+  EXPECT_FALSE(internal::left_out(Ordering::kScope, {"a/copy_log.cc", 1}));
 }
 
 }  // namespace

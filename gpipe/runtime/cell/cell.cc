@@ -253,7 +253,7 @@ void Cell::note_leaving(const std::vector<at::Tensor>& outputs) {
   }
 }
 
-void Cell::offload(HostCopier& copier, HostCopier::Times* times) {
+void Cell::offload(Copier& copier, Copier::Times* times) {
   if (!kept_) return;
   // Casts of parameters stay on the device, as parameters do: a copy back of
   // each cell would be one that it does not share.
@@ -261,7 +261,7 @@ void Cell::offload(HostCopier& copier, HostCopier::Times* times) {
   kept_->offload(copier, std::exchange(leaving_, {}), times);
 }
 
-void Cell::reload(HostCopier& copier, HostCopier::Times* times) {
+void Cell::reload(Copier& copier, Copier::Times* times) {
   if (kept_) kept_->reload(copier, times);
 }
 

@@ -18,7 +18,7 @@
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/device/host_copier.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/recompute/past_call.h"
 
@@ -104,8 +104,8 @@ class Cell {
   // Copies to the host what the graph of the last forward() or recompute()
   // keeps for the backward, and back; see KeptTensors. Do nothing unless
   // offload is enabled.
-  void offload(HostCopier& copier, HostCopier::Times* times);
-  void reload(HostCopier& copier, HostCopier::Times* times);
+  void offload(Copier& copier, Copier::Times* times);
+  void reload(Copier& copier, Copier::Times* times);
 
   // Runs the backward and returns the gradients of the inputs. `grads`:
   // gradients of the outputs. `want_input`: whether any gradient of the inputs

@@ -2,7 +2,10 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <iterator>
 #include <utility>
+
+#include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {
 namespace {
@@ -23,9 +26,9 @@ bool is_ours(const at::Tensor& tensor) {
 
 }  // namespace
 
-void GradSum::add(std::size_t leaf, at::Tensor grad) {
+void GradSum::add(int64_t leaf, at::Tensor grad) {
   if (!grad.defined()) return;
-  if (leaf >= sums_.size()) sums_.resize(leaf + 1);
+  if (leaf >= std::ssize(sums_)) sums_.resize(leaf + 1);
   Sum& sum = sums_[leaf];
   if (!sum.tensor.defined()) {
     sum.own = is_ours(grad);
@@ -45,8 +48,40 @@ void GradSum::add(std::size_t leaf, at::Tensor grad) {
   }
 }
 
-at::Tensor GradSum::take(std::size_t leaf) {
-  return leaf < sums_.size() ? std::move(sums_[leaf].tensor) : at::Tensor();
+void GradSum::add(int64_t microbatch, int64_t leaf, at::Tensor grad) {
+  label_memory(grad, MemoryKind::kGradient);
+  if (order_ == SumOrder::kByMicrobatch && microbatch != turn_) {
+    early_[microbatch].grads.emplace_back(leaf, std::move(grad));
+    return;
+  }
+  add(leaf, std::move(grad));
+}
+
+void GradSum::finish(int64_t microbatch) {
+  --left_;
+  if (order_ == SumOrder::kAsTheyCome) return;
+  early_[microbatch].finished = true;
+  for (auto first = early_.begin();
+       first != early_.end() && first->first == turn_;) {
+    for (auto& [leaf, grad] : first->second.grads) {
+      add(leaf, std::move(grad));
+    }
+    first->second.grads.clear();
+    if (!first->second.finished) return;
+    first = early_.erase(first);
+    ++turn_;
+  }
+}
+
+bool GradSum::last(int64_t microbatch) const {
+  if (left_ != 1) return false;
+  return order_ == SumOrder::kAsTheyCome ||
+         (microbatch == turn_ && early_.empty());
+}
+
+at::Tensor GradSum::take(int64_t leaf) {
+  return leaf < std::ssize(sums_) ? std::move(sums_[leaf].tensor)
+                                  : at::Tensor();
 }
 
 at::Tensor divide(at::Tensor grad, double divisor) {

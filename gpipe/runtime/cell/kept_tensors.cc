@@ -76,9 +76,8 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> KeptTensors::next() {
 }
 
 void KeptTensors::offload(
-    HostCopier& copier,
-    const std::unordered_set<const c10::StorageImpl*>& leaving,
-    HostCopier::Times* times) {
+    Copier& copier, const std::unordered_set<const c10::StorageImpl*>& leaving,
+    Copier::Times* times) {
   struct Group {
     c10::StorageImpl* storage;
     std::vector<std::shared_ptr<Slot>> slots;
@@ -126,9 +125,9 @@ void KeptTensors::offload(
   }
 }
 
-void KeptTensors::reload(HostCopier& copier, HostCopier::Times* times) {
+void KeptTensors::reload(Copier& copier, Copier::Times* times) {
   if (away_.empty()) return;
-  loading_ = copier.to_device(on_host_, &ready_, times);
+  loading_ = copier.from_host(on_host_, &ready_, times);
   for (std::size_t k = 0; k < away_.size(); ++k) {
     for (const std::weak_ptr<Slot>& each : away_[k]) {
       const std::shared_ptr<Slot> slot = each.lock();
@@ -145,7 +144,7 @@ void KeptTensors::before_backward() {
   ready_.wait(device_);
   loading_.clear();
   // The next copy into this buffer follows work of the current stream.
-  on_host_ = HostCopier::OnHost();
+  on_host_ = Copier::OnHost();
 }
 
 }  // namespace gpipe::internal

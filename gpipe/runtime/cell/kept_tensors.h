@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/device/host_copier.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/recompute/watched_version.h"
 
@@ -44,16 +44,16 @@ class KeptTensors : public SavedTensorHooks {
   //   only, which do not stay;
   // - what is not on the device, and what has no storage.
   //
-  // A backward throws c10::Error until reload(). `times`: see HostCopier; may
-  // be null. Throws as HostCopier::to_host() does, and then has changed
+  // A backward throws c10::Error until reload(). `times`: see Copier; may
+  // be null. Throws as Copier::to_host() does, and then has changed
   // nothing.
-  void offload(HostCopier& copier,
+  void offload(Copier& copier,
                const std::unordered_set<const c10::StorageImpl*>& leaving,
-               HostCopier::Times* times);
+               Copier::Times* times);
 
   // Begins to copy back. Does nothing if nothing was copied to the host. Throws
-  // as HostCopier::to_device() does, and then has changed nothing.
-  void reload(HostCopier& copier, HostCopier::Times* times);
+  // as Copier::from_host() does, and then has changed nothing.
+  void reload(Copier& copier, Copier::Times* times);
 
   // Makes the current stream of the device wait for the copy back. Call before
   // the backward.
@@ -73,7 +73,7 @@ class KeptTensors : public SavedTensorHooks {
   std::vector<std::weak_ptr<Slot>> slots_;
   // The slots of each storage on the host, and the copies.
   std::vector<std::vector<std::weak_ptr<Slot>>> away_;
-  HostCopier::OnHost on_host_;
+  Copier::OnHost on_host_;
   // The memory into which a copy back may run, until `ready_`.
   std::vector<c10::Storage> loading_;
   Event ready_;

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/device/host_copier.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/testing/engine.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
@@ -22,7 +22,7 @@ namespace {
 
 using at::Tensor;
 using gpipe::testing::error_of;
-using internal::HostCopier;
+using internal::Copier;
 using internal::KeptTensors;
 using internal::SavedTensorScope;
 using ::testing::HasSubstr;
@@ -66,7 +66,7 @@ class KeptTensorsTest : public SimulatedTest {
     EXPECT_TRUE(grads[1].cpu().equal(expected[1]));
   }
 
-  HostCopier copier{hpu(0)};
+  Copier copier{hpu(0)};
   std::unique_ptr<KeptTensors> kept = std::make_unique<KeptTensors>(hpu(0));
   Tensor x = numbers().to(hpu(0)).requires_grad_();
   Tensor w = numbers().to(hpu(0)).requires_grad_();

@@ -1,8 +1,79 @@
 #include "gpipe/runtime/device/copier.h"
 
+#include <ATen/Functions.h>
+
+#include <cstdint>
+#include <utility>
+
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {
+namespace {
+
+// Each storage begins at a multiple of this many bytes of its buffer.
+constexpr std::size_t kAlignment = 256;
+
+at::Tensor bytes_on(const c10::Device& device, std::size_t size, bool pinned) {
+  return at::empty(
+      {static_cast<int64_t>(size)},
+      at::TensorOptions().dtype(at::kByte).device(device).pinned_memory(
+          pinned));
+}
+
+// Returns all bytes of `storage` as a tensor. (Tensor::set_ has no kernel on
+// some devices.)
+at::Tensor bytes_of(const c10::Storage& storage) {
+  at::Tensor bytes = bytes_on(storage.device(), 0, /*pinned=*/false);
+  c10::TensorImpl* const impl = bytes.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(storage);
+  impl->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+  return bytes;
+}
+
+at::Tensor part(const at::Tensor& bytes, std::size_t offset, std::size_t size) {
+  return bytes.narrow(0, static_cast<int64_t>(offset),
+                      static_cast<int64_t>(size));
+}
+
+// Blocks the host until `event` has happened.
+void wait_on_host(const Event& event) { event.wait(c10::Device(c10::kCPU)); }
+
+}  // namespace
+
+bool has_own_memory(const c10::Device& device) { return !device.is_cpu(); }
+
+HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
+                                      std::size_t bytes) {
+  {
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    const auto found = self->unused_.lower_bound(bytes);
+    if (found != self->unused_.end() && found->first <= 2 * bytes) {
+      at::Tensor memory = std::move(found->second);
+      self->unused_.erase(found);
+      return Buffer(self, std::move(memory));
+    }
+  }
+  return Buffer(self, bytes_on(c10::Device(c10::kCPU), bytes, self->pinned_));
+}
+
+HostBuffers::Buffer& HostBuffers::Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
+  give_back();
+  owner_ = std::move(other.owner_);
+  bytes_ = std::move(other.bytes_);
+  return *this;
+}
+
+void HostBuffers::Buffer::give_back() {
+  if (!bytes_.defined()) return;
+  const auto size = static_cast<std::size_t>(bytes_.numel());
+  std::lock_guard<std::mutex> lock(owner_->mutex_);
+  owner_->unused_.emplace(size, std::move(bytes_));
+}
+
+Copier::Copier(c10::Device device)
+    : device_(device),
+      buffers_(std::make_shared<HostBuffers>(has_streams(device))) {}
 
 at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
                              CopyLog* log) {
@@ -47,6 +118,102 @@ at::Tensor Copier::to_device(const at::Tensor& tensor, const Event& ready,
   }
   record_stream(copy, device_);
   return copy;
+}
+
+const std::optional<c10::Stream>& Copier::use(
+    std::optional<OwnedStream>& stream) {
+  if (!stream) stream.emplace(device_);
+  return stream->get();
+}
+
+void Copier::copy_to_host(const OnHost& to) {
+  if (device_.is_meta()) return;
+  for (std::size_t k = 0; k < reading_.size(); ++k) {
+    part(to.buffer_.bytes(), to.offsets_[k], to.sizes_[k])
+        .copy_(bytes_of(reading_[k]), /*non_blocking=*/true);
+  }
+}
+
+void Copier::copy_from_host(const OnHost& from,
+                            const std::vector<c10::Storage>& storages) {
+  if (device_.is_meta()) return;
+  for (std::size_t k = 0; k < storages.size(); ++k) {
+    bytes_of(storages[k])
+        .copy_(part(from.buffer_.bytes(), from.offsets_[k], from.sizes_[k]),
+               /*non_blocking=*/true);
+  }
+}
+
+Copier::OnHost Copier::to_host(std::vector<c10::Storage> storages,
+                               Times* times) {
+  finish();
+  OnHost result;
+  result.number_ = ++number_;
+  std::size_t total = 0;
+  for (const c10::Storage& storage : storages) {
+    result.offsets_.push_back(total);
+    result.sizes_.push_back(storage.nbytes());
+    total += (storage.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (!device_.is_meta()) result.buffer_ = HostBuffers::take(buffers_, total);
+  const Event made = Event::record(device_);
+  const StreamScope on_copy_stream(use(to_host_));
+  made.wait(device_);
+  if (times) times->start = Stamp::now(device_);
+  reading_ = std::move(storages);
+  try {
+    copy_to_host(result);
+    if (times) times->end = Stamp::now(device_);
+    copied_ = Event::record(device_);
+  } catch (...) {
+    // The copies that have begun still use the buffer, which is given back now.
+    if (use(to_host_)) use(to_host_)->synchronize();
+    throw;
+  }
+  return result;
+}
+
+void Copier::release() {
+  if (reading_.empty()) return;
+  const StreamScope on_copy_stream(use(to_host_));
+  for (const c10::Storage& storage : reading_) {
+    record_stream(bytes_of(storage), device_);
+  }
+  reading_.clear();
+}
+
+std::vector<c10::Storage> Copier::from_host(const OnHost& on_host, Event* ready,
+                                            Times* times) {
+  if (on_host.number_ == number_) {
+    finish();
+  } else {
+    release();
+  }
+  std::vector<c10::Storage> storages;
+  storages.reserve(on_host.sizes_.size());
+  for (const std::size_t size : on_host.sizes_) {
+    storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
+  }
+  // The memory may have belonged to earlier work of the current stream.
+  const Event free = Event::record(device_);
+  const StreamScope on_copy_stream(use(from_host_));
+  free.wait(device_);
+  if (times) times->start = Stamp::now(device_);
+  try {
+    copy_from_host(on_host, storages);
+    if (times) times->end = Stamp::now(device_);
+    *ready = Event::record(device_);
+  } catch (...) {
+    if (use(from_host_)) use(from_host_)->synchronize();
+    throw;
+  }
+  return storages;
+}
+
+void Copier::finish() {
+  wait_on_host(copied_);
+  copied_ = Event();
+  reading_.clear();
 }
 
 }  // namespace gpipe::internal

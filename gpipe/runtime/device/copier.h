@@ -1,35 +1,133 @@
-// Brings tensors of other devices to the device of a rank.
+// Copies to the device of a rank, from other devices and from the host, and to
+// the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/device/stamp.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
 
-// The copies to the device of one rank, for all stages of the rank. Used by the
-// rank's worker only.
+// Host buffers that are used again. Thread-safe.
+class HostBuffers {
+ public:
+  // A buffer in use. It goes back when it is destroyed.
+  class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(std::shared_ptr<HostBuffers> owner, at::Tensor bytes)
+        : owner_(std::move(owner)), bytes_(std::move(bytes)) {}
+    Buffer(Buffer&& other) noexcept = default;
+    Buffer& operator=(Buffer&& other) noexcept;
+    ~Buffer() { give_back(); }
+    // Returns the memory, a contiguous CPU tensor of bytes.
+    const at::Tensor& bytes() const { return bytes_; }
+
+   private:
+    void give_back();
+    std::shared_ptr<HostBuffers> owner_;
+    at::Tensor bytes_;
+  };
+
+  // `pinned`: whether to allocate memory that a device can access.
+  explicit HostBuffers(bool pinned) : pinned_(pinned) {}
+
+  // Returns a buffer of `self` with at least `bytes` bytes: the smallest unused
+  // one, unless it is more than twice as large, or a new one. Throws c10::Error
+  // if the host has no memory.
+  static Buffer take(const std::shared_ptr<HostBuffers>& self,
+                     std::size_t bytes);
+
+ private:
+  const bool pinned_;
+  std::mutex mutex_;
+  std::multimap<std::size_t, at::Tensor> unused_;  // by size
+};
+
+// Returns whether `device` has memory apart from the host's, so that a copy to
+// the host frees some. True for accelerators. True also for the meta device,
+// where a dry run counts the memory: nothing is copied there.
+bool has_own_memory(const c10::Device& device);
+
+// The copies of one rank, for all its stages: they share a device, a worker and
+// the links of the device. Used by the rank's worker only.
 //
-// Between devices, a copy runs on copy streams of both devices, so that it
+// From other devices: a copy runs on copy streams of both devices, so that it
 // overlaps with computation of producer and consumer. Each source device has
 // two streams of its own, so that activations do not queue behind gradients.
 // Each stream is kept as long as the pipeline lives, because memory that a
 // caching allocator holds for a stream can only be used by that stream. On one
 // device, and between CPU partitions, the tensor is passed without a copy.
+//
+// To and from the host: each direction has a stream of its own. Its copies run
+// one after the other, beside computation and beside the other direction, as on
+// the two links of a rank in the simulator (Costs::host_bandwidth). At most one
+// copy to the host is under way when another one begins, so that a host that
+// runs ahead of the device does not make the device hold more.
 class Copier {
  public:
-  explicit Copier(c10::Device device) : device_(device) {}
+  // `device`: if it has no memory of its own (has_own_memory()), to_host() and
+  // from_host() may not be called.
+  explicit Copier(c10::Device device);
 
   // Returns `tensor`, complete at event `ready`, for use on this thread's
   // current stream of the rank's device. An undefined tensor stays
   // undefined. If there is a copy, `log` (may be null) receives its times.
   at::Tensor to_device(const at::Tensor& tensor, const Event& ready,
                        CopyLog* log = nullptr);
+
+  // The times of a copy, on its stream.
+  struct Times {
+    Stamp start, end;
+  };
+
+  // Copies of device memory on the host.
+  class OnHost {
+   public:
+    OnHost() = default;
+
+   private:
+    friend class Copier;
+    HostBuffers::Buffer buffer_;
+    std::vector<std::size_t> offsets_, sizes_;  // bytes, by storage
+    int64_t number_ = 0;
+  };
+
+  // Begins to copy `storages` to the host, after the work that the current
+  // stream of the device has. Blocks the host until the previous copy to the
+  // host is done. Keeps `storages` until the next call of another function.
+  // `times` may be null. Throws c10::Error if the host has no memory.
+  OnHost to_host(std::vector<c10::Storage> storages, Times* times);
+
+  // Begins to copy back what to_host() has copied, into new memory that belongs
+  // to the current stream of the device. Returns the storages in the order of
+  // to_host(). `ready`: the event after which they can be used. They and
+  // `on_host` must live until then. Blocks the host if the copy of `on_host` to
+  // the host is not done. Another copy to the host does not delay it: the
+  // memory that the other copy reads is left to the device's allocator, which
+  // uses it again after the copy. Throws c10::OutOfMemoryError if the device is
+  // full.
+  std::vector<c10::Storage> from_host(const OnHost& on_host, Event* ready,
+                                      Times* times);
+
+  // Blocks the host until the last copy to the host is done, and releases the
+  // device memory that it has read.
+  void finish();
 
  private:
   // The streams of the copies from one device. A CPU has none.
@@ -39,8 +137,23 @@ class Copier {
     OwnedStream on_source, on_target;
   };
 
-  c10::Device device_;
+  // Returns the stream, and makes it when it is first needed.
+  const std::optional<c10::Stream>& use(std::optional<OwnedStream>& stream);
+  // Leaves the memory that the last copy to the host reads to the allocator.
+  void release();
+  // Begin the copies of all storages, on the current stream.
+  void copy_to_host(const OnHost& to);
+  void copy_from_host(const OnHost& from,
+                      const std::vector<c10::Storage>& storages);
+
+  const c10::Device device_;
   std::unordered_map<c10::Device, Streams> streams_;  // by source
+  std::shared_ptr<HostBuffers> buffers_;
+  std::optional<OwnedStream> to_host_, from_host_;
+  // The last copy to the host: its number, what it reads, and its end.
+  int64_t number_ = 0;
+  std::vector<c10::Storage> reading_;
+  Event copied_;
 };
 
 }  // namespace gpipe::internal

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -84,7 +85,7 @@ struct Gateway : public Node {
 // The node that calls `backward`. See Note [Gateway].
 struct Opaque : public Node {
   Opaque(edge_list&& inputs, std::shared_ptr<SetAside> set_aside,
-         std::shared_ptr<OpaqueBackward> backward)
+         OpaqueBackward backward)
       : Node(std::move(inputs)),
         set_aside(std::move(set_aside)),
         backward(std::move(backward)) {}
@@ -94,29 +95,26 @@ struct Opaque : public Node {
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "a pipeline cannot be differentiated twice: "
                 "create_graph = true is not supported for it");
-    TORCH_CHECK(backward != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(backward, torch::autograd::ERR_BACKWARD_TWICE);
     std::vector<bool> wanted;
     for (std::size_t k = 0; k < num_outputs(); ++k) {
       wanted.push_back(task_should_compute_output(k));
     }
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-    return backward->backward(std::move(grads), wanted, keep);
+    return backward(std::move(grads), wanted, keep);
   }
 
-  void release_variables() override {
-    if (backward) backward->release();
-    backward.reset();
-  }
+  void release_variables() override { backward = nullptr; }
   std::string name() const override { return "gpipe::Pipeline"; }
 
   std::shared_ptr<SetAside> set_aside;
-  std::shared_ptr<OpaqueBackward> backward;
+  OpaqueBackward backward;
 };
 
 }  // namespace
 
 void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
-                  std::shared_ptr<OpaqueBackward> backward) {
+                  OpaqueBackward backward) {
   auto set_aside = std::make_shared<SetAside>();
   const NodePtr opaque =
       make_node<Opaque>(std::move(inputs), set_aside, std::move(backward));

@@ -4,28 +4,19 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 namespace gpipe::internal {
 
-// The backward of a computation that autograd has not recorded.
-class OpaqueBackward {
- public:
-  virtual ~OpaqueBackward() = default;
-
-  // Returns one gradient per input edge. A gradient is undefined if there is
-  // none or if it is not `wanted`. Called on the thread that called backward;
-  // may block. `grads`: one per output, undefined for outputs without a
-  // gradient. `keep_graph`: whether backward may be called again.
-  virtual std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
-                                           const std::vector<bool>& wanted,
-                                           bool keep_graph) = 0;
-
-  // Releases what backward() needs. Called when backward() will not be called
-  // again.
-  virtual void release() = 0;
-};
+// The backward of a computation that autograd has not recorded. Returns one
+// gradient per input edge, undefined if there is none or if it is not `wanted`.
+// Called on the thread that called backward; may block. `grads`: one per
+// output, undefined for outputs without a gradient. `keep_graph`: whether
+// backward may be called again; if not, the function is destroyed.
+using OpaqueBackward = std::function<std::vector<at::Tensor>(
+    std::vector<at::Tensor> grads, const std::vector<bool>& wanted,
+    bool keep_graph)>;
 
 // Attaches a graph to `outputs`: one operation, from `inputs` to `outputs`,
 // whose backward is `backward`. `outputs` must have no graph and must be of a
@@ -45,6 +36,6 @@ class OpaqueBackward {
 // backward without retain_graph, and for create_graph.
 void attach_graph(std::vector<at::Tensor>& outputs,
                   std::vector<torch::autograd::Edge> inputs,
-                  std::shared_ptr<OpaqueBackward> backward);
+                  OpaqueBackward backward);
 
 }  // namespace gpipe::internal

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -29,7 +30,7 @@ Tensor number(double value) {
 }
 
 // A backward whose gradients are 10 and 100 times the first output's.
-struct Fake : OpaqueBackward {
+struct Fake {
   std::vector<std::string> calls;
   std::vector<bool> wanted;
   std::vector<Tensor> grads;
@@ -38,7 +39,7 @@ struct Fake : OpaqueBackward {
 
   std::vector<Tensor> backward(std::vector<Tensor> grads_in,
                                const std::vector<bool>& wanted_in,
-                               bool keep_graph) override {
+                               bool keep_graph) {
     calls.emplace_back(keep_graph ? "backward, keep" : "backward");
     thread = std::this_thread::get_id();
     grads = std::move(grads_in);
@@ -48,7 +49,6 @@ struct Fake : OpaqueBackward {
     return {wanted[0] ? grad * 10 : Tensor(),
             wanted[1] ? grad * 100 : Tensor()};
   }
-  void release() override { calls.emplace_back("release"); }
 };
 
 // Two inputs, and two outputs whose graph is one node.
@@ -60,7 +60,7 @@ struct Graph {
     attach_graph(outputs,
                  {torch::autograd::impl::gradient_edge(a),
                   torch::autograd::impl::gradient_edge(b)},
-                 fake);
+                 std::bind_front(&Fake::backward, fake));
   }
 };
 
@@ -68,8 +68,9 @@ TEST(AttachGraph, CallsBackwardOnTheCallersThreadAndReleases) {
   Graph graph;
   EXPECT_TRUE(graph.outputs[0].requires_grad());
   graph.outputs[0].mul(2).backward();
-  EXPECT_THAT(graph.fake->calls, ElementsAre("backward", "release"));
+  EXPECT_THAT(graph.fake->calls, ElementsAre("backward"));
   EXPECT_EQ(graph.fake->thread, std::this_thread::get_id());
+  EXPECT_EQ(graph.fake.use_count(), 1);
   EXPECT_THAT(graph.fake->wanted, ElementsAre(true, true));
   ASSERT_EQ(graph.fake->grads.size(), 2u);
   EXPECT_EQ(graph.fake->grads[0].item<float>(), 2);
@@ -81,7 +82,7 @@ TEST(AttachGraph, CallsBackwardOnTheCallersThreadAndReleases) {
 TEST(AttachGraph, CallsBackwardOnceForAllOutputs) {
   Graph graph;
   (graph.outputs[0] * 2 + graph.outputs[1] * 3).backward();
-  EXPECT_THAT(graph.fake->calls, ElementsAre("backward", "release"));
+  EXPECT_THAT(graph.fake->calls, ElementsAre("backward"));
   EXPECT_EQ(graph.fake->grads[0].item<float>(), 2);
   EXPECT_EQ(graph.fake->grads[1].item<float>(), 3);
 }
@@ -98,12 +99,12 @@ TEST(AttachGraph, BackwardRunsAgainOnlyIfTheGraphIsKept) {
   Graph graph;
   graph.outputs[0].backward({}, /*retain_graph=*/true);
   graph.outputs[0].backward();
-  EXPECT_THAT(graph.fake->calls,
-              ElementsAre("backward, keep", "backward", "release"));
+  EXPECT_THAT(graph.fake->calls, ElementsAre("backward, keep", "backward"));
+  EXPECT_EQ(graph.fake.use_count(), 1);
   EXPECT_EQ(graph.a.grad().item<float>(), 20);
   EXPECT_THAT(error_of([&] { graph.outputs[0].backward(); }),
               HasSubstr("backward through the graph a second time"));
-  EXPECT_EQ(graph.fake->calls.size(), 3u);
+  EXPECT_EQ(graph.fake->calls.size(), 2u);
 }
 
 TEST(AttachGraph, RefusesToBeDifferentiatedTwice) {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gpipe/runtime/cell/phase_scope.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/fault_point.h"
-#include "gpipe/runtime/device/host_copier.h"
 
 namespace gpipe::internal {
 namespace {
@@ -58,9 +58,9 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
 }
 
 BackwardPass::~BackwardPass() {
-  for (Copiers& copiers : stages_.copiers) {
+  for (Copier& copier : stages_.copiers) {
     try {
-      copiers.host.finish();
+      copier.finish();
     } catch (...) {
       // The device has failed, and the step ends with that error.
     }
@@ -123,7 +123,7 @@ void BackwardPass::fetch(const Action& action, CopyLog* log) {
   const PhaseScope phase(Phase::kBackward, i);
   fault_point("gradient copy-in", j, i);
   Inbox& inbox = inboxes_[j][i];
-  Copier& copier = step_.copiers_of(j).devices;
+  Copier& copier = step_.copier_of(j);
   if (log) {
     log->made_by = {action.stage + 1, ActionKind::kBackward, action.microbatch};
   }
@@ -147,9 +147,9 @@ void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
   fault_point(away ? "offload" : "reload", j, i);
   if (!has_own_memory(stages_.partitions[j].device)) return;
   const c10::AutoGradMode no_graph(false);
-  HostCopier::Times times;
+  Copier::Times times;
   Cell& cell = step_.cells[j][i];
-  HostCopier& copier = step_.copiers_of(j).host;
+  Copier& copier = step_.copier_of(j);
   if (away) {
     cell.offload(copier, log ? &times : nullptr);
   } else {
@@ -274,7 +274,7 @@ void BackwardPass::complete(int64_t j, int64_t leaf) {
   if (!grad.defined()) return;
   remote_->complete(j, tensor, grad,
                     Event::record(stages_.partitions[j].device));
-  sums_[j].put_back(leaf, std::move(grad));  // undefined if it was taken
+  sums_[j].add(leaf, std::move(grad));  // undefined if it was taken
 }
 
 void BackwardPass::complete(int64_t j) {
@@ -311,7 +311,7 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads(
   fault_point("gradient total");
   std::vector<at::Tensor> grads;
   for (const SharedLeaf& leaf : leaves) {
-    GradSum over_partitions(1);
+    GradSum over_partitions;
     for (auto place = leaf.places.rbegin(); place != leaf.places.rend();
          ++place) {
       at::Tensor grad = sums_[place->first].take(place->second);

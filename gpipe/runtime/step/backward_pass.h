@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/cell/leaf_sums.h"
+#include "gpipe/runtime/cell/grad_sum.h"
 #include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/stream.h"
@@ -112,7 +112,7 @@ class BackwardPass : public Actor {
   // first partition whose gradients are wanted; earlier ones are skipped
   int64_t first_wanted_ = 0;
   std::vector<std::deque<Inbox>> inboxes_;
-  std::vector<LeafSums> sums_;  // by partition
+  std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;
 };
 

@@ -95,7 +95,7 @@ void ForwardPass::fetch(const Action& action, CopyLog* log) {
 
 void ForwardPass::bring(int64_t j, Activation& activation, const Event& ready,
                         CopyLog* log) {
-  Copier& copier = step_.copiers_of(j).devices;
+  Copier& copier = step_.copier_of(j);
   at::Tensor& tensor = activation.tensor;
   const bool stays =
       activation.unsplit < 0 || tensor.device() == stages_.partitions[j].device;

@@ -35,7 +35,7 @@ at::Tensor Element::join(
   };
   if (form_ == Form::kPart) return piece_of(microbatch_);
   if (form_ == Form::kWhole) {
-    GradSum sum(1);
+    GradSum sum;
     for (std::size_t i = 0; i < grads.size(); ++i) sum.add(0, piece_of(i));
     return sum.take(0);
   }

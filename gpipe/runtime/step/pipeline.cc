@@ -31,7 +31,7 @@
 
 namespace gpipe::internal {
 // The backward of a step, called by the caller's autograd graph.
-class StepBackward : public OpaqueBackward {
+class StepBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
                const Pipeline::Plans& plans)
@@ -56,7 +56,7 @@ class StepBackward : public OpaqueBackward {
 
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
-                                   bool keep_graph) override {
+                                   bool keep_graph) {
     pipeline_->workers_.executor().check_backward();
     const auto running = pipeline_->workers_.enter();
     const WorkScope work;
@@ -112,8 +112,6 @@ class StepBackward : public OpaqueBackward {
       return result;
     });
   }
-
-  void release() override { step_.reset(); }
 
   // The elements of the input that need a gradient, and those of the output
   // that have a graph.
@@ -273,7 +271,8 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
         std::vector<at::Tensor> with_edges =
             add_outputs(*backward, pass.outputs(), outputs, output);
         if (!with_edges.empty()) {
-          attach_graph(with_edges, std::move(edges), backward);
+          attach_graph(with_edges, std::move(edges),
+                       std::bind_front(&StepBackward::backward, backward));
         }
         norms.write();
         backward->end_forward();

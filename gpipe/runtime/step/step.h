@@ -21,7 +21,6 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/copier.h"
-#include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -33,21 +32,13 @@ struct SkipLink {
   int64_t from, exported, to, imported;
 };
 
-// The copies of one rank. Its stages share them, because they share a device,
-// a worker and the links of the device.
-struct Copiers {
-  explicit Copiers(const c10::Device& device) : devices(device), host(device) {}
-  Copier devices;   // from other devices
-  HostCopier host;  // to the host and back
-};
-
 // The state that stays the same from step to step.
 // Threads: partition j, and the copiers of its rank, are used by the rank's
 // worker while a pass runs.
 struct Stages {
   std::vector<Partition> partitions;
   std::vector<int> rank_of_stage;
-  std::deque<Copiers> copiers;  // by rank
+  std::deque<Copier> copiers;  // by rank
   std::vector<SkipLink> links;
   // The elements of the input that every micro-batch gets whole.
   Unsplit unsplit;
@@ -105,10 +96,10 @@ struct Step {
   // `what`.
   Failure failure_at(const Action& action, Phase phase) const;
 
-  // The rank whose worker runs a stage, and its copiers. A schedule may place
+  // The rank whose worker runs a stage, and its copier. A schedule may place
   // stages differently from Stages::rank_of_stage, on ranks of equal devices.
   std::vector<int> rank_of_stage;
-  Copiers& copiers_of(int64_t stage) {
+  Copier& copier_of(int64_t stage) {
     return stages_.copiers[rank_of_stage[stage]];
   }
 

@@ -16,7 +16,6 @@
 #include "gpipe/runtime/cell/output_rows.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/fault_point.h"
-#include "gpipe/runtime/device/host_copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/train_schedule.h"
 #include "gpipe/schedule/microbatches.h"
@@ -153,7 +152,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
                     "; give both in the same way");
   if (with_backward_) check_constant(target);
   const c10::Device device = stages_.partitions.back().device;
-  Copier& copier = stages_.copiers[stages_.rank_of_stage.back()].devices;
+  Copier& copier = stages_.copiers[stages_.rank_of_stage.back()];
   if (!target_split_) {
     if (!batch_) {
       const int64_t rows = rows_of(target.whole());

@@ -1,5 +1,3 @@
-#include "gpipe/runtime/device/host_copier.h"
-
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/StreamGuard.h>
@@ -13,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulated.h"
@@ -23,9 +22,9 @@ namespace {
 
 using at::Tensor;
 using gpipe::testing::error_of;
+using internal::Copier;
 using internal::Event;
 using internal::HostBuffers;
-using internal::HostCopier;
 using ::testing::StartsWith;
 
 Tensor bytes(int64_t size, int64_t first) {
@@ -41,18 +40,17 @@ Tensor over(const c10::Storage& storage) {
   return tensor;
 }
 
-class HostCopierTest : public SimulatedTest {};
+class CopierToHostTest : public SimulatedTest {};
 
-TEST_F(HostCopierTest, BringsBackTheBytesOfAllStorages) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, BringsBackTheBytesOfAllStorages) {
+  Copier copier(hpu(0));
   std::vector<c10::Storage> storages;
   for (const int64_t size : {1, 255, 256, 3}) {
     storages.push_back(bytes(size, size % 7).to(hpu(0)).storage());
   }
-  const HostCopier::OnHost on_host =
-      copier.to_host(std::move(storages), nullptr);
+  const Copier::OnHost on_host = copier.to_host(std::move(storages), nullptr);
   Event ready;
-  const auto back = copier.to_device(on_host, &ready, nullptr);
+  const auto back = copier.from_host(on_host, &ready, nullptr);
   ready.wait(hpu(0));
   ASSERT_EQ(back.size(), 4u);
   std::size_t k = 0;
@@ -61,15 +59,15 @@ TEST_F(HostCopierTest, BringsBackTheBytesOfAllStorages) {
   }
 }
 
-TEST_F(HostCopierTest, CopiesAfterTheWorkOfTheStreamAndReleasesTheDevice) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, CopiesAfterTheWorkOfTheStreamAndReleasesTheDevice) {
+  Copier copier(hpu(0));
   synchronize();
   const auto before = bytes_in_use(0);
   Tensor tensor = bytes(100, 0).to(hpu(0));
   Gate gate(default_stream(0));
   tensor.add_(5);
   const auto waits = host_waits();
-  HostCopier::OnHost on_host = copier.to_host({tensor.storage()}, nullptr);
+  Copier::OnHost on_host = copier.to_host({tensor.storage()}, nullptr);
   EXPECT_EQ(host_waits(), waits);  // the host goes on
   tensor.reset();
   EXPECT_EQ(bytes_in_use(0), before + 100);  // the copy still reads it
@@ -77,21 +75,21 @@ TEST_F(HostCopierTest, CopiesAfterTheWorkOfTheStreamAndReleasesTheDevice) {
   copier.finish();
   EXPECT_EQ(bytes_in_use(0), before);
   Event ready;
-  const auto back = copier.to_device(on_host, &ready, nullptr);
+  const auto back = copier.from_host(on_host, &ready, nullptr);
   EXPECT_EQ(bytes_in_use(0), before + 100);
   ready.wait(hpu(0));
   EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 5)));
 }
 
-TEST_F(HostCopierTest, HasAStreamPerDirection) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, HasAStreamPerDirection) {
+  Copier copier(hpu(0));
   take_trace();
   std::set<c10::StreamId> to_host, from_host;
   for (int k = 0; k < 3; ++k) {
     const auto on_host =
         copier.to_host({bytes(8, 0).to(hpu(0)).storage()}, nullptr);
     Event ready;
-    const auto back = copier.to_device(on_host, &ready, nullptr);
+    const auto back = copier.from_host(on_host, &ready, nullptr);
     ready.wait(hpu(0));
   }
   for (const Given& each : take_trace()) {
@@ -108,8 +106,8 @@ TEST_F(HostCopierTest, HasAStreamPerDirection) {
 
 // As the links of a rank in the simulator: a copy back waits for the copy to
 // the host of its own cell, not for those of other cells.
-TEST_F(HostCopierTest, ACopyBackDoesNotWaitForOtherCopiesToTheHost) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, ACopyBackDoesNotWaitForOtherCopiesToTheHost) {
+  Copier copier(hpu(0));
   const auto first =
       copier.to_host({bytes(100, 1).to(hpu(0)).storage()}, nullptr);
   copier.finish();
@@ -121,20 +119,20 @@ TEST_F(HostCopierTest, ACopyBackDoesNotWaitForOtherCopiesToTheHost) {
   {
     const c10::StreamGuard beside(new_stream(0));
     Event ready;
-    const auto back = copier.to_device(first, &ready, nullptr);
+    const auto back = copier.from_host(first, &ready, nullptr);
     EXPECT_EQ(host_waits(), waits);
     ready.wait(hpu(0));
     EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 1)));
   }
   gate.open();
   Event ready;
-  const auto back = copier.to_device(second, &ready, nullptr);
+  const auto back = copier.from_host(second, &ready, nullptr);
   ready.wait(hpu(0));
   EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 2)));
 }
 
-TEST_F(HostCopierTest, AFullDeviceWaitsForTheCopyToTheHost) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, AFullDeviceWaitsForTheCopyToTheHost) {
+  Copier copier(hpu(0));
   const auto first =
       copier.to_host({bytes(100, 1).to(hpu(0)).storage()}, nullptr);
   copier.finish();
@@ -145,18 +143,18 @@ TEST_F(HostCopierTest, AFullDeviceWaitsForTheCopyToTheHost) {
   const auto second = copier.to_host({other.storage()}, nullptr);
   other.reset();
   Event ready;
-  const auto back = copier.to_device(first, &ready, nullptr);
+  const auto back = copier.from_host(first, &ready, nullptr);
   ready.wait(hpu(0));
   EXPECT_TRUE(over(back[0]).cpu().equal(bytes(100, 1)));
 }
 
-TEST_F(HostCopierTest, UsesPinnedMemoryAgain) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, UsesPinnedMemoryAgain) {
+  Copier copier(hpu(0));
   const auto round = [&] {
     const auto on_host =
         copier.to_host({bytes(1000, 1).to(hpu(0)).storage()}, nullptr);
     Event ready;
-    const auto back = copier.to_device(on_host, &ready, nullptr);
+    const auto back = copier.from_host(on_host, &ready, nullptr);
     ready.wait(hpu(0));
   };
   const auto before = pinned_bytes_made();
@@ -166,31 +164,31 @@ TEST_F(HostCopierTest, UsesPinnedMemoryAgain) {
   EXPECT_EQ(pinned_bytes_made() - before, 1024);
 }
 
-TEST_F(HostCopierTest, TakesTheTimesOfCopies) {
-  HostCopier copier(hpu(0));
-  HostCopier::Times there, back;
+TEST_F(CopierToHostTest, TakesTheTimesOfCopies) {
+  Copier copier(hpu(0));
+  Copier::Times there, back;
   const auto on_host =
       copier.to_host({bytes(8, 0).to(hpu(0)).storage()}, &there);
   Event ready;
-  const auto storages = copier.to_device(on_host, &ready, &back);
+  const auto storages = copier.from_host(on_host, &ready, &back);
   ready.wait(hpu(0));
   EXPECT_GE(there.end.seconds_since(there.start), 0);
   EXPECT_GE(back.start.seconds_since(there.end), 0);
   EXPECT_GE(back.end.seconds_since(back.start), 0);
 }
 
-TEST_F(HostCopierTest, AFullDeviceIsAnErrorAndLaterCopiesWork) {
-  HostCopier copier(hpu(0));
+TEST_F(CopierToHostTest, AFullDeviceIsAnErrorAndLaterCopiesWork) {
+  Copier copier(hpu(0));
   const auto on_host =
       copier.to_host({bytes(200, 1).to(hpu(0)).storage()}, nullptr);
   copier.finish();
   synchronize();
   set_memory_limit(0, bytes_in_use(0) + 100);
   Event ready;
-  EXPECT_THAT(error_of([&] { copier.to_device(on_host, &ready, nullptr); }),
+  EXPECT_THAT(error_of([&] { copier.from_host(on_host, &ready, nullptr); }),
               StartsWith("c10::OutOfMemoryError: "));
   set_memory_limit(0, std::nullopt);
-  const auto back = copier.to_device(on_host, &ready, nullptr);
+  const auto back = copier.from_host(on_host, &ready, nullptr);
   ready.wait(hpu(0));
   EXPECT_TRUE(over(back[0]).cpu().equal(bytes(200, 1)));
 }
