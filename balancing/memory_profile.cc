@@ -21,7 +21,7 @@
 #include "balancing/profile/sandbox.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/meta/scope.h"
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/schedule/microbatches.h"

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/experiment.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_speed/table.h"
 #include "benchmarks/transformer/tables.h"

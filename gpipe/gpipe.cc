@@ -7,13 +7,13 @@
 #include <ostream>
 #include <utility>
 
-#include "gpipe/runtime/cell/grad_norm.h"
+#include "gpipe/runtime/autograd/grad_norm.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/threads.h"
-#include "gpipe/runtime/step/assembly.h"
-#include "gpipe/runtime/step/pipeline.h"
+#include "gpipe/runtime/pipeline/assembly.h"
+#include "gpipe/runtime/pipeline/pipeline.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {

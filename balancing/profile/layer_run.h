@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "balancing/profile/profile_tracker.h"
-#include "gpipe/runtime/cell/grad_sum.h"
-#include "gpipe/runtime/cell/graph.h"
-#include "gpipe/runtime/cell/split_backward.h"
+#include "gpipe/runtime/autograd/grad_sum.h"
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/stamp.h"
 
@@ -92,7 +92,7 @@ class LayerRun {
            ProfileTracker& tracker, c10::Device device);
 
   // Runs the backward from ones for all outputs, as a whole or in two parts
-  // (gpipe/runtime/cell/split_backward.h). Call either backward(), or
+  // (gpipe/runtime/autograd/split_backward.h). Call either backward(), or
   // backward_input() and then backward_weight(), once. The gradients of
   // parameters go to `sums`.
   void backward(ProfileSums& sums);

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::balancing {

@@ -5,8 +5,8 @@
 
 #include "benchmarks/amoebanetd/model.h"
 #include "benchmarks/amoebanetd/tables.h"
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/workloads.h"
 
 namespace gpipe::benchmarks {
 namespace {

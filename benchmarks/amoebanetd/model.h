@@ -3,8 +3,8 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "models/amoebanet.h"
 
 namespace gpipe::benchmarks {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/experiment/devices.h"
 #include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/program/parse.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/outcome.h"
 
 namespace gpipe::benchmarks {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/outcome.h"
 
 namespace gpipe::benchmarks {
 

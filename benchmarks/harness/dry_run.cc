@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "benchmarks/harness/device_memory.h"
-#include "benchmarks/harness/optimizer.h"
+#include "benchmarks/harness/experiment/optimizer.h"
 #include "gpipe/base/text/units.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"

@@ -1,8 +1,8 @@
 // The memory that a training step would use, counted without allocating it.
 #pragma once
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
 
 namespace gpipe::benchmarks {
 

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "benchmarks/harness/device_memory.h"
-#include "benchmarks/harness/devices.h"
-#include "benchmarks/harness/optimizer.h"
-#include "benchmarks/harness/outcome_table.h"
-#include "benchmarks/harness/throughput.h"
+#include "benchmarks/harness/experiment/devices.h"
+#include "benchmarks/harness/experiment/optimizer.h"
+#include "benchmarks/harness/experiment/throughput.h"
+#include "benchmarks/harness/report/outcome_table.h"
 #include "gpipe/base/text/lists.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "benchmarks/harness/balancer.h"
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/costs/balancer.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
 #include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {

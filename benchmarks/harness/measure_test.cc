@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/experiment/devices.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "benchmarks/harness/figures.h"
-#include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/outcome_table.h"
+#include "benchmarks/harness/experiment/mode.h"
+#include "benchmarks/harness/report/figures.h"
+#include "benchmarks/harness/report/outcome_table.h"
 
 namespace gpipe::benchmarks {
 namespace {

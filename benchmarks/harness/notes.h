@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/experiment/benchmark.h"
 #include "benchmarks/harness/run_options.h"
 
 namespace gpipe::benchmarks {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
+#include "benchmarks/harness/experiment/table.h"
 #include "benchmarks/harness/run_options.h"
-#include "benchmarks/harness/table.h"
 
 namespace gpipe::benchmarks {
 

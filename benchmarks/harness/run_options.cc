@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/links.h"
+#include "benchmarks/harness/costs/links.h"
 #include "gpipe/base/text/refuse.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/milliseconds.h"

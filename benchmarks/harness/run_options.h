@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <memory>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/rows.h"
-#include "benchmarks/harness/settings.h"
-#include "benchmarks/harness/simulate.h"
+#include "benchmarks/harness/costs/simulate.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/mode.h"
+#include "benchmarks/harness/experiment/rows.h"
+#include "benchmarks/harness/experiment/settings.h"
 #include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/experiment/program.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -6,7 +6,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "gpipe/base/text/lists.h"
 #include "gpipe/base/text/refuse.h"
 #include "models/amoebanet.h"

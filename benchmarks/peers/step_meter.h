@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/experiment/table.h"
 #include "benchmarks/peers/process_memory.h"
 #include "gpipe/runtime/device/stamp.h"
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "balancing/plan.h"
-#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/experiment/program.h"
 #include "benchmarks/peers/peer_model.h"
 #include "benchmarks/peers/peer_plan.h"
 #include "benchmarks/peers/step_meter.h"

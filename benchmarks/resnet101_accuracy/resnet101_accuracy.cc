@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/devices.h"
-#include "benchmarks/harness/environment.h"
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/output.h"
-#include "benchmarks/harness/program.h"
+#include "benchmarks/harness/experiment/devices.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/mode.h"
+#include "benchmarks/harness/experiment/program.h"
+#include "benchmarks/harness/report/environment.h"
+#include "benchmarks/harness/report/output.h"
 #include "benchmarks/resnet101_accuracy/preset.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/experiment/statistics.h"
 #include "training/data/checksum.h"
 #include "training/program/exit_code.h"
 

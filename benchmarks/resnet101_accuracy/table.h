@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/experiment/table.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "training/program/options.h"
 #include "training/program/run.h"

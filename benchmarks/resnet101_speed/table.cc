@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "models/resnet.h"
 
 namespace gpipe::benchmarks {

@@ -1,7 +1,7 @@
 // The rows of the tables about the training speed of ResNet-101.
 #pragma once
 
-#include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/experiment/benchmark.h"
 
 namespace gpipe::benchmarks {
 

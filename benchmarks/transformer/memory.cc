@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "benchmarks/transformer/model.h"
 #include "benchmarks/transformer/tables.h"
 

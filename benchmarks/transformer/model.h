@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/experiment/experiment.h"
 
 namespace gpipe::benchmarks {
 

@@ -1,8 +1,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "benchmarks/unet/model.h"
 #include "benchmarks/unet/tables.h"
 

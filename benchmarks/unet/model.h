@@ -3,7 +3,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/experiment/experiment.h"
 #include "models/unet.h"
 
 namespace gpipe::benchmarks {

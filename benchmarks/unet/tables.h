@@ -1,7 +1,7 @@
 // The tables about U-Nets.
 #pragma once
 
-#include "benchmarks/harness/benchmark.h"
+#include "benchmarks/harness/experiment/benchmark.h"
 
 namespace gpipe::benchmarks {
 

@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include "benchmarks/harness/step_costs.h"
+#include "benchmarks/harness/costs/step_costs.h"
 #include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "balancing/profile.h"
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/links.h"
+#include "benchmarks/harness/costs/links.h"
+#include "benchmarks/harness/experiment/experiment.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 

@@ -12,13 +12,13 @@
 #include <optional>
 #include <utility>
 
-#include "benchmarks/harness/balancer.h"
 #include "benchmarks/harness/copy_streams.h"
+#include "benchmarks/harness/costs/balancer.h"
 #include "benchmarks/harness/device_memory.h"
-#include "benchmarks/harness/devices.h"
-#include "benchmarks/harness/program.h"
-#include "benchmarks/harness/progress.h"
-#include "benchmarks/harness/throughput.h"
+#include "benchmarks/harness/experiment/devices.h"
+#include "benchmarks/harness/experiment/program.h"
+#include "benchmarks/harness/experiment/progress.h"
+#include "benchmarks/harness/experiment/throughput.h"
 #include "benchmarks/unet_timeline/ablation.h"
 #include "benchmarks/unet_timeline/relay.h"
 #include "benchmarks/unet_timeline/rows.h"

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
 #include "benchmarks/harness/run_options.h"
 
 namespace gpipe::benchmarks {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/workloads.h"
 #include "benchmarks/unet/model.h"
 #include "gpipe/base/text/refuse.h"
 

@@ -1,8 +1,8 @@
 // The rows of torchgpipe's table about the gain from its mechanisms.
 #pragma once
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/experiment.h"
 #include "benchmarks/unet_timeline/ablation.h"
 
 namespace gpipe::benchmarks {

@@ -1,9 +1,9 @@
 #include "benchmarks/unet_timeline/simulate.h"
 
 #include "balancing/profile.h"
-#include "benchmarks/harness/layer_profile.h"
-#include "benchmarks/harness/links.h"
-#include "benchmarks/harness/simulate.h"
+#include "benchmarks/harness/costs/layer_profile.h"
+#include "benchmarks/harness/costs/links.h"
+#include "benchmarks/harness/costs/simulate.h"
 #include "benchmarks/unet_timeline/ablation.h"
 #include "benchmarks/unet_timeline/relay.h"
 #include "benchmarks/unet_timeline/rows.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
 #include "benchmarks/harness/run_options.h"
 
 namespace gpipe::benchmarks {

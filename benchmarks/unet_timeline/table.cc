@@ -10,11 +10,11 @@
 #include <optional>
 #include <string>
 
-#include "benchmarks/harness/experiment.h"
-#include "benchmarks/harness/figures.h"
-#include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/outcome_table.h"
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/experiment.h"
+#include "benchmarks/harness/experiment/mode.h"
+#include "benchmarks/harness/experiment/workloads.h"
+#include "benchmarks/harness/report/figures.h"
+#include "benchmarks/harness/report/outcome_table.h"
 #include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/outcome.h"
-#include "benchmarks/harness/table.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/outcome.h"
+#include "benchmarks/harness/experiment/table.h"
 
 namespace gpipe::benchmarks {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "benchmarks/harness/workloads.h"
+#include "benchmarks/harness/experiment/workloads.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/benchmark.h"
-#include "benchmarks/harness/mode.h"
-#include "benchmarks/harness/outcome.h"
+#include "benchmarks/harness/experiment/benchmark.h"
+#include "benchmarks/harness/experiment/mode.h"
+#include "benchmarks/harness/experiment/outcome.h"
 #include "benchmarks/harness/run.h"
 #include "benchmarks/harness/run_options.h"
 #include "benchmarks/unet_timeline/measure.h"

@@ -22,8 +22,8 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/step/assembly.h"
-#include "gpipe/runtime/step/step_peers.h"
+#include "gpipe/runtime/pipeline/assembly.h"
+#include "gpipe/runtime/pipeline/step_peers.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {

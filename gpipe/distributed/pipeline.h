@@ -22,7 +22,7 @@
 #include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/loss.h"
-#include "gpipe/runtime/step/source_model.h"
+#include "gpipe/runtime/pipeline/source_model.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"

@@ -19,7 +19,7 @@
 #include "gpipe/failure.h"
 #include "gpipe/phase.h"
 #include "gpipe/runtime/device/fault_point.h"
-#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/generators/named.h"
 #include "gpipe/skip.h"
 #include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"

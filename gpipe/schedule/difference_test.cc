@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gpipe/schedule/fill_drain.h"
-#include "gpipe/schedule/one_forward_one_backward.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/one_forward_one_backward.h"
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe {

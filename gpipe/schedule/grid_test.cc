@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/text.h"
 
 namespace gpipe {

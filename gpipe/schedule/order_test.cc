@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/text.h"
 
 namespace gpipe {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "gpipe/schedule/interleaved.h"
-#include "gpipe/schedule/zero_bubble_v.h"
+#include "gpipe/schedule/generators/interleaved.h"
+#include "gpipe/schedule/generators/zero_bubble_v.h"
 
 namespace gpipe {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/transform.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 
 namespace gpipe {
 namespace {

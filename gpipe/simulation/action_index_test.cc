@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 
 namespace gpipe::internal {
 namespace {

@@ -10,18 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/named.h"
-#include "gpipe/schedule/one_forward_one_backward.h"
+#include "gpipe/schedule/generators/named.h"
+#include "gpipe/schedule/generators/one_forward_one_backward.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
-#include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/draw/chrome_trace.h"
+#include "gpipe/simulation/draw/svg.h"
+#include "gpipe/simulation/draw/timeline_text.h"
 #include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"
-#include "gpipe/simulation/svg.h"
-#include "gpipe/simulation/timeline_text.h"
 
 namespace gpipe {
 namespace {

@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/schedule/fill_drain.h"
-#include "gpipe/schedule/forward_only.h"
-#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/forward_only.h"
+#include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline_testing.h"

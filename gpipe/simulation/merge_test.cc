@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/one_forward_one_backward.h"
+#include "gpipe/schedule/generators/one_forward_one_backward.h"
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/chrome_trace.h"
 #include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/draw/chrome_trace.h"
 #include "gpipe/simulation/idle.h"
 #include "gpipe/simulation/simulate.h"
 

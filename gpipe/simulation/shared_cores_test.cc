@@ -6,8 +6,8 @@
 #include <random>
 #include <stdexcept>
 
-#include "gpipe/schedule/fill_drain.h"
-#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline_testing.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/timeline_testing.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "gpipe/schedule/fill_drain.h"
+#include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {

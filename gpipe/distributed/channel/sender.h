@@ -12,7 +12,7 @@
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/transport.h"
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"

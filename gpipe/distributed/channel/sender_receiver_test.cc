@@ -24,7 +24,7 @@
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/transport.h"
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/errors.h"

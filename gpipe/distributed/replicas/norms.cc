@@ -11,7 +11,7 @@
 
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/runtime/cell/grad_norm.h"
+#include "gpipe/runtime/autograd/grad_norm.h"
 #include "gpipe/runtime/cell/read_scalars.h"
 
 namespace gpipe::internal {

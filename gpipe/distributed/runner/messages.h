@@ -21,10 +21,10 @@
 #include "gpipe/distributed/world/tags.h"
 #include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/remote_stages.h"
 #include "gpipe/runtime/step/stage_workers.h"
-#include "gpipe/runtime/step/train_step.h"
 
 namespace gpipe::internal {
 

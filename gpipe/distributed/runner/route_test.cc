@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/step/train_schedule.h"
-#include "gpipe/schedule/named.h"
+#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/testing/rounds.h"
 

@@ -21,8 +21,8 @@
 #include "gpipe/distributed/world/topology.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/step/train_schedule.h"
-#include "gpipe/runtime/step/training.h"
+#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/runtime/pipeline/training.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
+#include "gpipe/runtime/autograd/non_finite.h"
 #include "gpipe/runtime/cell/cell_tracker.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
-#include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/cell/shared_memory.h"
 #include "gpipe/runtime/device/fault_point.h"

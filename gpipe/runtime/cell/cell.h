@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/cell/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/operators/random.h"

@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/autograd/tangent.h"
 #include "gpipe/runtime/cell/call_state.h"
-#include "gpipe/runtime/cell/graph.h"
 #include "gpipe/runtime/cell/phase_scope.h"
-#include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/recompute/buffer_copies.h"

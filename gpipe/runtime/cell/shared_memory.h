@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpipe/runtime/cell/graph.h"
+#include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/recompute/watched_version.h"
 
 namespace gpipe::internal {

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/schedule/fill_drain.h"
-#include "gpipe/schedule/forward_only.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/forward_only.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/testing/errors.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/runtime/autograd/grad_sum.h"
+#include "gpipe/runtime/autograd/non_finite.h"
 #include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/cell/grad_sum.h"
-#include "gpipe/runtime/cell/non_finite.h"
 #include "gpipe/runtime/device/copy_log.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/executor.h"

@@ -5,10 +5,10 @@
 
 #include <utility>
 
-#include "gpipe/runtime/cell/grad_sum.h"
+#include "gpipe/runtime/autograd/grad_sum.h"
+#include "gpipe/runtime/autograd/tangent.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/shared_memory.h"
-#include "gpipe/runtime/cell/tangent.h"
 #include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
 

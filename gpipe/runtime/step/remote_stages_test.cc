@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/step/train_step.h"
-#include "gpipe/schedule/fill_drain.h"
-#include "gpipe/schedule/zero_bubble_h.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/zero_bubble_h.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::internal {

@@ -7,7 +7,7 @@
 #include "gpipe/failure.h"
 #include "gpipe/runtime/run/caught.h"
 #include "gpipe/runtime/step/small_stages_testing.h"
-#include "gpipe/schedule/forward_only.h"
+#include "gpipe/schedule/generators/forward_only.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

@@ -1,0 +1,553 @@
+#include "gpipe/runtime/autograd/split_backward.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/runtime/autograd/graph.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using torch::Tensor;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+namespace nn = torch::nn;
+
+// A piece of graph: a function of `input`, with the leaves that it uses.
+struct Piece {
+  std::function<Tensor(Tensor)> function;
+  std::vector<Tensor> leaves;
+  Tensor input;
+};
+
+Piece piece_of(nn::Sequential model, Tensor input) {
+  return {[model](const Tensor& x) mutable { return model->forward(x); },
+          model->parameters(), std::move(input)};
+}
+
+struct Gradients {
+  Tensor input;
+  std::vector<Tensor> leaves;
+};
+
+Tensor some_gradient(const Tensor& output) {
+  return torch::linspace(-1, 1, output.numel(),
+                         output.options().requires_grad(false))
+      .view(output.sizes());
+}
+
+// Returns a sink that stores the gradients of the leaves in `asked` in
+// `result`, in the order of `asked`. Each leaf may come once.
+LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
+              const std::vector<Tensor>& asked) {
+  result.resize(asked.size());
+  return [&](std::size_t leaf, const Tensor& grad) {
+    for (std::size_t k = 0; k < asked.size(); ++k) {
+      if (!asked[k].is_same(leaves.tensors[leaf])) continue;
+      EXPECT_FALSE(result[k].defined()) << "leaf " << k << " comes twice";
+      result[k] = grad;
+    }
+  };
+}
+
+Gradients whole(const Tensor& output, const edge_list& input_edges,
+                const std::vector<Tensor>& asked) {
+  Gradients result;
+  const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges);
+  const std::vector<bool> all(leaves.tensors.size(), true);
+  result.input = run_backward(
+      {gradient_edge(output)}, {some_gradient(output)}, input_edges,
+      /*keep_graph=*/false, leaves, all, into(result.leaves, leaves, asked))[0];
+  return result;
+}
+
+Gradients whole(const Piece& piece, bool input_wanted = true) {
+  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
+  const Tensor output = piece.function(input_edges.tensors()[0]);
+  return whole(output, input_edges.edges(), piece.leaves);
+}
+
+std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
+                            const std::vector<Tensor>& asked) {
+  std::vector<Tensor> result;
+  split.weight_part(into(result, leaves, asked));
+  return result;
+}
+
+Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
+  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
+  Tensor output = piece.function(input_edges.tensors()[0]);
+  const Leaves leaves =
+      find_leaves({gradient_edge(output)}, input_edges.edges());
+  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {}, leaves);
+  const Tensor grad = some_gradient(output);
+  output.reset();
+  auto input = split.input_part({grad});
+  return {input[0], weights(split, leaves, piece.leaves)};
+}
+
+// Returns the largest difference divided by the largest value of `b`; 0 for
+// equal bits.
+double distance(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined() ? 0 : 1;
+  if (a.equal(b)) return 0;
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+double distance(const Gradients& a, const Gradients& b) {
+  double result = distance(a.input, b.input);
+  EXPECT_EQ(a.leaves.size(), b.leaves.size());
+  for (std::size_t k = 0; k < a.leaves.size(); ++k) {
+    result = std::max(result, distance(a.leaves[k], b.leaves[k]));
+  }
+  return result;
+}
+
+class SplitBackwardTest : public ::testing::Test {
+ protected:
+  SplitBackwardTest() { torch::manual_seed(0); }
+};
+
+TEST_F(SplitBackwardTest, LinearLayersGiveTheBitsOfTheWhole) {
+  const Piece piece =
+      piece_of(nn::Sequential(nn::Linear(5, 7), nn::ReLU(), nn::Linear(7, 3)),
+               torch::randn({4, 5}));
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ConvolutionsAndNormsGiveTheBitsOfTheWhole) {
+  const Piece piece = piece_of(
+      nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)),
+                     nn::BatchNorm2d(8), nn::ReLU(),
+                     nn::ConvTranspose2d(nn::ConvTranspose2dOptions(8, 4, 2)),
+                     nn::GroupNorm(2, 4), nn::Flatten(),
+                     nn::LayerNorm(nn::LayerNormOptions({4 * 7 * 7})),
+                     nn::Linear(4 * 7 * 7, 2)),
+      torch::randn({2, 3, 6, 6}));
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, SequencesOfThreeDimensionsGiveTheBitsOfTheWhole) {
+  const Piece piece =
+      piece_of(nn::Sequential(nn::Linear(6, 12), nn::GELU(), nn::Linear(12, 6)),
+               torch::randn({2, 5, 6}));
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, WeightsBehindOtherOperatorsAreReached) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor scale = torch::randn({4, 1}, torch::requires_grad());
+  const Piece piece{[&](const Tensor& x) {
+                      // As in weight normalisation.
+                      return torch::matmul(
+                          x, scale * weight / weight.norm(2, {1}, true));
+                    },
+                    {weight, scale},
+                    torch::randn({3, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, BroadcastWeightsKeepTheirShape) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Piece piece{
+      [&](const Tensor& x) { return torch::matmul(x, weight).tanh(); },
+      {weight},
+      torch::randn({2, 3, 4})};
+  const Gradients split = in_two_parts(piece);
+  EXPECT_EQ(split.leaves[0].sizes(), weight.sizes());
+  EXPECT_EQ(distance(split, whole(piece)), 0);
+}
+
+// A weight is used four times, each time in one of these ways. The first two
+// are products. The last two run in the input part.
+Tensor use(int way, const Tensor& x, const Tensor& weight) {
+  switch (way) {
+    case 0:
+      return torch::mm(x, weight);
+    case 1:
+      return torch::linear(x, weight);
+    case 2:
+      return x * weight;
+    default:
+      return x + weight.sin();
+  }
+}
+
+TEST_F(SplitBackwardTest, UsesOfAWeightAreSummedInTheOrderOfTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  for (int ways = 0; ways < 256; ++ways) {
+    const Piece piece{[&](Tensor x) {
+                        for (int k = 0, rest = ways; k < 4; ++k, rest /= 4) {
+                          x = use(rest % 4, x, weight).tanh();
+                        }
+                        return x;
+                      },
+                      {weight},
+                      torch::randn({4, 4})};
+    EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0) << ways;
+  }
+}
+
+// The weight is used by way of one tensor, whose gradient must be complete
+// before its operator runs.
+TEST_F(SplitBackwardTest, ATensorOfAWeightIsSummedBeforeItsOperatorRuns) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const std::vector<std::function<Tensor()>> tensors = {
+      [&] { return weight.t(); },
+      [&] { return weight.tanh(); },
+      [&] {
+        return weight.view({16}).view({4, 4});
+      },
+      [&] { return weight.to(torch::kBFloat16).to(torch::kFloat); },
+      [&] {
+        return weight[0].expand({4, 4});
+      },
+      [&] { return (weight.tanh() * weight).t(); },
+  };
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    for (int ways = 0; ways < 64; ++ways) {
+      const Piece piece{[&](Tensor x) {
+                          const Tensor tensor = tensors[k]();
+                          for (int k = 0, rest = ways; k < 3; ++k, rest /= 4) {
+                            x = use(rest % 4, x, tensor).tanh();
+                          }
+                          return x;
+                        },
+                        {weight},
+                        torch::randn({4, 4})};
+      EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0)
+          << "tensor " << k << ", ways " << ways;
+    }
+  }
+}
+
+TEST_F(SplitBackwardTest, ACastOfAWeightIsSummedInItsOwnPrecision) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Piece piece{[&](Tensor x) {
+                      const Tensor cast = weight.to(torch::kBFloat16);
+                      for (int k = 0; k < 3; ++k) {
+                        x = torch::linear(x.to(torch::kBFloat16), cast).tanh();
+                      }
+                      return x.to(torch::kFloat);
+                    },
+                    {weight},
+                    torch::randn({3, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ALoopAddsUpItsStepsInTheOrderOfTheWhole) {
+  nn::Linear input(4, 6), hidden(6, 6);
+  std::vector<Tensor> leaves = input->parameters();
+  for (const Tensor& each : hidden->parameters()) leaves.push_back(each);
+  const Piece piece{[&](const Tensor& x) {
+                      Tensor state = torch::zeros({3, 6});
+                      for (const Tensor& step : x.unbind(1)) {
+                        state = torch::tanh(input(step) + hidden(state));
+                      }
+                      return state;
+                    },
+                    leaves, torch::randn({3, 5, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ABroadcastWeightIsSummedInTheOrderOfTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Piece piece{[&](Tensor x) {
+                      for (int k = 0; k < 3; ++k) {
+                        x = torch::bmm(x, weight.expand({2, 4, 4})).tanh();
+                        x = torch::matmul(x, weight) * weight;
+                      }
+                      return x;
+                    },
+                    {weight},
+                    torch::randn({2, 4, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, ProductsOfTwoActivationsAreNoWeights) {
+  nn::Linear query(4, 4), key(4, 4);
+  std::vector<Tensor> leaves = query->parameters();
+  for (const Tensor& each : key->parameters()) leaves.push_back(each);
+  const Piece piece{[&](const Tensor& x) {
+                      return torch::softmax(
+                          torch::matmul(query(x), key(x).transpose(-1, -2)),
+                          -1);
+                    },
+                    leaves, torch::randn({2, 3, 4})};
+  EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, FrozenAndUnusedWeightsHaveNoGradient) {
+  nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4));
+  model[0]->as<nn::Linear>()->weight.requires_grad_(false);
+  Piece piece = piece_of(model, torch::randn({2, 4}));
+  piece.leaves.push_back(torch::randn({2}, torch::requires_grad()));
+  const Gradients split = in_two_parts(piece);
+  EXPECT_FALSE(split.leaves[0].defined());
+  EXPECT_TRUE(split.leaves[1].defined());
+  EXPECT_FALSE(split.leaves.back().defined());
+  EXPECT_EQ(distance(split, whole(piece)), 0);
+}
+
+TEST_F(SplitBackwardTest, WithoutAnInputEverythingIsLeftForTheWeights) {
+  const Piece piece =
+      piece_of(nn::Sequential(nn::Linear(5, 7), nn::Tanh(), nn::Linear(7, 3)),
+               torch::randn({4, 5}));
+  const Gradients split = in_two_parts(piece, /*input_wanted=*/false);
+  EXPECT_FALSE(split.input.defined());
+  EXPECT_EQ(distance(split, whole(piece, false)), 0);
+}
+
+TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
+  nn::Linear first(5, 7), second(7, 7), third(7, 3);
+  std::vector<Tensor> leaves;
+  for (const nn::Linear& each : {first, second, third}) {
+    for (const Tensor& leaf : each->parameters()) leaves.push_back(leaf);
+  }
+  const Tensor x = torch::randn({4, 5});
+  int inner_calls = 0, first_calls = 0;
+  Tensor inner, output, grad;
+  const auto forward = [&] {
+    const Tensor product = first(x);
+    inner = torch::tanh(product);
+    output = third(torch::relu(second(inner)));
+    product.register_hook([&](const Tensor&) { ++first_calls; });
+    inner.register_hook([&](const Tensor& grad) {
+      ++inner_calls;
+      return 2 * grad;
+    });
+    grad = some_gradient(output);
+    inner_calls = first_calls = 0;
+  };
+  forward();
+  const auto expected = whole(output, {Edge()}, leaves).leaves;
+
+  forward();
+  const Leaves ends = find_leaves({gradient_edge(output)}, {});
+  // The edge is given twice, because a layer may return a tensor more than
+  // once.
+  SplitBackward parts({gradient_edge(output)}, {Edge()},
+                      {gradient_edge(inner), gradient_edge(inner)}, ends);
+  EXPECT_FALSE(parts.input_part({grad})[0].defined());
+  EXPECT_EQ(first_calls, 0);
+  const auto found = weights(parts, ends, leaves);
+  EXPECT_EQ(inner_calls, 1);
+  EXPECT_EQ(first_calls, 1);
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
+    EXPECT_TRUE(found[k].equal(expected[k])) << k;
+  }
+}
+
+// As in the first partition of a model with tied embeddings: the weight goes
+// to another partition, and the layers use it on both sides of the inner edge.
+TEST_F(SplitBackwardTest, UsesOnBothSidesOfAnInnerPlaceAreSummedAsInTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4}), other = torch::randn({4, 4});
+  for (int ways = 0; ways < 256; ++ways) {
+    edge_list edges, inner;
+    const auto forward = [&] {
+      Tensor y = x;
+      int rest = ways;
+      for (int k = 0; k < 4; ++k, rest /= 4) {
+        y = use(rest % 4, y, weight).tanh();
+        if (k == 1) inner = {gradient_edge(y)};
+      }
+      edges = {gradient_edge(weight), gradient_edge(y)};
+      return find_leaves(edges, {});
+    };
+    const Leaves leaves = forward();
+    std::vector<Tensor> expected, found;
+    run_backward(edges, {other, other}, {Edge()}, /*keep_graph=*/false, leaves,
+                 {true}, into(expected, leaves, {weight}));
+
+    const Leaves again = forward();
+    SplitBackward parts(edges, {Edge()}, inner, again);
+    parts.input_part({other, other});
+    parts.weight_part(into(found, again, {weight}));
+    EXPECT_TRUE(found[0].equal(expected[0])) << ways;
+  }
+}
+
+// One inner edge leads to another by way of a tensor that other layers use, as
+// if the first layer had stashed it.
+TEST_F(SplitBackwardTest, ANodeBetweenInnerPlacesRunsOnce) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4});
+  edge_list inner;
+  const auto forward = [&] {
+    const Tensor a = torch::mm(x, weight).sigmoid();
+    const Tensor between = torch::mm(a, weight).sigmoid();
+    const Tensor b = torch::mm(between, weight).sigmoid();
+    inner = {gradient_edge(a), gradient_edge(b)};
+    return (a * between * b).tanh();
+  };
+  Tensor output = forward();
+  const auto expected = whole(output, {Edge()}, {weight}).leaves;
+
+  output = forward();
+  const Leaves leaves = find_leaves({gradient_edge(output)}, {});
+  SplitBackward parts({gradient_edge(output)}, {Edge()}, inner, leaves);
+  parts.input_part({some_gradient(output)});
+  EXPECT_TRUE(weights(parts, leaves, {weight})[0].equal(expected[0]));
+}
+
+TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
+  const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
+  const Tensor x = torch::randn({4, 4});
+  std::vector<Tensor> grads;
+  for (int k = 0; k < 4; ++k) grads.push_back(torch::randn({4, 4}));
+  edge_list edges;
+  const auto forward = [&] {
+    const Edge y = gradient_edge(torch::mm(x, weight).tanh());
+    const Edge leaf = gradient_edge(weight);
+    edges = {leaf, y, leaf, y};
+    return find_leaves(edges, {});
+  };
+  const Leaves leaves = forward();
+  std::vector<Tensor> expected, found;
+  run_backward(edges, grads, {Edge()}, /*keep_graph=*/false, leaves, {true},
+               into(expected, leaves, {weight}));
+
+  const Leaves again = forward();
+  SplitBackward parts(edges, {Edge()}, {}, again);
+  EXPECT_FALSE(parts.input_part(grads)[0].defined());
+  parts.weight_part(into(found, again, {weight}));
+  EXPECT_TRUE(found[0].equal(expected[0]));
+}
+
+TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
+  const Piece piece =
+      piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
+  GraphInputs input_edges({{piece.input, true}}, false);
+  const Tensor output = piece.function(input_edges.tensors()[0]);
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  EXPECT_FALSE(split.input_part({Tensor()})[0].defined());
+  split.weight_part([](std::size_t, const Tensor&) { ADD_FAILURE(); });
+}
+
+struct CountedSquare : torch::autograd::Function<CountedSquare> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x, const Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x * x * weight;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list grads) {
+    ++calls;
+    const auto saved = context->get_saved_variables();
+    return {2 * grads[0] * saved[0] * saved[1],
+            (grads[0] * saved[0] * saved[0]).sum()};
+  }
+  static inline int calls = 0;
+};
+
+TEST_F(SplitBackwardTest, ACustomFunctionRunsOnce) {
+  const Tensor weight = torch::randn({}, torch::requires_grad());
+  const Piece piece{
+      [&](const Tensor& x) { return CountedSquare::apply(x, weight); },
+      {weight},
+      torch::randn({3})};
+  const Gradients expected = whole(piece);
+  CountedSquare::calls = 0;
+  EXPECT_EQ(distance(in_two_parts(piece), expected), 0);
+  EXPECT_EQ(CountedSquare::calls, 1);
+}
+
+TEST_F(SplitBackwardTest, HooksOfTensorsAndOfLeavesAreLeftInPeace) {
+  nn::Linear first(3, 3), second(3, 3);
+  int calls = 0, leaf_calls = 0;
+  second->weight.register_hook([&](const Tensor&) { ++leaf_calls; });
+  const Piece piece{[&](const Tensor& x) {
+                      const Tensor inner = first(x);
+                      inner.register_hook([&](const Tensor& grad) {
+                        ++calls;
+                        return 2 * grad;
+                      });
+                      return second(inner);
+                    },
+                    {first->weight, second->weight},
+                    torch::randn({2, 3})};
+  const Gradients expected = whole(piece);
+  calls = 0;
+  EXPECT_EQ(distance(in_two_parts(piece), expected), 0);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(leaf_calls, 0);
+  EXPECT_FALSE(second->weight.grad().defined());
+}
+
+// Between the two parts each product keeps its input and its incoming gradient,
+// and other operators keep nothing.
+TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
+  instruments::CountingAllocator::install();
+  constexpr int64_t kRows = 64, kWidth = 32;
+  constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
+  nn::Linear linear(nn::LinearOptions(kWidth, kWidth).bias(false));
+  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  // sigmoid and tanh save their results, the product saves its input.
+  Tensor output = linear(input_edges.tensors()[0].sigmoid()).tanh().sigmoid();
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  Tensor grad = torch::ones_like(output);
+  output.reset();
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
+            4 * kActivation);
+  split.input_part({std::move(grad)});
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
+            2 * kActivation);
+  split.weight_part([](std::size_t, const Tensor&) {});
+  EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before, 0);
+}
+
+TEST_F(SplitBackwardTest, TheWeightPartFreesTheMemoryOfEachProductInTurn) {
+  instruments::CountingAllocator::install();
+  constexpr int64_t kRows = 64, kWidth = 32;
+  constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
+  constexpr int64_t kWeight = kWidth * kWidth * sizeof(float);
+  const auto linear = [] {
+    return nn::Linear(nn::LinearOptions(kWidth, kWidth).bias(false));
+  };
+  nn::Linear a = linear(), b = linear(), c = linear();
+  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
+  const int64_t before = instruments::CountingAllocator::live_bytes();
+  Tensor output =
+      c(b(a(input_edges.tensors()[0].sigmoid()).sigmoid()).sigmoid());
+  SplitBackward split(
+      {gradient_edge(output)}, input_edges.edges(), {},
+      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  Tensor grad = torch::ones_like(output);
+  output.reset();
+  split.input_part({std::move(grad)});
+  std::vector<int64_t> live;
+  split.weight_part([&](std::size_t, const Tensor&) {
+    live.push_back(instruments::CountingAllocator::live_bytes() - before);
+  });
+  EXPECT_THAT(live, ElementsAre(4 * kActivation + kWeight,
+                                2 * kActivation + kWeight, kWeight));
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,129 @@
+#include "gpipe/runtime/pipeline/autograd_node.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/libtorch/node.h"
+#include "gpipe/runtime/device/stream.h"
+
+namespace gpipe::internal {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Storage for gradients between the two nodes, with one entry per backward pass
+// in progress. There may be several, from several threads.
+class SetAside {
+ public:
+  void put(variable_list grads) {
+    Entry entry;
+    for (at::Tensor& grad : grads) {
+      // The engine runs the gateway on the stream of the forward, and the
+      // second node on the caller's stream.
+      entry.complete.push_back(grad.defined() ? Event::record(grad.device())
+                                              : Event());
+      entry.grads.push_back(std::move(grad));
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    entries_[torch::autograd::get_current_graph_task_id()] = std::move(entry);
+  }
+
+  variable_list take() {
+    Entry entry;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto found = entries_.find(torch::autograd::get_current_graph_task_id());
+      TORCH_INTERNAL_ASSERT(found != entries_.end());
+      entry = std::move(found->second);
+      entries_.erase(found);
+    }
+    for (std::size_t k = 0; k < entry.grads.size(); ++k) {
+      const at::Tensor& grad = entry.grads[k];
+      if (grad.defined()) entry.complete[k].wait(grad.device());
+    }
+    return std::move(entry.grads);
+  }
+
+ private:
+  struct Entry {
+    variable_list grads;
+    std::vector<Event> complete;
+  };
+  std::mutex mutex_;
+  std::map<int, Entry> entries_;
+};
+
+// The node of the outputs. See Note [Gateway].
+struct Gateway : public Node {
+  explicit Gateway(std::shared_ptr<SetAside> set_aside)
+      : set_aside(std::move(set_aside)) {}
+
+  variable_list apply(variable_list&& grads) override {
+    set_aside->put(std::move(grads));
+    return {at::empty({0})};
+  }
+  std::string name() const override { return "gpipe::Gateway"; }
+
+  std::shared_ptr<SetAside> set_aside;
+};
+
+// The node that calls `backward`. See Note [Gateway].
+struct Opaque : public Node {
+  Opaque(edge_list&& inputs, std::shared_ptr<SetAside> set_aside,
+         OpaqueBackward backward)
+      : Node(std::move(inputs)),
+        set_aside(std::move(set_aside)),
+        backward(std::move(backward)) {}
+
+  variable_list apply(variable_list&& /*empty*/) override {
+    variable_list grads = set_aside->take();
+    TORCH_CHECK(!c10::GradMode::is_enabled(),
+                "a pipeline cannot be differentiated twice: "
+                "create_graph = true is not supported for it");
+    TORCH_CHECK(backward, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<bool> wanted;
+    for (std::size_t k = 0; k < num_outputs(); ++k) {
+      wanted.push_back(task_should_compute_output(k));
+    }
+    const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+    return backward(std::move(grads), wanted, keep);
+  }
+
+  void release_variables() override { backward = nullptr; }
+  std::string name() const override { return "gpipe::Pipeline"; }
+
+  std::shared_ptr<SetAside> set_aside;
+  OpaqueBackward backward;
+};
+
+}  // namespace
+
+void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
+                  OpaqueBackward backward) {
+  auto set_aside = std::make_shared<SetAside>();
+  const NodePtr opaque =
+      make_node<Opaque>(std::move(inputs), set_aside, std::move(backward));
+  const NodePtr gateway = make_node<Gateway>(set_aside);
+  gateway->add_next_edge(
+      Edge(opaque, opaque->add_input_metadata(at::empty({0}))));
+  for (at::Tensor& output : outputs) {
+    torch::autograd::create_gradient_edge(output, gateway);
+  }
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,138 @@
+#include "gpipe/runtime/pipeline/loss_totals.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+
+#include "gpipe/runtime/cell/read_scalars.h"
+
+namespace gpipe::internal {
+namespace {
+
+// Adds `value` to `sum`, which may be undefined.
+void add_to(at::Tensor& sum, const at::Tensor& value) {
+  sum = sum.defined() ? sum + value : value;
+}
+
+void add_to(Metrics& metrics, const std::string& name, at::Tensor value) {
+  if (value.scalar_type() == at::kBool) value = value.to(at::kLong);
+  value = value.reshape({});
+  const auto found =
+      std::find_if(metrics.begin(), metrics.end(),
+                   [&](const auto& each) { return each.first == name; });
+  if (found == metrics.end()) {
+    metrics.emplace_back(name, std::move(value));
+  } else {
+    add_to(found->second, value);
+  }
+}
+
+bool is_meta(const std::vector<at::Tensor>& losses) {
+  return !losses.empty() && losses.front().is_meta();
+}
+
+// Reads all numbers of `totals`, the losses of the micro-batches and `weights`
+// in one copy. Returns the weights.
+std::vector<at::Tensor> read_all(LossTotals& totals,
+                                 const std::vector<at::Tensor>& losses,
+                                 const std::vector<at::Tensor>& weights) {
+  std::vector<at::Tensor> all = losses;
+  all.insert(all.end(), weights.begin(), weights.end());
+  if (totals.sum.defined()) all.push_back(totals.sum);
+  for (const auto& [name, value] : totals.metrics) all.push_back(value);
+  all = scalars_on_host(all);
+  auto next = all.begin();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    totals.losses.push_back((next++)->item<double>());
+  }
+  const auto end_of_weights =
+      next + static_cast<std::ptrdiff_t>(weights.size());
+  std::vector<at::Tensor> read(next, end_of_weights);
+  next = end_of_weights;
+  if (totals.sum.defined()) totals.sum = *next++;
+  for (auto& [name, value] : totals.metrics) value = *next++;
+  return read;
+}
+
+}  // namespace
+
+void LossTotals::add(const LossTotals& other) {
+  if (!other.sum.defined()) return;
+  TORCH_CHECK_VALUE(!sum.defined() || weighted == other.weighted,
+                    "the loss function returns a WeightedLoss in one replica "
+                    "and a tensor in another; use one loss function on all "
+                    "ranks");
+  weighted = other.weighted;
+  add_to(sum, other.sum);
+  weight += other.weight;
+  for (const auto& [name, value] : other.metrics) add_to(metrics, name, value);
+}
+
+void LossTotals::check() const {
+  if (!sum.defined()) return;
+  const bool usable = std::isfinite(weight) && weight > 0;
+  TORCH_CHECK_VALUE(usable || weighted,
+                    "the input has 0 rows in total, so there is no mean of the "
+                    "losses; leave out a mini-batch without rows");
+  TORCH_CHECK_VALUE(
+      usable, "the total of WeightedLoss::weight over all micro-batches",
+      " and replicas is ", weight,
+      ", but the loss is divided by it, so it must be positive and finite; "
+      "leave out a mini-batch without valid tokens");
+}
+
+void LossTotals::write_to(StepResult& result) const {
+  if (!sum.defined()) return;
+  const c10::Device device =
+      result.loss.defined() ? result.loss.device() : sum.device();
+  // A copy to an accelerator has read the host's memory when it returns.
+  const bool non_blocking = !device.is_cpu();
+  result.loss = (weighted ? sum / weight : sum).to(device, non_blocking);
+  if (!weighted) return;
+  result.weight = weight;
+  result.metrics = metrics;
+  for (auto& [name, value] : result.metrics)
+    value = value.to(device, non_blocking);
+}
+
+LossTotals add_up_weighted(const std::vector<at::Tensor>& losses,
+                           const std::deque<LossHead>& heads, bool reads) {
+  LossTotals totals;
+  totals.weighted = true;
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& loss : losses) add_to(totals.sum, loss);
+  for (const LossHead& head : heads) {
+    weights.push_back(head.weight);
+    for (const auto& [name, value] : head.metrics) {
+      add_to(totals.metrics, name, value);
+    }
+  }
+  if (is_meta(losses)) {
+    totals.weight = 1;
+    return totals;
+  }
+  weights =
+      reads ? read_all(totals, losses, weights) : scalars_on_host(weights);
+  for (const at::Tensor& each : weights) totals.weight += each.item<double>();
+  return totals;
+}
+
+LossTotals add_up_means(const std::vector<at::Tensor>& losses,
+                        const std::vector<double>& shares, bool reads) {
+  LossTotals totals;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    // The mean over no rows is NaN, and NaN times 0 too.
+    add_to(totals.sum,
+           shares[i] == 0 ? at::zeros_like(losses[i]) : losses[i] * shares[i]);
+    totals.weight += shares[i];
+  }
+  if (reads && !is_meta(losses)) read_all(totals, losses, {});
+  return totals;
+}
+
+}  // namespace gpipe::internal

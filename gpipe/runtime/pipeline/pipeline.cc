@@ -1,0 +1,325 @@
+#include "gpipe/runtime/pipeline/pipeline.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/failure.h"
+#include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/output_rows.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/pipeline/autograd_node.h"
+#include "gpipe/runtime/pipeline/leaf_changes.h"
+#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/runtime/run/caught.h"
+#include "gpipe/runtime/step/backward_pass.h"
+#include "gpipe/runtime/step/forward_pass.h"
+#include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/schedule/generators/breadth_first.h"
+#include "gpipe/schedule/microbatches.h"
+#include "gpipe/schedule/transform.h"
+
+namespace gpipe::internal {
+// The backward of a step, called by the caller's autograd graph.
+class StepBackward {
+ public:
+  StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
+               const Pipeline::Plans& plans)
+      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
+
+  // Ends the forward. Call after all other work of forward(), including the
+  // BatchNorm statistics, which recomputes read. Backward may be called on
+  // other streams than forward; the events recorded here make it run after the
+  // forward's work.
+  void end_forward() {
+    for (const Partition& each : pipeline_->workers_.stages().partitions) {
+      if (has_streams(each.device) && !forward_done_.count(each.device)) {
+        forward_done_.emplace(each.device, Event::record(each.device));
+      }
+    }
+  }
+
+  void add_leaves(std::vector<SharedLeaf> leaves) {
+    leaves_ = std::move(leaves);
+    for (const SharedLeaf& each : leaves_) changes_.watch(each.tensor);
+  }
+
+  std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
+                                   const std::vector<bool>& wanted,
+                                   bool keep_graph) {
+    pipeline_->workers_.executor().check_backward();
+    const auto running = pipeline_->workers_.enter();
+    const WorkScope work;
+    // Without keep_graph the backward consumes the cells, even if it fails
+    // halfway.
+    const std::shared_ptr<Step> step =
+        keep_graph ? step_ : std::exchange(step_, nullptr);
+    TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    const Failure place = at_partition(Failure::kAll, Phase::kGradients);
+    auto pieces = pipeline_->workers_.outside_schedule(place, [&] {
+      const at::Tensor* const changed = changes_.without_version();
+      TORCH_CHECK(!changed, describe(*changed),
+                  " has been changed between forward and backward, as by the "
+                  "step() of an optimizer. Call step() after backward(), or "
+                  "forward() again");
+      for (const auto& [device, event] : forward_done_) event.wait(device);
+      return split(std::move(grads));
+    });
+    const auto first_leaf = wanted.begin() + inputs.size();
+    BackwardPass::Options options;
+    options.input_wanted =
+        std::find(wanted.begin(), first_leaf, true) != first_leaf;
+    options.keep_graph = keep_graph;
+    for (const auto& leaves : step->leaves) {
+      options.leaf_wanted.emplace_back(leaves.list.size());
+    }
+    for (std::size_t n = 0; n < leaves_.size(); ++n) {
+      if (!first_leaf[n]) continue;
+      for (const auto& [partition, number] : leaves_[n].places) {
+        options.leaf_wanted[partition][number] = true;
+      }
+    }
+    BackwardPass pass(pipeline_->workers_.stages(), *step, std::move(options));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      pass.begin(i, std::move(pieces[i]));
+    }
+    try {
+      pipeline_->workers_.run(plans_.backward, pass);
+    } catch (c10::Error& error) {
+      explain(error);
+      throw;
+    }
+
+    return pipeline_->workers_.outside_schedule(place, [&] {
+      std::vector<at::Tensor> result;
+      for (std::size_t n = 0; n < inputs.size(); ++n) {
+        result.push_back(wanted[n] ? inputs[n].join(pass.input_grads())
+                                   : at::Tensor());
+      }
+      for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
+        result.push_back(std::move(grad));
+      }
+      return result;
+    });
+  }
+
+  // The elements of the input that need a gradient, and those of the output
+  // that have a graph.
+  std::vector<Element> inputs, outputs;
+  // The number of output tensors of each micro-batch.
+  std::vector<std::size_t> widths;
+
+ private:
+  // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
+  std::string describe(const at::Tensor& leaf) const {
+    for (const Partition& each : pipeline_->workers_.stages().partitions) {
+      const std::string name = each.modules.name_of(leaf);
+      if (!name.empty()) return "parameter '" + name + "'";
+    }
+    return "a tensor that a layer has captured";
+  }
+
+  // Adds the name of a changed leaf to autograd's error about a change, which
+  // has only the sizes.
+  void explain(c10::Error& error) const {
+    const at::Tensor* const changed = changes_.with_version();
+    if (!changed || error.msg().find("modified by an inplace operation") ==
+                        std::string::npos) {
+      return;
+    }
+    error.add_context(describe(*changed) +
+                      " has been changed between forward and backward, as by "
+                      "the step() of an optimizer; call step() after "
+                      "backward(), or forward() again");
+  }
+
+  // Returns the gradients of the outputs, by micro-batch and tensor.
+  std::vector<std::vector<at::Tensor>> split(std::vector<at::Tensor> grads) {
+    std::vector<std::vector<at::Tensor>> pieces;
+    for (const std::size_t width : widths) pieces.emplace_back(width);
+    for (std::size_t n = 0; n < outputs.size(); ++n) {
+      if (grads[n].defined()) outputs[n].split(std::move(grads[n]), pieces);
+    }
+    return pieces;
+  }
+
+  std::shared_ptr<Pipeline> pipeline_;
+  std::shared_ptr<Step> step_;
+  const Pipeline::Plans& plans_;
+  std::unordered_map<c10::Device, Event> forward_done_;
+  std::vector<SharedLeaf> leaves_;
+  LeafChanges changes_;
+};
+
+namespace {
+
+// Adds the tensors of `output` that need a graph to `backward`, and returns
+// them. `made`: what the last partition made, by micro-batch. `pieces`: its
+// tensors.
+std::vector<at::Tensor> add_outputs(StepBackward& backward,
+                                    const std::vector<Activations>& made,
+                                    const std::vector<Value>& pieces,
+                                    const Batch& output) {
+  std::vector<std::size_t> widths;
+  for (const Value& piece : pieces) widths.push_back(piece.tensors().size());
+  std::vector<at::Tensor> with_edges;
+  if (output.split()) {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      for (std::size_t k = 0; k < widths[i]; ++k) {
+        if (!made[i].boundary[k].requires_grad) continue;
+        backward.outputs.push_back(
+            Element::of_part(static_cast<int64_t>(i), k));
+        with_edges.push_back(output.values()[i].tensors()[k]);
+      }
+    }
+  } else {
+    for (std::size_t k = 0; k < widths.front(); ++k) {
+      const bool has_graph =
+          std::any_of(made.begin(), made.end(), [&](const Activations& each) {
+            return each.boundary[k].requires_grad;
+          });
+      if (!has_graph) continue;
+      backward.outputs.emplace_back(k, pieces);
+      with_edges.push_back(output.whole().tensors()[k]);
+    }
+  }
+  backward.widths = std::move(widths);
+  return with_edges;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
+                   std::vector<int> rank_of_stage,
+                   std::vector<c10::Device> devices, int threads,
+                   bool one_at_a_time)
+    : workers_(std::move(partitions), std::move(unsplit),
+               std::move(rank_of_stage), std::move(devices), threads,
+               one_at_a_time) {}
+
+Batch Pipeline::forward(const Batch& input, int64_t chunks,
+                        Checkpoint checkpoint) {
+  const auto running = workers_.enter();
+  const WorkScope work;
+  Stages& stages = workers_.stages();
+  const bool with_graph = c10::GradMode::is_enabled();
+  const MiniBatch batch =
+      workers_.outside_schedule(at_partition(0, Phase::kScatter), [&] {
+        std::vector<int64_t> rows;
+        if (!input.split()) {
+          rows = chunk_rows(rows_of(input.whole(), stages.unsplit), chunks);
+        }
+        return MiniBatch(input, std::move(rows), stages.unsplit, with_graph);
+      });
+  const int64_t microbatches = batch.microbatches();
+  const int64_t checkpointed =
+      with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
+  const Plans& plans = this->plans(microbatches, checkpointed);
+
+  std::vector<torch::autograd::Edge> accumulators;
+  if (with_graph) accumulators = accumulators_of(stages.partitions);
+  auto step = std::make_shared<Step>(
+      stages, microbatches,
+      [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
+  MiniBatchNorms norms(stages.partitions);
+  ForwardPass pass(stages, *step, batch.activations(), batch.leaf());
+  workers_.run(plans.forward, pass);
+
+  return workers_.outside_schedule(
+      at_partition(stages.size() - 1, Phase::kGather), [&] {
+        fault_point("gather", stages.size() - 1);
+        std::vector<Value> outputs;
+        for (const Activations& activations : pass.outputs()) {
+          std::vector<at::Tensor> output;
+          for (const Activation& each : activations.boundary) {
+            record_stream(each.tensor, stages.partitions.back().device);
+            output.push_back(each.tensor);
+          }
+          outputs.emplace_back(activations.kind, std::move(output));
+        }
+        Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
+        if (!batch.split()) warn_of_other_rows(outputs, batch.rows());
+        norms.prepare();
+        if (!with_graph) {
+          norms.write();
+          norms.keep();
+          return output;
+        }
+
+        std::vector<SharedLeaf> leaves = step->shared_leaves();
+        std::vector<torch::autograd::Edge> edges;
+        auto backward =
+            std::make_shared<StepBackward>(shared_from_this(), step, plans);
+        for (auto& [tensor, element] : batch.wanted()) {
+          backward->inputs.push_back(std::move(element));
+          edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+        }
+        for (const SharedLeaf& leaf : leaves) {
+          edges.push_back(torch::autograd::impl::gradient_edge(leaf.tensor));
+        }
+        backward->add_leaves(std::move(leaves));
+        std::vector<at::Tensor> with_edges =
+            add_outputs(*backward, pass.outputs(), outputs, output);
+        if (!with_edges.empty()) {
+          attach_graph(with_edges, std::move(edges),
+                       std::bind_front(&StepBackward::backward, backward));
+        }
+        norms.write();
+        backward->end_forward();
+        norms.keep();
+        return output;
+      });
+}
+
+const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
+                                       int64_t checkpointed) {
+  auto& plans = plans_[{microbatches, checkpointed}];
+  if (!plans) {
+    const Schedule schedule =
+        with_recompute(breadth_first(workers_.stages().rank_of_stage,
+                                     static_cast<int>(microbatches)),
+                       [&](int i) { return i < checkpointed; });
+    const auto is_forward = [](const Action& action) {
+      return action.kind == ActionKind::kForward;
+    };
+    plans.reset(new Plans{Plan(select(schedule, is_forward)),
+                          Plan(select(schedule, std::not_fn(is_forward)))});
+  }
+  return *plans;
+}
+
+StepPlan Pipeline::plan(const Schedule& schedule, Checkpoint checkpoint) {
+  const Plan& plan = train_plans_.get(
+      schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
+  return {plan.schedule, plan};
+}
+
+Plan Pipeline::make_plan(const Schedule& schedule,
+                         Checkpoint checkpoint) const {
+  const std::vector<c10::Device>& devices = workers_.executor().devices();
+  const Stages& stages = workers_.stages();
+  const std::vector<int> placed =
+      check_schedule(schedule, stages.size(),
+                     static_cast<int64_t>(devices.size()), "GPipeOptions");
+  for (std::size_t s = 0; s < placed.size(); ++s) {
+    TORCH_CHECK_VALUE(
+        devices[placed[s]] == stages.partitions[s].device,
+        "the schedule has stage ", s, " on rank ", placed[s], " (",
+        devices[placed[s]], "), but partition ", s, " is on ",
+        stages.partitions[s].device,
+        "; make the pipeline with the schedule's GPipeOptions::placement");
+  }
+  return Plan(with_checkpoint(schedule, checkpoint));
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,76 @@
+// The pipeline of one process: the partitions, their workers, and the step.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpipe/failure.h"
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/pipeline/recent_plans.h"
+#include "gpipe/runtime/pipeline/step_peers.h"
+#include "gpipe/runtime/pipeline/training.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/step/stage_workers.h"
+#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
+
+namespace gpipe::internal {
+
+// A pipeline. It is owned by its GPipe and by the graphs of outputs that have
+// not been released, because their backward may come after the GPipe is
+// destroyed.
+// Threads: any. Mini-batches run one after the other.
+class Pipeline : public std::enable_shared_from_this<Pipeline>,
+                 private StepPeers {
+ public:
+  // `rank_of_stage`: the worker of each partition; ranks count from 0.
+  // `devices`: of the workers. Other arguments: see StageWorkers.
+  Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
+           std::vector<int> rank_of_stage, std::vector<c10::Device> devices,
+           int threads, bool one_at_a_time);
+
+  // Runs the checked `input` in up to `chunks` micro-batches and returns the
+  // output: split if the input is, else concatenated. If gradients are enabled,
+  // the output's graph is one node, whose backward runs the rest of the
+  // schedule. Throws the exception of the first action that failed.
+  Batch forward(const Batch& input, int64_t chunks, Checkpoint checkpoint);
+
+  // Runs a whole step with the loss computed in the pipeline, by any schedule
+  // that fits the partitions: see PipelineModule::train_step().
+  StepResult train(const StepArguments& given) {
+    return internal::train(workers_, given, *this);
+  }
+
+  // Returns the failure of the last pass; nullopt if it succeeded.
+  std::optional<Failure> last_failure() const {
+    return workers_.last_failure();
+  }
+
+ private:
+  friend class StepBackward;
+
+  // The two halves of a schedule: forward() runs one, backward the other.
+  struct Plans {
+    Plan forward, backward;
+  };
+  // Returns the plans for so many micro-batches; made on first use.
+  const Plans& plans(int64_t microbatches, int64_t checkpointed);
+  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  // Checks a schedule for train() and returns its plan.
+  Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
+
+  StageWorkers workers_;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
+  RecentPlans<Plan> train_plans_;
+};
+
+}  // namespace gpipe::internal

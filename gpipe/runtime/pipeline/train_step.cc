@@ -1,0 +1,352 @@
+#include "gpipe/runtime/pipeline/train_step.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "gpipe/runtime/autograd/accumulate.h"
+#include "gpipe/runtime/autograd/grad_sum.h"
+#include "gpipe/runtime/autograd/non_finite.h"
+#include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/output_rows.h"
+#include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/schedule/microbatches.h"
+#include "gpipe/schedule/placement.h"
+
+namespace gpipe::internal {
+namespace {
+
+// Returns the rows of each micro-batch of a whole `batch`. Throws
+// c10::ValueError if there are fewer rows than micro-batches.
+std::vector<int64_t> rows_of_pieces(int64_t rows, int64_t microbatches,
+                                    const char* what) {
+  // evaluate() runs a mini-batch without rows as one micro-batch.
+  TORCH_CHECK_VALUE(
+      rows >= microbatches || microbatches == 1, "the schedule has ",
+      microbatches, " micro-batches, but the ", what, " has ", rows,
+      rows == 1 ? " row" : " rows",
+      "; give at least one row for each micro-batch, or a schedule of fewer "
+      "micro-batches");
+  return rows == 0 ? std::vector<int64_t>(microbatches)
+                   : split_rows(rows, microbatches);
+}
+
+// Throws c10::ValueError unless a split `batch` has as many parts as the
+// schedule has micro-batches.
+void check_parts(const Batch& batch, int64_t microbatches, const char* what) {
+  TORCH_CHECK_VALUE(batch.parts() == microbatches, "the schedule has ",
+                    microbatches, " micro-batches, but the ", what, " has ",
+                    batch.parts(),
+                    " parts; give one part for each micro-batch, or a schedule "
+                    "of ",
+                    batch.parts(), " micro-batches");
+}
+
+// Throws c10::ValueError if a tensor of `target` requires grad.
+void check_constant(const Batch& target) {
+  for (const Value& value : target.values()) {
+    for (const at::Tensor& tensor : value.tensors()) {
+      TORCH_CHECK_VALUE(
+          !tensor.defined() || !tensor.requires_grad(),
+          "the target requires grad, but train_step() computes no gradients of "
+          "targets; pass target.detach(). To train what computes the target, "
+          "use forward(), the loss and backward()");
+    }
+  }
+}
+
+// Returns the share of `rows` in `all` rows; 0 if there are none.
+double share_of(int64_t rows, int64_t all) {
+  return all == 0 ? 0 : static_cast<double>(rows) / static_cast<double>(all);
+}
+
+// Brings a tensor of the target to `device`. The caller may change it after
+// this. `copier`: that of the device's partition, whose worker has no work.
+at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
+                        Copier& copier) {
+  // The current stream still has the previous step, for which the host would
+  // wait.
+  if (is_read_late(tensor)) return copier.to_device(tensor, Event());
+  return tensor.to(device, /*non_blocking=*/true);
+}
+
+// Splits `target` into the rows of the micro-batches, on `device`.
+std::vector<Value> split_target(const Value& target, int64_t chunks,
+                                const std::vector<int64_t>& rows,
+                                const c10::Device& device, Copier& copier) {
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  Value there = target;
+  for (std::size_t k = 0; k < there.tensors().size(); ++k) {
+    at::Tensor& tensor = there.tensors()[k];
+    if (!tensor.defined()) continue;
+    TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) == all,
+                      "the target must have a row for each of the input's ",
+                      all, " in dimension 0, but ",
+                      target.kind() == Value::Kind::kTensor
+                          ? std::string("it")
+                          : c10::str("its element ", k),
+                      " has the sizes ", tensor.sizes());
+    tensor = bring_target(tensor, device, copier);
+  }
+  std::vector<Value> pieces(chunks, there);
+  int64_t row = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (at::Tensor& tensor : pieces[i].tensors()) {
+      if (tensor.defined()) tensor = tensor.narrow(0, row, rows[i]);
+    }
+    row += rows[i];
+  }
+  return pieces;
+}
+
+}  // namespace
+
+TrainStep::TrainStep(Stages& stages, const Schedule& schedule,
+                     const TrainOptions& options, RemoteStages* remote,
+                     int64_t before)
+    : stages_(stages),
+      schedule_(schedule),
+      options_(options),
+      remote_(remote),
+      before_(before),
+      microbatches_(num_microbatches(schedule)),
+      with_backward_(has_backward(schedule)),
+      grad_mode_([this] {
+        TORCH_CHECK(!with_backward_ || c10::GradMode::is_enabled(),
+                    "train_step() needs gradients enabled for a schedule with "
+                    "backwards: leave the NoGradGuard, or pass forward_only()");
+        return with_backward_;
+      }()),
+      input_rows_(microbatches_),
+      weights_(microbatches_) {}
+
+void TrainStep::give_input(const Batch& input) {
+  if (input.split()) {
+    check_parts(input, microbatches_, "input");
+    batch_.emplace(input, std::vector<int64_t>(), Unsplit(), with_backward_);
+    split_outputs_ = true;
+  } else {
+    batch_.emplace(input,
+                   rows_of_pieces(rows_of(input.whole(), stages_.unsplit),
+                                  microbatches_, "input"),
+                   stages_.unsplit, with_backward_);
+  }
+  rows_ = batch_->rows();
+}
+
+void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
+  loss_ = &loss;
+  target_split_ = target.split();
+  TORCH_CHECK_VALUE(!batch_ || batch_->split() == target_split_, "the input ",
+                    target_split_ ? "is one value" : "is given as Microbatches",
+                    ", but the target ",
+                    target_split_ ? "is given as Microbatches" : "is one value",
+                    "; give both in the same way");
+  if (with_backward_) check_constant(target);
+  const c10::Device device = stages_.partitions.back().device;
+  Copier& copier = stages_.copiers[stages_.rank_of_stage.back()];
+  if (!target_split_) {
+    if (!batch_) {
+      const int64_t rows = rows_of(target.whole());
+      if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
+    }
+    targets_ =
+        split_target(target.whole(), microbatches_, rows_, device, copier);
+    return;
+  }
+  check_parts(target, microbatches_, "target");
+  rows_.clear();
+  for (const Value& part : target.values()) {
+    rows_.push_back(rows_of(part));
+    Value& there = targets_.emplace_back(part);
+    for (at::Tensor& tensor : there.tensors()) {
+      if (!tensor.defined()) continue;
+      tensor = bring_target(tensor, device, copier);
+    }
+  }
+}
+
+void TrainStep::start(std::optional<int64_t> all_rows) {
+  if (with_backward_) accumulators_ = accumulators_of(stages_.partitions);
+  const auto recomputed = cells_with(schedule_, ActionKind::kRecompute);
+  step_.emplace(
+      stages_, microbatches_,
+      [&](int64_t stage, int64_t microbatch) {
+        return recomputed.count({stage, microbatch}) > 0;
+      },
+      before_);
+  step_->rank_of_stage = rank_of_stage(schedule_);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    LossHead& head = heads_.emplace_back();
+    head.function = loss_;
+    head.target = targets_[i];
+    head.keep_output = options_.outputs();
+    step_->cells.back()[i].set_head(&head);
+  }
+  for (auto& cells : step_->cells) {
+    for (Cell& cell : cells) cell.check_finite(options_.check_finite());
+  }
+  for (const auto& [stage, microbatch] :
+       cells_with(schedule_, ActionKind::kOffload)) {
+    const Partition& partition = stages_.partitions[stage];
+    if (partition.remote || !has_own_memory(partition.device)) continue;
+    step_->cells[stage][microbatch].enable_offload(
+        stages_.leaves_device(stage));
+  }
+  BackwardPass::Options backward;
+  backward.check_finite = options_.check_finite();
+  backward.order = options_.fixed_sum_order() ? SumOrder::kByMicrobatch
+                                              : SumOrder::kAsTheyCome;
+  norms_.emplace(stages_.partitions);
+  pass_.emplace(stages_, *step_,
+                batch_ ? batch_->activations() : std::vector<Activations>(),
+                batch_ && batch_->leaf(), weights_, std::move(backward),
+                remote_);
+  if (loss_ && loss_->weighted()) {
+    weights_.assign(microbatches_, 1);
+  } else if (batch_ || target_split_) {
+    const int64_t all = all_rows.value_or(
+        std::accumulate(rows_.begin(), rows_.end(), int64_t{0}));
+    for (int64_t i = 0; i < microbatches_; ++i) {
+      weights_[i] = share_of(rows_[i], all);
+    }
+  }
+}
+
+void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {
+  if (target_split_) return;
+  TORCH_CHECK_VALUE(
+      rows_.empty() || rows_[microbatch] == rows, "micro-batch ", microbatch,
+      " of the input has ", rows, rows == 1 ? " row, of " : " rows, of ",
+      all_rows, ", but the target's has ", rows_[microbatch],
+      "; on the last rank, pass the target that belongs to the input of the "
+      "first rank");
+  input_rows_[microbatch] = rows;
+  if (loss_ && loss_->weighted()) return;
+  weights_[microbatch] = share_of(rows, all_rows);
+}
+
+StepResult TrainStep::result() {
+  fault_point("gather", stages_.size() - 1);
+  const c10::Device end = stages_.partitions.back().device;
+  const c10::AutoGradMode no_graph(false);
+  StepResult result;
+  std::vector<Value> pieces;
+  for (int64_t i = 0; i < microbatches_; ++i) {
+    Activations& output = pass_->outputs()[i];
+    for (const Activation& each : output.boundary)
+      record_stream(each.tensor, end);
+    if (!loss_) {
+      std::vector<at::Tensor> tensors;
+      for (Activation& each : output.boundary) {
+        tensors.push_back(std::move(each.tensor));
+      }
+      pieces.emplace_back(output.kind, std::move(tensors));
+      continue;
+    }
+    result.losses.push_back(output.boundary[0].tensor);
+    record_stream(heads_[i].weight, end);
+    for (const auto& [name, value] : heads_[i].metrics) {
+      record_stream(value, value.device());
+    }
+    if (!options_.outputs()) continue;
+    for (const at::Tensor& each : heads_[i].output.tensors()) {
+      record_stream(each, end);
+    }
+    pieces.push_back(std::move(heads_[i].output));
+  }
+  if (loss_) {
+    // Other ranks get the numbers by a message.
+    const bool reads = remote_ != nullptr;
+    totals_ = loss_->weighted() ? add_up_weighted(result.losses, heads_, reads)
+                                : add_up_means(result.losses, weights_, reads);
+  }
+  if (pieces.empty()) return result;
+  result.outputs.emplace();
+  result.split = split_outputs_;
+  if (split_outputs_) {
+    for (Value& piece : pieces) {
+      result.outputs->push_back(to_any_value(std::move(piece)));
+    }
+  } else {
+    result.outputs->push_back(to_any_value(gather(pieces)));
+    warn_of_other_rows(pieces, batch_ ? batch_->rows() : input_rows_);
+  }
+  return result;
+}
+
+std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
+  if (!leaf_grads_) {
+    const std::vector<SharedLeaf> leaves = step_->shared_leaves();
+    std::vector<at::Tensor> grads = pass_->backward().take_leaf_grads(leaves);
+    leaf_grads_.emplace();
+    for (std::size_t k = 0; k < leaves.size(); ++k) {
+      leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
+                              leaves[k].places.front().first,
+                              leaves[k].places.size() > 1, at::Tensor()});
+    }
+  }
+  return *leaf_grads_;
+}
+
+void TrainStep::check_sums() {
+  if (!options_.check_finite() || !with_backward_) return;
+  NonFiniteGradients non_finite;
+  for (const LeafGrad& each : leaf_grads()) {
+    non_finite.watch(each.grad, [this, &each]() -> std::string {
+      if (each.partition < 0) return "a parameter that only other replicas use";
+      return pass_->backward().describe_leaf(each.partition, each.leaf);
+    });
+  }
+  non_finite.check(", in the sum over all micro-batches");
+}
+
+void TrainStep::finish() {
+  norms_->prepare();
+  if (with_backward_) leaf_grads();
+}
+
+void TrainStep::divide_gradients(double weight) {
+  if (!with_backward_) return;
+  for (LeafGrad& each : leaf_grads()) {
+    if (each.grad.defined()) each.grad = divide(std::move(each.grad), weight);
+  }
+  divisor_ = weight;
+}
+
+void TrainStep::accumulate(const std::function<void()>& unlock) {
+  norms_->write();
+  if (with_backward_) {
+    fault_point("accumulate");
+    std::vector<torch::autograd::Edge> edges;
+    std::vector<at::Tensor> grads;
+    for (LeafGrad& each : leaf_grads()) {
+      edges.push_back(torch::autograd::impl::gradient_edge(
+          each.target.defined() ? each.target : each.leaf));
+      grads.push_back(std::move(each.grad));
+    }
+    leaf_grads_->clear();
+    if (batch_) {
+      for (auto& [tensor, element] : batch_->wanted()) {
+        at::Tensor grad = element.join(pass_->backward().input_grads());
+        if (grad.defined() && divisor_)
+          grad = divide(std::move(grad), *divisor_);
+        edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+        grads.push_back(std::move(grad));
+      }
+    }
+    unlock();
+    gpipe::internal::accumulate(std::move(edges), std::move(grads));
+  }
+  norms_->keep();
+}
+
+}  // namespace gpipe::internal

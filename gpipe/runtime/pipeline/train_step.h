@@ -1,0 +1,160 @@
+// A training step with the loss computed in the pipeline, on the stages of this
+// process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "gpipe/runtime/cell/batch.h"
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/pipeline/loss_totals.h"
+#include "gpipe/runtime/pipeline/train_pass.h"
+#include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/train.h"
+
+namespace gpipe::internal {
+
+// One training step. Order of calls: give_input() and give_target(), where the
+// first and the last stage are; start(), which makes the cells; the schedule is
+// run on pass(); result(), finish(), accumulate(). `.grad` and deferred
+// BatchNorm statistics do not change before accumulate().
+//
+// Threads: one, except for set_rows().
+class TrainStep {
+ public:
+  // `schedule`: the whole schedule, as it will be run. `remote`: handles remote
+  // stages; null if there are none. Both must outlive the object. `before`: see
+  // Step. Throws c10::Error if the schedule has backwards and gradients are
+  // disabled.
+  TrainStep(Stages& stages, const Schedule& schedule,
+            const TrainOptions& options, RemoteStages* remote = nullptr,
+            int64_t before = 0);
+  TrainStep(const TrainStep&) = delete;
+  TrainStep& operator=(const TrainStep&) = delete;
+
+  // Provides the input, if the first stage is in this process. `input` must
+  // have passed check_rows() (microbatch.h). Throws c10::ValueError if it has
+  // fewer rows than the schedule has micro-batches, or another number of parts.
+  void give_input(const Batch& input);
+
+  // Provides the target and the loss, if the last stage is in this process.
+  // Call after give_input(). `loss` must outlive the object. Throws
+  // c10::ValueError if a tensor of `target` does not have one row per row of
+  // the input. Throws c10::ValueError if `target` is already split but the
+  // input is not, or the reverse.
+  void give_target(const Batch& target, const LossFunction& loss);
+
+  // Makes the result hold the outputs by micro-batch, not concatenated.
+  void keep_outputs_split() { split_outputs_ = true; }
+
+  // Makes the cells. Without a target the last stage returns its outputs, and
+  // no loss. `all_rows`: the number of rows that weights of losses refer to, if
+  // other pipelines have a share; by default the sum of rows().
+  void start(std::optional<int64_t> all_rows = std::nullopt);
+
+  // Returns whether any operator has drawn random numbers.
+  bool drew() const { return step_->seed.used(); }
+
+  // Returns the actor with which the schedule is run.
+  TrainPass& pass() { return *pass_; }
+  StepSeed& seed() { return step_->seed; }
+
+  int64_t microbatches() const { return microbatches_; }
+  bool with_backward() const { return with_backward_; }
+  // Returns the rows of each micro-batch, if the first stage is in this
+  // process, or if the target is already split. Parts of a split target count
+  // the rows, not those of the input.
+  const std::vector<int64_t>& rows() const { return rows_; }
+  // Returns the leaves of the cells in this process. Call after they have run.
+  std::vector<SharedLeaf> leaves() const { return step_->shared_leaves(); }
+  // Returns the gradients of the losses with which the backwards begin: the
+  // shares of the rows, or 1 if the loss is weighted.
+  const std::vector<double>& weights() const { return weights_; }
+
+  // Sets the rows of one micro-batch, and of all micro-batches together. Called
+  // if the first stage is remote, before the boundary tensors of the
+  // micro-batch are delivered. Throws c10::ValueError if the target has other
+  // rows. Does nothing if the target was already split, because its parts count
+  // the rows.
+  // Threads: any, one at a time.
+  void set_rows(int64_t microbatch, int64_t rows, int64_t all_rows);
+
+  // Does the remaining work that can throw; on error no state has changed.
+  void finish();
+
+  // Returns the result, if the last stage is in this process, without `loss`,
+  // `weight` and `metrics`: these come from totals(). Call once.
+  StepResult result();
+  // Returns the losses added up; empty before result(), or without a loss.
+  const LossTotals& totals() const { return totals_; }
+
+  // The gradient that accumulate() will add to `leaf`, a leaf of this process.
+  struct LeafGrad {
+    at::Tensor leaf, grad;
+    int64_t partition = -1;  // first partition of this process that uses it
+    bool shared = false;     // used by several partitions of this process
+    // The leaf that gets the gradient, if it is not `leaf`: a shard of it.
+    at::Tensor target;
+  };
+  // Returns the gradients of all leaves, summed on the first call. Callers may
+  // change them before accumulate().
+  std::vector<LeafGrad>& leaf_grads();
+
+  // Checks the sums over micro-batches, if TrainOptions::check_finite is set.
+  // Throws NonFiniteError if a sum is not finite although its parts are.
+  void check_sums();
+
+  // Divides all gradients by the total weight of a weighted loss. Call between
+  // finish() and accumulate(). Works in place where this object alone holds the
+  // memory.
+  void divide_gradients(double weight);
+
+  // Updates deferred BatchNorm statistics. Then calls `unlock`. Then adds
+  // gradients to `.grad` of parameters and of the input, and calls hooks. Call
+  // after finish(). `unlock` must release the pipeline's lock, because hooks
+  // and the graph behind the input may call the pipeline.
+  void accumulate(const std::function<void()>& unlock);
+
+ private:
+  Stages& stages_;
+  const Schedule& schedule_;
+  const TrainOptions options_;
+  RemoteStages* const remote_;
+  const int64_t before_;
+  const int64_t microbatches_;
+  const bool with_backward_;
+  const c10::AutoGradMode grad_mode_;
+
+  std::optional<MiniBatch> batch_;
+  std::vector<int64_t> rows_;
+  const LossFunction* loss_ = nullptr;
+  std::vector<Value> targets_;  // by micro-batch
+  bool target_split_ = false;
+  bool split_outputs_ = false;
+
+  std::vector<torch::autograd::Edge> accumulators_;
+  std::optional<Step> step_;
+  std::deque<LossHead> heads_;
+  std::optional<MiniBatchNorms> norms_;
+  std::vector<int64_t> input_rows_;  // by micro-batch, from set_rows()
+  std::vector<double> weights_;      // gradients of the losses
+  LossTotals totals_;
+  std::optional<TrainPass> pass_;
+  std::optional<std::vector<LeafGrad>> leaf_grads_;
+  // The total weight of a weighted loss; divides the input's gradients.
+  std::optional<double> divisor_;
+};
+
+}  // namespace gpipe::internal

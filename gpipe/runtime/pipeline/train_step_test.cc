@@ -1,0 +1,272 @@
+#include "gpipe/runtime/pipeline/train_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/runtime/step/small_stages_testing.h"
+#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/generators/forward_only.h"
+#include "gpipe/testing/devices.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::Scale;
+using ::testing::StartsWith;
+using torch::Tensor;
+
+const LossFunction kSum = [](Value output, Value target) {
+  return (output.tensors()[0] - target.tensors()[0]).sum();
+};
+
+// A model of two stages, x * 3 * 5, and a mini-batch of 5 rows.
+struct TwoScales {
+  Scale first{3}, second{5};
+  Stages stages = testing::stages_of(
+      {torch::nn::AnyModule(first), torch::nn::AnyModule(second)});
+  Tensor input = torch::arange(1, 6, torch::kFloat).to(testing::device());
+  Tensor target = torch::zeros({5});
+
+  std::string error(TrainStep& step) {
+    return error_of([&] {
+      step.give_input(Value::wrap(input));
+      step.give_target(Value::wrap(target), kSum);
+    });
+  }
+};
+
+TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
+  TwoScales model;
+  model.input.requires_grad_();
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(model.stages, schedule, TrainOptions().outputs(true));
+  EXPECT_EQ(model.error(step), "");
+  EXPECT_THAT(step.rows(), ElementsAre(3, 2));
+  step.start();
+  EXPECT_EQ(step.microbatches(), 2);
+  EXPECT_TRUE(step.with_backward());
+  EXPECT_THAT(step.weights(), ElementsAre(0.6, 0.4));
+  testing::perform(schedule, step.pass());
+  EXPECT_FALSE(step.drew());
+
+  StepResult result = step.result();
+  step.totals().write_to(result);
+  ASSERT_EQ(result.losses.size(), 2u);
+  EXPECT_EQ(result.losses[0].item<float>(), 15 * 6);
+  EXPECT_EQ(result.losses[1].item<float>(), 15 * 9);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 0.6f * 90 + 0.4f * 135);
+  EXPECT_TRUE(result.output().cpu().equal(model.input.detach().cpu() * 15));
+  EXPECT_THAT(error_of([&] { result.output<std::tuple<Tensor, Tensor>>(); }),
+              StartsWith("c10::TypeError: "));
+
+  step.finish();
+  const auto& grads = step.leaf_grads();
+  ASSERT_EQ(grads.size(), 2u);
+  EXPECT_TRUE(grads[0].leaf.is_same(model.first->weight));
+  EXPECT_EQ(grads[0].partition, 0);
+  EXPECT_EQ(grads[1].partition, 1);
+  EXPECT_FALSE(grads[0].shared);
+  bool unlock = false;
+  step.accumulate([&] {
+    unlock = true;
+    EXPECT_FALSE(model.first->weight.grad().defined());
+  });
+  EXPECT_TRUE(unlock);
+  const float sum = 0.6f * 6 + 0.4f * 9;
+  EXPECT_FLOAT_EQ(model.first->weight.grad().item<float>(), 5 * sum);
+  EXPECT_FLOAT_EQ(model.second->weight.grad().item<float>(), 3 * sum);
+  const Tensor grad = model.input.grad().cpu();
+  EXPECT_FLOAT_EQ(grad[2].item<float>(), 15 * 0.6f);
+  EXPECT_FLOAT_EQ(grad[3].item<float>(), 15 * 0.4f);
+}
+
+TEST(TrainStep, CallersMayChangeTheGradientsBeforeTheyAreAdded) {
+  TwoScales model;
+  const Schedule schedule = fill_drain(2, 5);
+  TrainStep step(model.stages, schedule, {});
+  EXPECT_EQ(model.error(step), "");
+  step.start();
+  testing::perform(schedule, step.pass());
+  step.finish();
+  for (auto& each : step.leaf_grads()) {
+    each.grad = torch::full_like(each.grad, 7);
+  }
+  step.accumulate([] {});
+  EXPECT_EQ(model.first->weight.grad().item<float>(), 7);
+  EXPECT_EQ(model.second->weight.grad().item<float>(), 7);
+}
+
+TEST(TrainStep, WithoutATargetGivesTheOutputs) {
+  TwoScales model;
+  const Schedule schedule = forward_only(2, 5);
+  TrainStep step(model.stages, schedule, {});
+  step.give_input(Value::wrap(model.input));
+  step.start(/*all_rows=*/10);
+  EXPECT_FALSE(step.with_backward());
+  EXPECT_THAT(step.weights(), ElementsAre(0.1, 0.1, 0.1, 0.1, 0.1));
+  testing::perform(schedule, step.pass());
+  const StepResult result = step.result();
+  EXPECT_FALSE(result.loss.defined());
+  EXPECT_TRUE(result.output().cpu().equal(model.input.cpu() * 15));
+}
+
+TEST(TrainStep, NeedsGradModeForBackwardsOnly) {
+  TwoScales model;
+  const torch::NoGradGuard no_grad;
+  const Schedule with = fill_drain(2, 2), without = forward_only(2, 2);
+  EXPECT_EQ(error_of([&] { TrainStep(model.stages, with, {}); }),
+            "c10::Error: train_step() needs gradients enabled for a schedule "
+            "with backwards: leave the NoGradGuard, or pass forward_only()");
+  EXPECT_EQ(error_of([&] { TrainStep(model.stages, without, {}); }), "");
+}
+
+TEST(TrainStep, RefusesRowsThatDoNotFit) {
+  TwoScales model;
+  const Schedule six = fill_drain(2, 6), two = fill_drain(2, 2);
+  TrainStep step(model.stages, six, {});
+  EXPECT_EQ(model.error(step),
+            "c10::ValueError: the schedule has 6 micro-batches, but the input "
+            "has 5 rows; give at least one row for each micro-batch, or a "
+            "schedule of fewer micro-batches");
+  model.target = torch::zeros({6, 2});
+  TrainStep other(model.stages, two, {});
+  EXPECT_EQ(model.error(other),
+            "c10::ValueError: the target must have a row for each of the "
+            "input's 5 in dimension 0, but it has the sizes [6, 2]");
+}
+
+TEST(TrainStep, SplitsRowsThatDoNotDivideAsTensorSplitDoes) {
+  TwoScales model;
+  const Schedule four = fill_drain(2, 4);
+  TrainStep step(model.stages, four, {});
+  EXPECT_EQ(model.error(step), "");
+  EXPECT_THAT(step.rows(), ElementsAre(2, 1, 1, 1));
+}
+
+const LossFunction kWeighted = [](Value output, Value target) {
+  return WeightedLoss{(output.tensors()[0] * target.tensors()[0]).sum(),
+                      target.tensors()[0].sum(),
+                      {{"rows", torch::tensor(output.tensors()[0].size(0))}}};
+};
+
+TEST(TrainStep, DividesGradientsOnceByTheTotalWeight) {
+  TwoScales model;
+  model.input.requires_grad_();
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(model.stages, schedule, {});
+  step.give_input(Value::wrap(model.input));
+  // The first micro-batch has the rows 1, 2, 3; only row 2 counts.
+  step.give_target(Value::wrap(torch::tensor({0.f, 1.f, 0.f, 2.f, 1.f})),
+                   kWeighted);
+  step.start();
+  EXPECT_THAT(step.weights(), ElementsAre(1, 1));
+  testing::perform(schedule, step.pass());
+  StepResult result = step.result();
+  step.totals().write_to(result);
+  const float sum = 2 * 1 + 4 * 2 + 5 * 1;
+  EXPECT_EQ(result.losses[0].item<float>(), 15 * 2);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 15 * sum / 4);
+  EXPECT_EQ(*result.weight, 4);
+  EXPECT_EQ(result.metric("rows").item<int64_t>(), 5);
+  EXPECT_EQ(error_of([&] { result.metric("row"); }),
+            "c10::ValueError: the loss function has returned no metric 'row' "
+            "(its metrics: 'rows')");
+  step.finish();
+  step.divide_gradients(step.totals().weight);
+  step.accumulate([] {});
+  EXPECT_FLOAT_EQ(model.first->weight.grad().item<float>(), 5 * sum / 4);
+  EXPECT_FLOAT_EQ(model.second->weight.grad().item<float>(), 3 * sum / 4);
+  EXPECT_TRUE(model.input.grad().cpu().equal(
+      15 * torch::tensor({0.f, 1.f, 0.f, 2.f, 1.f}) / 4));
+}
+
+TEST(TrainStep, TakesPartsOfAnyShapeAndWeighsThemByTheRowsOfTheTarget) {
+  TwoScales model;
+  const Schedule schedule = fill_drain(2, 2);
+  const auto parts = [](Tensor a, Tensor b) {
+    return Batch(std::vector<Value>{Value::wrap(a), Value::wrap(b)});
+  };
+  const auto on_device = [](Tensor tensor) {
+    return tensor.to(testing::device());
+  };
+  TrainStep step(model.stages, schedule, TrainOptions().outputs(true));
+  step.give_input(parts(on_device(torch::ones({1, 3})),
+                        on_device(torch::full({2, 4, 1}, 2.f))));
+  const LossFunction mean = [](Value output, Value) {
+    return output.tensors()[0].mean();
+  };
+  step.give_target(parts(torch::zeros({3}), torch::zeros({1})), mean);
+  EXPECT_THAT(step.rows(), ElementsAre(3, 1));
+  step.start();
+  EXPECT_THAT(step.weights(), ElementsAre(0.75, 0.25));
+  step.set_rows(0, 1, 3);  // the rows of the input do not count
+  EXPECT_THAT(step.weights(), ElementsAre(0.75, 0.25));
+  testing::perform(schedule, step.pass());
+  StepResult result = step.result();
+  step.totals().write_to(result);
+  EXPECT_FLOAT_EQ(result.loss.item<float>(), 15 * (0.75f + 0.25f * 2));
+  const auto outputs = result.output_parts().parts;
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(outputs[1].cpu().equal(torch::full({2, 4, 1}, 30.f)));
+  EXPECT_EQ(error_of([&] { result.output(); }),
+            "c10::Error: the input was given as Microbatches; call "
+            "output_parts()");
+}
+
+TEST(TrainStep, RefusesPartsThatDoNotFit) {
+  TwoScales model;
+  const Schedule schedule = fill_drain(2, 2);
+  const auto parts = [&](int64_t count) {
+    return Batch(std::vector<Value>(count, Value::wrap(model.input)));
+  };
+  TrainStep step(model.stages, schedule, {});
+  EXPECT_EQ(error_of([&] { step.give_input(parts(3)); }),
+            "c10::ValueError: the schedule has 2 micro-batches, but the input "
+            "has 3 parts; give one part for each micro-batch, or a schedule of "
+            "3 micro-batches");
+  step.give_input(parts(2));
+  EXPECT_EQ(error_of([&] { step.give_target(parts(1), kSum); }),
+            "c10::ValueError: the schedule has 2 micro-batches, but the target "
+            "has 1 parts; give one part for each micro-batch, or a schedule of "
+            "1 micro-batches");
+  EXPECT_EQ(
+      error_of([&] { step.give_target(Value::wrap(model.target), kSum); }),
+      "c10::ValueError: the input is given as Microbatches, but the target is "
+      "one value; give both in the same way");
+}
+
+TEST(TrainStep, OfTheLastRankRefusesATargetOfAnotherInput) {
+  Scale last(5);
+  Stages stages =
+      testing::stages_of({torch::nn::AnyModule(), torch::nn::AnyModule(last)});
+  const Schedule schedule = fill_drain(2, 2);
+  TrainStep step(stages, schedule, {});
+  step.give_target(Value::wrap(torch::zeros({5})), kSum);
+  step.start();
+  step.set_rows(0, 3, 5);
+  EXPECT_EQ(
+      error_of([&] { step.set_rows(1, 3, 6); }),
+      "c10::ValueError: micro-batch 1 of the input has 3 rows, of 6, but "
+      "the target's has 2; on the last rank, pass the target that belongs "
+      "to the input of the first rank");
+  step.set_rows(1, 2, 5);
+  EXPECT_THAT(step.weights(), ElementsAre(0.6, 0.4));
+}
+
+TEST(StepResult, HasNoOutputUnlessAskedFor) {
+  EXPECT_EQ(error_of([] { StepResult().output(); }),
+            "c10::Error: the outputs of a training step are kept with "
+            "TrainOptions().outputs(true) only");
+}
+
+}  // namespace
+}  // namespace gpipe::internal
