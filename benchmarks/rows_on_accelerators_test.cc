@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/amoebanetd/tables.h"
 #include "benchmarks/harness/measure.h"
-#include "benchmarks/resnet101_speed/table.h"
-#include "benchmarks/transformer/tables.h"
-#include "benchmarks/unet/tables.h"
+#include "benchmarks/papers/tables.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe::benchmarks {

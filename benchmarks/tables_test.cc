@@ -1,7 +1,7 @@
 // Tests of the rows of all tables of the papers: properties that all tables
 // have, and a few published figures.
 
-#include "benchmarks/amoebanetd/tables.h"
+#include "benchmarks/papers/tables.h"
 
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
@@ -19,9 +19,6 @@
 #include "benchmarks/harness/experiment/benchmark.h"
 #include "benchmarks/harness/experiment/experiment.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
-#include "benchmarks/resnet101_speed/table.h"
-#include "benchmarks/transformer/tables.h"
-#include "benchmarks/unet/tables.h"
 #include "benchmarks/unet_timeline/rows.h"
 #include "gpipe/meta.h"
 #include "models/resnet.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
-#include "gpipe/layer_adapter.h"
 #include "gpipe/runtime/cell/checkpointed_call.h"
+#include "gpipe/runtime/cell/layer_adapter.h"
 #include "gpipe/runtime/cell/value.h"
 
 namespace gpipe {

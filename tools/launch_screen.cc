@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "tools/rank_at_fault.h"
+#include "gpipe/base/processes/rank_at_fault.h"
 
 using gpipe::Stream;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/harness/experiment/workloads.h"
-#include "benchmarks/unet/model.h"
+#include "benchmarks/papers/unet_model.h"
 #include "gpipe/base/text/refuse.h"
 
 namespace gpipe::benchmarks {

@@ -25,7 +25,7 @@ def _has_programs():
     package = native.package_name() + "/"
     return any([package.startswith(folder + "/") for folder in _PROGRAM_FOLDERS])
 
-# Tests take longer to compile than to run: clang needs 2.7 s for gpipe/skip_test.cc
+# Tests take longer to compile than to run: clang needs 2.7 s for gpipe/system_tests/skip_test.cc
 # with -O0, 6.3 s with -O1.
 _TEST_COPTS = _COPTS + ["-O0"]
 
