@@ -7,7 +7,7 @@
 #include "balancing/machines.h"
 #include "balancing/plan.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe::balancing;  // NOLINT: parser

@@ -2,7 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include "balancing/profile.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe::balancing;  // NOLINT: parser

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/testing/skip_layers.h"
+#include "benchmarks/unet_timeline/skip_layers.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include "benchmarks/testing/skip_layers.h"
+#include "benchmarks/unet_timeline/skip_layers.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/summary.h"
 

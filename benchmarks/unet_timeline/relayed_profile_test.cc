@@ -5,7 +5,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "balancing/profile/testing.h"
-#include "benchmarks/testing/skip_layers.h"
+#include "benchmarks/unet_timeline/skip_layers.h"
 #include "benchmarks/unet_timeline/relay.h"
 
 namespace gpipe::benchmarks {

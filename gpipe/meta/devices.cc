@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gpipe/base/text/refuse.h"
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 
 namespace gpipe::internal {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 #include "gpipe/meta/convolution.h"
 #include "gpipe/meta/trial.h"
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 #include "gpipe/libtorch/debug_info.h"
 #include "gpipe/meta/devices.h"
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/libtorch/tensors_in.h"
 #include "gpipe/meta/kernels.h"
 #include "gpipe/meta/ledger.h"
 

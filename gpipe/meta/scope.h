@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/dispatch/interceptor.h"
+#include "gpipe/libtorch/interceptor.h"
 
 namespace gpipe {
 

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/libtorch/tensors_in.h"
 
 namespace gpipe::internal {
 namespace {

@@ -14,8 +14,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpipe/dispatch/registration.h"
-#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/libtorch/registration.h"
+#include "gpipe/libtorch/tensors_in.h"
 #include "gpipe/placement/place.h"
 #include "gpipe/placement/tag.h"
 

@@ -15,7 +15,7 @@ namespace gpipe::placement {
 // The dispatch key in a tagged tensor's own key set. LibTorch reserves it for
 // extensions that defer the initialisation of tensors (torchdistX did), and has
 // no kernel for it. It comes before autograd and autocast, and after
-// gpipe/dispatch. Tensors without the key go through LibTorch unchanged, on
+// gpipe/libtorch. Tensors without the key go through LibTorch unchanged, on
 // every thread.
 constexpr c10::DispatchKey kPlacementKey = c10::DispatchKey::DeferredInit;
 

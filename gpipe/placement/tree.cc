@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 #include "gpipe/placement/device.h"
 #include "gpipe/placement/names.h"
 #include "gpipe/placement/nodes.h"

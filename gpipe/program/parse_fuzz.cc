@@ -5,7 +5,7 @@
 
 #include "gpipe/base/text/lists.h"
 #include "gpipe/program/parse.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const std::string text(gpipe::testing::fuzz_text(data, size));

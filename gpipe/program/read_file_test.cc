@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::internal {
 namespace {

@@ -2,7 +2,7 @@
 #include <stdexcept>
 
 #include "gpipe/schedule/text.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parser and checks

@@ -7,7 +7,7 @@
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/validate.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 namespace {
 

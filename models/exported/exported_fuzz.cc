@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
 #include "models/exported/plan.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 #include "models/weights/pickle.h"
 #include "models/weights/pickled_tensors.h"
 #include "models/weights/testing/fuzz_reader.h"

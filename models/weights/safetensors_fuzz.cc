@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/safetensors_header.h"
 #include "models/weights/testing/fuzz_reader.h"

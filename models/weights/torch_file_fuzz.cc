@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 #include "models/weights/testing/fuzz_reader.h"
 #include "models/weights/torch_file.h"
 

@@ -313,7 +313,7 @@ def gpipe_fuzz_test(
     """A fuzz target: a test that runs libFuzzer for a fixed number of inputs.
 
     [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
-    LLVMFuzzerCustomMutator(). It checks its parser with gpipe/testing/fuzz/check.h.
+    LLVMFuzzerCustomMutator(). It checks its parser with gpipe/testing/fuzz_check.h.
     [name]_corpus contains the inputs to start from. [name].dict, which is optional,
     contains words of the format. Add each input that found a bug to the corpus.
 
@@ -345,8 +345,8 @@ def gpipe_fuzz_test(
         "-seed_inputs=" + ",".join([native.package_name() + "/" + file for file in files]),
     ] + ["-dict=" + prefix + ".dict" for _ in dictionary]
     compatible_with = select({
-        "//gpipe/testing/fuzz:libfuzzer": [],
-        "//conditions:default": ["//gpipe/testing/fuzz:unavailable"],
+        "//gpipe/testing:libfuzzer": [],
+        "//conditions:default": ["//gpipe/testing:unavailable"],
     })
 
     _library(
@@ -354,7 +354,7 @@ def gpipe_fuzz_test(
         name + "_target",
         testonly = True,
         srcs = [name + ".cc"],
-        deps = deps + ["//gpipe/testing/fuzz:check"],
+        deps = deps + ["//gpipe/testing:fuzz_check"],
         alwayslink = True,
         visibility = ["//visibility:private"],
         **kwargs

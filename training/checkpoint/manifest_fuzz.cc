@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 #include "training/checkpoint/damage.h"
 #include "training/checkpoint/manifest.h"
 

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

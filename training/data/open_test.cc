@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <set>
 
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

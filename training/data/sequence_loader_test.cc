@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "training/data/random.h"
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "training/data/image_folder.h"
 #include "training/data/mask_folder.h"
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

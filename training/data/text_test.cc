@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::train_program {
 namespace {

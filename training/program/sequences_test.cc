@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/weights/testing/files.h"
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 #include "training/program/language.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "gpipe/base/text/lists.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe;  // NOLINT: parsers

@@ -8,7 +8,7 @@
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 namespace gpipe::internal {
 namespace {

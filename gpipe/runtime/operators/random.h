@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/dispatch/interceptor.h"
+#include "gpipe/libtorch/interceptor.h"
 
 namespace gpipe::internal {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "gpipe/dispatch/interceptor.h"
+#include "gpipe/libtorch/interceptor.h"
 #include "gpipe/runtime/operators/random.h"
 
 namespace gpipe::internal {

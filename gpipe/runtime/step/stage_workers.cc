@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpipe/dispatch/interceptor.h"
+#include "gpipe/libtorch/interceptor.h"
 
 namespace gpipe::internal {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/libtorch/tensors_in.h"
 #include "gpipe/testing/simulated/current.h"
 #include "gpipe/testing/simulated/generator.h"
 #include "gpipe/testing/simulated/simulation.h"

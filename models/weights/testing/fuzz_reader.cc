@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 namespace gpipe::testing {
 namespace {

@@ -8,7 +8,7 @@
 
 namespace gpipe::testing {
 
-// Runs fuzz_parser() of gpipe/testing/fuzz/check.h with `read`, which may throw
+// Runs fuzz_parser() of gpipe/testing/fuzz_check.h with `read`, which may throw
 // only c10::ValueError. Reads the first and the last element of each tensor, so
 // that ASan reports an access beyond the tensor's memory.
 void fuzz_reader(std::size_t input_size,

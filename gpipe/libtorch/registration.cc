@@ -1,4 +1,4 @@
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include "gpipe/testing/fuzz/check.h"
+#include "gpipe/testing/fuzz_check.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,10 +1,10 @@
-#include "gpipe/dispatch/interceptor.h"
+#include "gpipe/libtorch/interceptor.h"
 
 #include <ATen/core/op_registration/op_registration.h>
 
 #include <utility>
 
-#include "gpipe/dispatch/registration.h"
+#include "gpipe/libtorch/registration.h"
 
 namespace gpipe::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "gpipe/dispatch/tensors_in.h"
+#include "gpipe/libtorch/tensors_in.h"
 
 #include <ATen/core/List.h>
 

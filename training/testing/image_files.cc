@@ -1,4 +1,4 @@
-#include "training/data/testing/image_files.h"
+#include "training/testing/image_files.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
