@@ -2,14 +2,10 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -80,19 +76,6 @@ TEST_F(DeviceTest, TheCurrentOneIsThatOfTheThread) {
   EXPECT_EQ(at::accelerator::getDeviceIndex(), 2);
 }
 
-TEST_F(DeviceTest, ExchangingTheCurrentOneGivesTheOneBefore) {
-  EXPECT_EQ(at::accelerator::exchangeDevice(2), 0);
-  EXPECT_EQ(at::accelerator::exchangeDevice(0), 2);
-}
-
-TEST_F(DeviceTest, OperatorsLeaveTheCurrentOne) {
-  const c10::DeviceGuard guard(hpu(1));
-  const Tensor x = torch::ones({2}, hpu(2));
-  x.add_(1).sum().item();
-  x.to(hpu(3));
-  EXPECT_EQ(at::accelerator::getDeviceIndex(), 1);
-}
-
 constexpr char kMixed[] =
     "Expected all tensors to be on the same device, but found at least two "
     "devices, ";
@@ -116,12 +99,6 @@ TEST_F(DeviceTest, MixingTwoIsRefused) {
   EXPECT_THAT(error_of([&] { torch::cat({a, host}); }), HasSubstr(kMixed));
 }
 
-TEST_F(DeviceTest, MixingTwoIsRefusedForScalarsOfAnotherAccelerator) {
-  const Tensor a = torch::ones({2}, hpu(0)), b = torch::ones({}, hpu(1));
-  EXPECT_THAT(error_of([&] { a.mul(b); }),
-              HasSubstr(std::string(kMixed) + "hpu:0 and hpu:1!"));
-}
-
 TEST_F(DeviceTest, ScalarsOfTheHostAreTaken) {
   const Tensor x = torch::ones({2}, hpu(1)), scalar = torch::tensor(3.0f);
   EXPECT_THAT(values(x * scalar), ElementsAre(3, 3));
@@ -137,48 +114,6 @@ TEST_F(DeviceTest, ScalarsOfTheHostAreTakenAsTheyAreNow) {
   scalar.fill_(100);
   gate.open();
   EXPECT_THAT(values(y), ElementsAre(3, 3));
-}
-
-TEST_F(DeviceTest, ScalarsOfTheHostAreNotWritten) {
-  const Tensor x = torch::ones({}, hpu(0));
-  Tensor scalar = torch::tensor(3.0f);
-  EXPECT_THAT(error_of([&] { torch::mul_out(scalar, x, x); }),
-              HasSubstr(kMixed));
-}
-
-TEST_F(DeviceTest, IndicesOfTheHostAreTaken) {
-  const Tensor x = torch::arange(4, torch::dtype(torch::kFloat)).to(hpu(0));
-  EXPECT_THAT(values(x.index({torch::tensor({3, 1})})), ElementsAre(3, 1));
-  EXPECT_THAT(values(x.index({torch::tensor({true, false, true, false})})),
-              ElementsAre(0, 2));
-}
-
-TEST_F(DeviceTest, AModuleGoesThereAndBack) {
-  torch::manual_seed(1);
-  torch::nn::Sequential model(torch::nn::Linear(3, 4),
-                              torch::nn::BatchNorm1d(4));
-  const Tensor x = torch::rand({5, 3});
-  std::vector<Tensor> before;
-  for (const Tensor& each : model->parameters()) before.push_back(each.clone());
-  for (const Tensor& each : model->buffers()) before.push_back(each.clone());
-  model->to(hpu(2));
-  for (const Tensor& each : model->parameters()) {
-    EXPECT_EQ(each.device(), hpu(2));
-    EXPECT_TRUE(each.is_leaf() && each.requires_grad());
-  }
-  for (const Tensor& each : model->buffers()) EXPECT_EQ(each.device(), hpu(2));
-  model->eval();
-  const Tensor there = model->forward(x.to(hpu(2)));
-  EXPECT_EQ(there.device(), hpu(2));
-  model->to(torch::kCPU);
-  EXPECT_TRUE(there.cpu().equal(model->forward(x)));
-  std::vector<Tensor> after = model->parameters();
-  for (const Tensor& each : model->buffers()) after.push_back(each);
-  ASSERT_EQ(after.size(), before.size());
-  for (std::size_t k = 0; k < after.size(); ++k) {
-    EXPECT_TRUE(after[k].device().is_cpu());
-    EXPECT_TRUE(after[k].equal(before[k])) << k;
-  }
 }
 
 TEST_F(DeviceTest, AutogradCrossesDevices) {
@@ -266,12 +201,6 @@ TEST_F(GeneratorTest, DefaultOnesAreSeededApart) {
   EXPECT_FALSE(draw(1).cpu().equal(b)) << "was seeded again";
 }
 
-TEST_F(GeneratorTest, DefaultOnesGoOn) {
-  default_of(0).set_current_seed(5);
-  const Tensor a = draw(0), b = draw(0);
-  EXPECT_FALSE(a.equal(b));
-}
-
 TEST_F(GeneratorTest, ManualSeedSeedsThemAll) {
   torch::manual_seed(9);
   const Tensor expected = torch::randn({20});
@@ -279,16 +208,6 @@ TEST_F(GeneratorTest, ManualSeedSeedsThemAll) {
     EXPECT_EQ(default_of(k).current_seed(), 9u);
     EXPECT_TRUE(draw(k).cpu().equal(expected));
   }
-}
-
-TEST_F(GeneratorTest, OnesOwnIsUsedAndAdvanced) {
-  default_of(1).set_current_seed(3);
-  const Tensor untouched = default_of(1).get_state();
-  const at::Generator mine = seeded(1, 7);
-  const Tensor a = draw(1, mine), b = draw(1, mine);
-  EXPECT_FALSE(a.equal(b));
-  EXPECT_TRUE(draw(1, seeded(1, 7)).equal(a));
-  EXPECT_TRUE(default_of(1).get_state().equal(untouched));
 }
 
 TEST_F(GeneratorTest, NumbersAreThoseOfTheMomentOfTheCall) {
@@ -309,33 +228,6 @@ TEST_F(GeneratorTest, AStateIsTakenAndPutBack) {
   const Tensor a = draw(0, mine);
   mine.set_state(state);
   EXPECT_TRUE(draw(0, mine).equal(a));
-}
-
-TEST_F(GeneratorTest, ACloneGoesOnFromTheSameState) {
-  at::Generator mine = seeded(1, 7);
-  draw(1, mine);
-  at::Generator clone = mine.clone();
-  EXPECT_EQ(clone.device(), hpu(1));
-  const Tensor a = draw(1, mine), b = draw(1, clone);
-  EXPECT_TRUE(a.equal(b));
-  EXPECT_NE(clone, mine);
-}
-
-TEST_F(GeneratorTest, ThatOfAnotherDeviceIsRefused) {
-  Tensor x = torch::zeros({4}, hpu(0));
-  EXPECT_THAT(error_of([&] { x.normal_(0, 1, seeded(1, 7)); }),
-              HasSubstr("Expected a generator of hpu:0 but found one of hpu:1 "
-                        "(aten::normal_)"));
-  EXPECT_THAT(
-      error_of([&] { x.normal_(0, 1, at::detail::createCPUGenerator(7)); }),
-      HasSubstr("Expected a generator of hpu:0 but found one of cpu"));
-}
-
-TEST_F(GeneratorTest, ARefusedCallDrawsNothing) {
-  const Tensor before = default_of(0).get_state();
-  Tensor x = torch::zeros({4}, hpu(0));
-  EXPECT_NE(error_of([&] { x.normal_(0, -1); }), "");
-  EXPECT_TRUE(default_of(0).get_state().equal(before));
 }
 
 class OperatorTest : public SimulatedTest {};
@@ -389,33 +281,6 @@ TEST_F(OperatorTest, RaisesTheVersionOfWhatItChanges) {
   EXPECT_EQ(y._version(), 1);
   EXPECT_THAT(error_of([&] { y.sum().backward(); }),
               HasSubstr("has been modified by an inplace operation"));
-}
-
-TEST_F(OperatorTest, RunsInInferenceMode) {
-  const c10::InferenceMode guard;
-  const Tensor x = torch::ones({3}, hpu(0));
-  x.add_(1);
-  EXPECT_TRUE((x * 2).cpu().equal(torch::full({3}, 4.f)));
-}
-
-TEST_F(OperatorTest, ThatWouldGiveAViewWithoutAKernelOfItsOwnIsRefused) {
-  const Tensor x =
-      torch::zeros({2}, torch::dtype(torch::kComplexFloat)).to(hpu(0));
-  EXPECT_THAT(
-      error_of([&] { torch::view_as_real(x); }),
-      HasSubstr("c10::NotImplementedError: aten::view_as_real returns a "
-                "view"));
-}
-
-TEST_F(OperatorTest, AResizedOutputIsMemoryOfTheCurrentStream) {
-  const Tensor x = torch::ones({100}, hpu(0));
-  Tensor out = torch::empty({0}, hpu(0));
-  synchronize();
-  const c10::StreamGuard guard(new_stream(0));
-  torch::add_out(out, x, x);
-  EXPECT_EQ(bytes_in_use(0), 800);
-  out = Tensor();  // requires no record
-  synchronize();
 }
 
 }  // namespace

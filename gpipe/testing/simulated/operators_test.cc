@@ -3,9 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ScalarOps.h>
 #include <gtest/gtest.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/functional/upsampling.h>
-#include <torch/nn/modules/activation.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -30,7 +27,6 @@ using torch::Device;
 using torch::Tensor;
 using torch::indexing::Slice;
 using Tensors = std::vector<Tensor>;
-namespace F = torch::nn::functional;
 
 // Returns the same random numbers on every device.
 Tensor normal(const Device& device, std::vector<std::int64_t> sizes,
@@ -126,8 +122,6 @@ TEST_P(ValueTest, IsThatOfTheCpu) {
 const Case kLayers[] = {
     Case("Linear", {{6, 5}, {4, 5}, {4}},
          [](const Tensors& x) { return torch::linear(x[0], x[1], x[2]); }),
-    Case("LinearWithoutBiasOfThreeDimensions", {{2, 3, 5}, {4, 5}},
-         [](const Tensors& x) { return torch::linear(x[0], x[1]); }),
     Case(
         "Conv2d", {{2, 3, 9, 8}, {4, 3, 3, 3}, {4}},
         [](const Tensors& x) { return torch::conv2d(x[0], x[1], x[2], 2, 1); }),
@@ -143,12 +137,6 @@ const Case kLayers[] = {
                {normal(d, {2, 3, 3, 3}, 2)},
                [&](const Tensors& w) { return torch::conv2d(x, w[0]); });
          }),
-    Case("ConvTranspose2d", {{2, 3, 5, 5}, {3, 4, 3, 3}, {4}},
-         [](const Tensors& x) {
-           return torch::conv_transpose2d(x[0], x[1], x[2], 2);
-         }),
-    Case("Conv1d", {{2, 3, 9}, {4, 3, 3}},
-         [](const Tensors& x) { return torch::conv1d(x[0], x[1]); }),
     Case("BatchNormInTraining",
          [](const Device& d) {
            const Tensor mean = torch::zeros({3}, d), var = torch::ones({3}, d);
@@ -161,21 +149,6 @@ const Case kLayers[] = {
            all.insert(all.end(), {mean, var});
            return all;
          }),
-    Case("BatchNormInEvaluation",
-         [](const Device& d) {
-           const Tensor mean = normal(d, {3}, 4), var = normal(d, {3}, 5).abs();
-           return with_grads(
-               {normal(d, {4, 3, 5, 5}), normal(d, {3}, 2), normal(d, {3}, 3)},
-               [&](const Tensors& x) {
-                 return torch::batch_norm(x[0], x[1], x[2], mean, var,
-                                          /*training=*/false, 0.1, 1e-5, false);
-               });
-         }),
-    Case("BatchNormWithoutStatistics", {{4, 3, 5}},
-         [](const Tensors& x) {
-           return torch::batch_norm(x[0], {}, {}, {}, {}, /*training=*/true,
-                                    0.1, 1e-5, false);
-         }),
     Case("LayerNorm", {{4, 3, 7}, {7}, {7}},
          [](const Tensors& x) {
            return torch::layer_norm(x[0], {7}, x[1], x[2]);
@@ -186,32 +159,11 @@ const Case kLayers[] = {
          }),
     Case("MaxPool", {{2, 3, 8, 8}},
          [](const Tensors& x) { return torch::max_pool2d(x[0], 3, 2, 1); }),
-    Case("AveragePool", {{2, 3, 8, 8}},
-         [](const Tensors& x) {
-           return torch::avg_pool2d(x[0], 2) +
-                  torch::adaptive_avg_pool2d(x[0], {4, 4});
-         }),
-    Case("Embedding",
-         [](const Device& d) {
-           const Tensor index = integers(d, 6, {3, 4});
-           return with_grads({normal(d, {6, 5})}, [&](const Tensors& x) {
-             return torch::embedding(x[0], index, /*padding_idx=*/2);
-           });
-         }),
     Case("CrossEntropy",
          [](const Device& d) {
            const Tensor target = integers(d, 5, {8});
            return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
              return torch::cross_entropy_loss(x[0], target);
-           });
-         }),
-    Case("CrossEntropyWithWeightsAndSmoothing",
-         [](const Device& d) {
-           const Tensor target = integers(d, 5, {8});
-           const Tensor weight = normal(d, {5}, 4).abs();
-           return with_grads({normal(d, {8, 5})}, [&](const Tensors& x) {
-             return torch::cross_entropy_loss(x[0], target, weight,
-                                              at::Reduction::Sum, 1, 0.1);
            });
          }),
     Case("OtherLosses", {{4, 5}, {4, 5}},
@@ -226,38 +178,10 @@ const Case kLayers[] = {
                   torch::binary_cross_entropy_with_logits(x[0], q) +
                   torch::kl_div(p.log(), q) + torch::soft_margin_loss(x[0], q);
          }),
-    Case("Attention", {{2, 3, 4, 8}, {2, 3, 4, 8}, {2, 3, 4, 8}},
-         [](const Tensors& x) {
-           const Tensor scores =
-               x[0].matmul(x[1].transpose(-2, -1)).div(8.0).tril();
-           return scores.masked_fill(scores.eq(0), -1e9)
-               .softmax(-1)
-               .matmul(x[2]);
-         }),
-    Case("MultiheadAttention",
-         [](const Device& d) {
-           torch::nn::MultiheadAttention attention(8, 2);
-           attention->to(d);
-           const Tensor x = normal(d, {5, 3, 8});
-           const auto [value, weights] = attention->forward(x, x, x);
-           return Tensors{value, weights};
-         }),
     Case("LstmCell", {{3, 4}, {3, 5}, {3, 5}, {20, 4}, {20, 5}},
          [](const Tensors& x) {
            const auto [h, c] = torch::lstm_cell(x[0], {x[1], x[2]}, x[3], x[4]);
            return h + c;
-         }),
-    Case("Upsample", {{1, 2, 3, 3}},
-         [](const Tensors& x) {
-           return F::interpolate(x[0],
-                                 F::InterpolateFuncOptions()
-                                     .scale_factor(std::vector<double>{2, 2})
-                                     .mode(torch::kNearest));
-         }),
-    Case("ReflectionPad", {{1, 2, 4, 4}},
-         [](const Tensors& x) {
-           return torch::reflection_pad2d(x[0], {1, 1, 2, 1}) +
-                  torch::constant_pad_nd(x[0], {1, 1, 2, 1}, 3);
          }),
     Case("AStepOfSgdAndOneOfAdam",
          [](const Device& d) {
@@ -292,9 +216,6 @@ const Case kFunctions[] = {
            return torch::gelu(x[0]) + torch::gelu(x[0], "tanh") +
                   torch::silu(x[0]) + torch::mish(x[0]) + torch::elu(x[0]);
          }),
-    Case(
-        "Softmax", {{5, 7}},
-        [](const Tensors& x) { return x[0].softmax(0) + x[0].log_softmax(1); }),
     Case("Reductions",
          [](const Device& d) {
            const Tensor x = normal(d, {1000, 7});
@@ -332,26 +253,11 @@ const Case kFunctions[] = {
            const Tensors halves = x[0].chunk(2, 1);
            return torch::stack({pieces[0], pieces[2]}).sum() * halves[1];
          }),
-    Case("WhereAndComparisons",
-         [](const Device& d) {
-           const Tensor x = normal(d, {5, 6}), y = normal(d, {5, 6}, 2);
-           return Tensors{
-               torch::where(x > y, x, y),  torch::where(x > 0, x, 0.5),
-               torch::maximum(x, y),       x.le(y).logical_not(),
-               x.gt(0).bitwise_and(y > 0), x.isnan()};
-         }),
     Case("Sort",
          [](const Device& d) {
            const auto [sorted, order] = normal(d, {5, 9}).sort(1, true);
            return Tensors{sorted, order, integers(d, 4, {30}).argsort(true, 0)};
          }),
-    Case("TopK",
-         [](const Device& d) {
-           const auto [values, order] = normal(d, {5, 9}).topk(3);
-           return Tensors{values, order};
-         }),
-    Case("CumulativeSums", {{5, 9}},
-         [](const Tensors& x) { return x[0].cumsum(1) + x[0].cumprod(0); }),
     Case("Unique",
          [](const Device& d) {
            const auto [values, inverse, counts] =
@@ -363,11 +269,6 @@ const Case kFunctions[] = {
          [](const Device& d) {
            const Tensor x = normal(d, {5, 6}).to(torch::kBFloat16);
            return Tensors{x + x, x.mm(x.t()), x.softmax(1), x.to(torch::kHalf)};
-         }),
-    Case("ComplexNumbers",
-         [](const Device& d) {
-           const Tensor x = torch::complex(normal(d, {4}), normal(d, {4}, 2));
-           return Tensors{x * x, x.abs(), torch::fft_fft(normal(d, {8}))};
          }),
     Case("Factories",
          [](const Device& d) {
@@ -392,14 +293,6 @@ const Case kFunctions[] = {
 const Case kIndexing[] = {
     Case("Mask", {{5, 6}},
          [](const Tensors& x) { return x[0].index({x[0] > 0}); }),
-    Case("MaskOfRows",
-         [](const Device& d) {
-           const Tensor x = normal(d, {5, 6});
-           return Tensors{x.index({x.select(1, 0) > 0}),
-                          x.index({x.select(1, 0) > 100})};
-         }),
-    Case("MaskedSelect", {{5, 6}},
-         [](const Tensors& x) { return x[0].masked_select(x[0] < 0.3); }),
     Case("NonZero",
          [](const Device& d) {
            const Tensor x = normal(d, {5, 6});
@@ -412,14 +305,6 @@ const Case kIndexing[] = {
            return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
              return x[0].index({rows, columns}) * x[0].index({rows}).sum() +
                     x[0].index({Slice(), columns}).sum(0);
-           });
-         }),
-    Case("IndexSelectAndGather",
-         [](const Device& d) {
-           const Tensor rows = integers(d, 5, {4});
-           return with_grads({normal(d, {5, 6})}, [&](const Tensors& x) {
-             return x[0].index_select(0, rows).sum(1) +
-                    x[0].gather(1, rows.view({1, 4}))[0];
            });
          }),
     Case("PutAtIndices",
@@ -438,13 +323,6 @@ const Case kIndexing[] = {
            return Tensors{x, y, x.masked_fill(x < 0, 3),
                           x.masked_scatter(x < 0, normal(d, {30}, 3))};
          }),
-    Case("ScatterAndAdd",
-         [](const Device& d) {
-           const Tensor x = normal(d, {4, 6}), index = integers(d, 4, {4, 6});
-           return Tensors{torch::zeros({4, 6}, d).scatter_add(0, index, x),
-                          torch::zeros({4, 6}, d).index_add(
-                              0, torch::arange(4, longs(d)), x)};
-         }),
     Case("InPlaceOnViews",
          [](const Device& d) {
            Tensor x = normal(d, {5, 6});
@@ -456,13 +334,6 @@ const Case kIndexing[] = {
            x.index({Slice(3), Slice()}).copy_(normal(d, {2, 6}, 2));
            x[4].unsqueeze(1).sub_(0.5);
            return Tensors{x};
-         }),
-    Case("InPlaceOnViewsUnderAutograd", {{5, 6}},
-         [](const Tensors& x) {
-           const Tensor y = x[0] * 1;
-           y.select(0, 1).mul_(x[0].select(0, 2));
-           y.narrow(1, 2, 2).exp_();
-           return y;
          }),
     Case("Rearranged",
          [](const Device& d) {
@@ -555,37 +426,9 @@ const Case kRandom[] = {
                torch::bernoulli(normal(d, {20}).sigmoid()),
                torch::empty({20}, d).bernoulli_(normal(d, {20}).sigmoid())};
          }),
-    Case("Integers",
-         [](const Device& d) {
-           return Tensors{torch::randint(100, {20}, longs(d)),
-                          torch::randint(-5, 5, {20}, longs(d)),
-                          torch::empty({9}, longs(d)).random_()};
-         }),
-    Case(
-        "Permutation",
-        [](const Device& d) { return Tensors{torch::randperm(50, longs(d))}; }),
-    Case("Multinomial",
-         [](const Device& d) {
-           return Tensors{normal(d, {3, 9}).softmax(1).multinomial(4),
-                          normal(d, {9}).softmax(0).multinomial(20, true)};
-         }),
-    Case("Exponential",
-         [](const Device& d) {
-           return Tensors{torch::empty({20}, d).exponential_(),
-                          torch::empty({20}, d).geometric_(0.3),
-                          torch::empty({20}, d).log_normal_()};
-         }),
     Case("Dropout", {{5, 7}},
          [](const Tensors& x) {
            return torch::dropout(x[0], 0.4, /*train=*/true);
-         }),
-    Case("DropoutInPlaceAndOfFeatures",
-         [](const Device& d) {
-           Tensor x = normal(d, {5, 7});
-           torch::dropout_(x, 0.4, /*train=*/true);
-           return Tensors{
-               x, torch::feature_dropout(normal(d, {2, 9, 4}), 0.5, true),
-               torch::alpha_dropout(normal(d, {9}), 0.5, true)};
          }),
     Case("NativeDropout",
          [](const Device& d) {
