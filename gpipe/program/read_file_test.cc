@@ -1,30 +1,38 @@
 #include "gpipe/program/read_file.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
-
-#include "training/testing/image_files.h"
 
 namespace gpipe::internal {
 namespace {
 
-TEST(ReadFileTest, GivesEveryByteAsItIs) {
-  std::string all;
-  for (int byte = 0; byte < 256; ++byte) all.push_back(static_cast<char>(byte));
-  all += "\r\n\n\x1A and what comes after it";
-  const std::string path = new_folder() + "bytes";
-  write_bytes(path, all);
-  EXPECT_EQ(read_file(path), all);
+// Writes a file, and returns its path.
+std::string written(const std::string& name, const std::string& bytes) {
+  const std::string path = ::testing::TempDir() + name;
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
 }
 
-TEST(ReadFileTest, NamesAFileThatCannotBeUsed) {
-  const std::string folder = new_folder();
-  write_bytes(folder + "empty", "");
+TEST(ReadFileTest, ReadsAllBytes) {
+  std::string all;
+  for (int k = 0; k < 256; ++k) all.push_back(static_cast<char>(k));
+  all += "\r\n\n\x1A and what comes after it";
+  EXPECT_EQ(read_file(written("all_bytes", all)), all);
+}
+
+TEST(ReadFileTest, NamesTheFileThatCannotBeReadOrIsEmpty) {
   for (const std::string& path :
-       {folder + "missing", folder + "empty", folder}) {
-    EXPECT_EQ(error_of([&] { read_file(path); }),
-              path + ": cannot be read, or is empty");
+       {written("empty", ""), ::testing::TempDir() + "missing",
+        ::testing::TempDir()}) {
+    try {
+      read_file(path);
+      ADD_FAILURE() << path;
+    } catch (const c10::ValueError& error) {
+      EXPECT_EQ(error.msg(), path + ": cannot be read, or is empty");
+    }
   }
 }
 
