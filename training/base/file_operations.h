@@ -4,36 +4,13 @@
 // its operation fails.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "models/weights/file_reader.h"
 #include "models/weights/file_writer.h"
 
 namespace gpipe::internal {
-
-// A reader of an existing file. Thread-safe.
-class FileReader {
- public:
-  // Opens the file. Also throws c10::Error if `path` is not a regular file.
-  explicit FileReader(std::string path);
-  ~FileReader();
-
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
-
-  uint64_t size() const { return size_; }
-
-  // Reads `size` bytes that start at `offset`. Also throws c10::Error if the
-  // file ends before that.
-  void read_at(uint64_t offset, void* to, std::size_t size) const;
-
- private:
-  const std::string path_;
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-};
 
 // Returns the content of a file.
 std::string read_text(const std::string& path);
