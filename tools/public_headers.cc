@@ -68,6 +68,7 @@
 #include "models/transformer.h"
 #include "models/unet.h"
 #include "models/weights/names.h"
+#include "models/weights/run_shard.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/torch_file.h"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "models/weights/run_shard.h"
 #include "training/run_state.h"
 
 namespace gpipe {
@@ -138,8 +139,7 @@ class RunFiles {
   std::string folder_of(int64_t step) const;
 
  private:
-  // Runs body() on each process and returns the results of all, by index. If it
-  // throws on any process, throws the error of the first of these on all.
+  // See internal::together().
   std::vector<std::string> together(const std::function<std::string()>& body);
   void report(const std::string& line) const;
 

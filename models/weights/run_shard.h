@@ -1,0 +1,30 @@
+// Several processes that write files together.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+
+// The place of this process among those that save and load together.
+struct RunShard {
+  int index = 0;
+  int count = 1;
+
+  // Exchanges a text with all processes, which call this at the same time, and
+  // returns the texts of all, by index. gpipe's ranks can use
+  // gpipe::all_gather() (gpipe/distributed/gather.h).
+  std::function<std::vector<std::string>(const std::string& mine)> all_gather;
+};
+
+namespace internal {
+
+// Runs body() on each process and returns the results of all, by index. With
+// one process, returns or throws what body() does. With several, if it throws
+// on any process, throws c10::Error on all, which names the first of these.
+std::vector<std::string> together(const RunShard& shard,
+                                  const std::function<std::string()>& body);
+
+}  // namespace internal
+}  // namespace gpipe
