@@ -67,6 +67,7 @@
 #include "models/resnet_names.h"
 #include "models/transformer.h"
 #include "models/unet.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/run_shard.h"
 #include "models/weights/safetensors.h"

@@ -11,6 +11,7 @@
 #include "gpipe/base/text/lists.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
+#include "models/exported/dtype_constants.h"
 #include "models/exported/eval_mode.h"
 #include "models/exported/layer.h"
 #include "models/exported/layer_names.h"
@@ -18,6 +19,7 @@
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"
 #include "models/exported/weight_list.h"
+#include "models/exported/weight_slots.h"
 #include "models/weights/in_quotes.h"
 
 namespace gpipe {
@@ -173,6 +175,35 @@ auto with_path(const std::string& path, const Read& read) {
 
 }  // namespace
 }  // namespace exported
+
+namespace internal {
+
+std::vector<WeightSlot> weight_slots(const ExportedModel& model) {
+  std::map<std::string, const std::vector<at::Tensor>*> tensors;
+  for (const auto& each : model.weights->entries) {
+    tensors.emplace(each.name, &each.tensors);
+  }
+  const exported::Program& program = model.weights->model->program;
+  std::vector<WeightSlot> slots;
+  for (const int number : program.weight_order) {
+    const exported::Weight& weight = program.weights[number];
+    slots.push_back({weight.name,
+                     weight.dtype,
+                     weight.sizes,
+                     weight.persistent,
+                     weight.tied_to,
+                     {}});
+    const auto found = tensors.find(weight.name);
+    if (found != tensors.end()) slots.back().tensors = *found->second;
+  }
+  return slots;
+}
+
+std::vector<std::string> dtype_constants(const ExportedModel& model) {
+  return exported::dtype_constants(model.weights->model->program);
+}
+
+}  // namespace internal
 
 StateDict ExportedModel::state_dict() const {
   StateDict dict;

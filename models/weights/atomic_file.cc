@@ -49,10 +49,17 @@ void AtomicFile::write(const void* bytes, std::size_t size) {
   file_->write(bytes, size);
 }
 
-void AtomicFile::commit() {
+void AtomicFile::finish() {
   TORCH_CHECK(file_->is_open(), path_,
-              ": cannot be committed after an error or commit()");
+              ": cannot be finished after an error or commit()");
   file_->finish();
+  finished_ = true;
+}
+
+void AtomicFile::commit() {
+  TORCH_CHECK((finished_ || file_->is_open()) && !committed_, path_,
+              ": cannot be committed after an error or commit()");
+  if (!finished_) finish();
   if (rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     fail_file(path_, "cannot be given its name", errno);
   }

@@ -45,8 +45,13 @@ class AtomicFile {
   // Appends `size` bytes.
   void write(const void* bytes, std::size_t size);
 
-  // Syncs the bytes to the disk (fsync), renames the file to `path`, and syncs
-  // its folder. Nothing can be written afterwards. If only the sync of the
+  // Syncs the bytes to the disk (fsync). Nothing can be written afterwards.
+  // commit() does this as well; a call of its own lets several files be
+  // complete before the first of them gets its name.
+  void finish();
+
+  // Calls finish() unless it was called, renames the file to `path`, and syncs
+  // its folder. If only the sync of the
   // folder fails, commit() throws an error that names the folder, and the new
   // file stays.
   void commit();
@@ -61,6 +66,7 @@ class AtomicFile {
   const std::string path_;
   std::string temporary_path_;
   std::optional<FileWriter> file_;
+  bool finished_ = false;
   bool committed_ = false;
 };
 

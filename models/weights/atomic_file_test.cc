@@ -135,6 +135,20 @@ TEST(AtomicFileTest, AWriteThatFailsLeavesTheOldFile) {
   EXPECT_EQ(names_in(folder), std::vector<std::string>{"file"});
 }
 
+TEST(AtomicFileTest, MayBeCompleteBeforeItHasItsName) {
+  const std::string path = new_folder() + "file";
+  AtomicFile file(path);
+  file.write("new", 3);
+  file.finish();
+  EXPECT_EQ(read_bytes(file.temporary_path()), "new");
+  EXPECT_EQ(error_of([&] { file.write("x", 1); }),
+            path + ": nothing can be written after an error or commit()");
+  EXPECT_EQ(error_of([&] { file.finish(); }),
+            path + ": cannot be finished after an error or commit()");
+  file.commit();
+  EXPECT_EQ(read_bytes(path), "new");
+}
+
 TEST(AtomicFileTest, CommitsOnce) {
   const std::string path = new_folder() + "file";
   AtomicFile file(path);

@@ -65,11 +65,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
   const internal::SafetensorsLayout layout =
       internal::lay_out(tensors, metadata);
   internal::AtomicFile file(path);
-  file.write(layout.start.data(), layout.start.size());
-  for (const std::size_t k : layout.order) {
-    const at::Tensor tensor = internal::as_written(tensors[k].value());
-    file.write(tensor.const_data_ptr(), tensor.nbytes());
-  }
+  internal::write_laid_out(file, tensors, layout);
   file.commit();
 }
 

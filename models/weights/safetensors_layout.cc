@@ -58,6 +58,15 @@ SafetensorsLayout lay_out(const StateDict& tensors,
   return layout;
 }
 
+void write_laid_out(AtomicFile& file, const StateDict& tensors,
+                    const SafetensorsLayout& layout) {
+  file.write(layout.start.data(), layout.start.size());
+  for (const std::size_t k : layout.order) {
+    const at::Tensor tensor = as_written(tensors[k].value());
+    file.write(tensor.const_data_ptr(), tensor.nbytes());
+  }
+}
+
 at::Tensor as_written(const at::Tensor& tensor) {
   // Without an operator, a process may exit meanwhile (gpipe/base/threads).
   if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "models/weights/atomic_file.h"
 #include "models/weights/safetensors_header.h"
 #include "models/weights/state_dict.h"
 
@@ -31,6 +32,11 @@ struct SafetensorsLayout {
 SafetensorsLayout lay_out(
     const StateDict& tensors,
     const std::map<std::string, std::string>& metadata = {});
+
+// Writes a whole file, but does not commit it. Copies to the CPU, if needed,
+// are made one at a time. Throws c10::Error if the file cannot be written.
+void write_laid_out(AtomicFile& file, const StateDict& tensors,
+                    const SafetensorsLayout& layout);
 
 // Returns the values as they are written: contiguous and on the CPU. Copies
 // only if necessary. Thread-safe.

@@ -146,9 +146,8 @@ StateDict state_dict(const torch::nn::Module& module) {
   return dict;
 }
 
-LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
-                           const LoadOptions& options) {
-  const StateDict own = state_dict(module);
+LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
+                            const LoadOptions& options) {
   Comparison comparison = compare(dict, own, options.skip_mismatched());
   const LoadReport& names = comparison.names;
   TORCH_CHECK_VALUE(
@@ -161,6 +160,13 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                     "the state dict has none of the module's ", own.size(),
                     " tensors; nothing was loaded, also without strict.",
                     comparison.text());
+  return std::move(comparison.names);
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
+                           const LoadOptions& options) {
+  const StateDict own = state_dict(module);
+  LoadReport names = check_state_dict(own, dict, options);
   const std::unordered_set<std::string> skipped(names.mismatched.begin(),
                                                 names.mismatched.end());
   const at::NoGradGuard no_grad;
@@ -168,7 +174,7 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
     const at::Tensor* from = dict.find(item.key());
     if (from && skipped.count(item.key()) == 0) item.value().copy_(*from);
   }
-  return std::move(comparison.names);
+  return names;
 }
 
 }  // namespace gpipe

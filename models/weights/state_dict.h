@@ -65,4 +65,10 @@ struct LoadReport {
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options = {});
 
+// Returns or throws what load_state_dict() does for a module with the tensors
+// `own`. Changes nothing. Tensors of both may be on the meta device.
+// Thread-safe.
+LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
+                            const LoadOptions& options = {});
+
 }  // namespace gpipe

@@ -1,0 +1,332 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/text/lists.h"
+#include "models/exported/exported.h"
+#include "models/exported/weight_slots.h"
+#include "models/weights/hugging_face.h"
+#include "models/weights/in_quotes.h"
+#include "models/weights/safetensors_folder.h"
+
+namespace gpipe {
+namespace {
+
+using internal::in_quotes;
+using internal::SafetensorsFolder;
+using internal::WeightSlot;
+using Stored = SafetensorsFolder::Tensor;
+
+// ---- Names
+
+// The difference between the names of the program and those in the folder.
+struct Prefix {
+  std::string text;         // with its dot
+  bool of_program = false;  // the program's names have it, else the folder's
+};
+
+// Returns the prefix with which most `names` of the program are in the folder:
+// none, unless one is better than all others.
+Prefix find_prefix(const std::unordered_set<std::string>& names,
+                   const SafetensorsFolder& folder) {
+  // Calls `use` with the parts before and after each dot of `name`.
+  const auto split = [](const std::string& name, const auto& use) {
+    for (std::size_t dot = name.find('.'); dot != std::string::npos;
+         dot = name.find('.', dot + 1)) {
+      use(name.substr(0, dot + 1), name.substr(dot + 1));
+    }
+  };
+  std::size_t most = 0;
+  std::map<std::pair<std::string, bool>, std::size_t> counts;
+  for (const std::string& name : names) {
+    most += folder.tensors().count(name);
+    split(name, [&](const std::string& before, const std::string& after) {
+      if (folder.tensors().count(after) > 0) ++counts[{before, true}];
+    });
+  }
+  for (const auto& [name, unused] : folder.tensors()) {
+    split(name, [&](const std::string& before, const std::string& after) {
+      if (names.count(after) > 0) ++counts[{before, false}];
+    });
+  }
+  Prefix best;
+  for (const auto& [prefix, count] : counts) {
+    if (count > most) {
+      most = count;
+      best = {prefix.first, prefix.second};
+    } else if (count == most) {
+      best = {};  // two are equally good
+    }
+  }
+  return best;
+}
+
+// ---- What is loaded from where
+
+// Tied weights of the program, of which at least one name is in the folder.
+struct Source {
+  std::vector<std::pair<std::string, Stored>> stored;  // by the program's names
+  std::vector<at::Tensor> tensors;                     // in the model, or none
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // to load as
+};
+
+at::Tensor without_values(at::IntArrayRef sizes, c10::ScalarType dtype) {
+  return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
+}
+
+class Loading {
+ public:
+  Loading(const SafetensorsFolder& folder, const ExportedModel& model,
+          const HuggingFaceOptions& options)
+      : options_(options), slots_(internal::weight_slots(model)) {
+    TORCH_CHECK_VALUE(
+        !options_.dtype() || c10::isFloatingType(*options_.dtype()),
+        "HuggingFaceOptions::dtype is ", *options_.dtype(),
+        ", but must be a floating-point dtype");
+    for (const WeightSlot& each : slots_) {
+      if (each.persistent) names_.insert(each.name);
+    }
+    prefix_ = find_prefix(names_, folder);
+    find_sources(folder);
+    check_names(folder);
+    check_dtypes(model);
+    if (!on_meta()) check_tied();
+  }
+
+  // Reads the tensors of this part of the program.
+  void run() {
+    const at::NoGradGuard no_grad;
+    for (const auto& [tie, source] : sources_) {
+      if (!source.tensors.empty()) load(source);
+    }
+  }
+
+ private:
+  // Returns the name in the program of a tensor of the folder.
+  std::string in_program(const std::string& name) const {
+    if (names_.count(name) > 0) return name;
+    if (prefix_.of_program) return prefix_.text + name;
+    return name.starts_with(prefix_.text) ? name.substr(prefix_.text.size())
+                                          : name;
+  }
+
+  bool is_skipped(const std::string& name) const {
+    return std::any_of(
+        options_.skip().begin(), options_.skip().end(),
+        [&](const std::string& each) { return name.starts_with(each); });
+  }
+
+  // Returns whether the model has no values, so that none are read.
+  bool on_meta() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](const auto& each) {
+      return !each.tensors.empty() && each.tensors[0].is_meta();
+    });
+  }
+
+  void find_sources(const SafetensorsFolder& folder) {
+    std::map<std::string, Stored> stored;  // by the program's names
+    for (const auto& [name, each] : folder.tensors()) {
+      const auto [other, is_new] = stored.emplace(in_program(name), each);
+      TORCH_CHECK_VALUE(is_new, each.file->path(), ": ", in_quotes(name),
+                        " is there twice: with and without the prefix ",
+                        in_quotes(prefix_.text));
+    }
+    for (const WeightSlot& slot : slots_) {
+      if (!slot.persistent || is_skipped(slot.name)) continue;
+      const auto found = stored.find(slot.name);
+      if (found == stored.end()) continue;
+      Source& source = sources_[slot.tie];
+      source.stored.emplace_back(slot.name, found->second);
+      source.tensors = slot.tensors;
+      const c10::ScalarType dtype = found->second.entry->dtype;
+      source.dtype =
+          c10::isFloatingType(dtype) ? options_.dtype().value_or(dtype) : dtype;
+    }
+  }
+
+  // Throws what load_state_dict() throws for names and shapes.
+  void check_names(const SafetensorsFolder& folder) const {
+    StateDict own, dict;
+    std::unordered_set<std::string> known;
+    for (const WeightSlot& slot : slots_) {
+      known.insert(slot.name);
+      if (!slot.persistent || is_skipped(slot.name) ||
+          own.contains(slot.name)) {
+        continue;
+      }
+      own.insert(slot.name, without_values(slot.sizes, slot.dtype));
+      const auto found = sources_.find(slot.tie);
+      if (found == sources_.end()) continue;
+      // The tensor of this name, or else one of another name that is tied.
+      const auto& stored = found->second.stored;
+      auto at = std::find_if(
+          stored.begin(), stored.end(),
+          [&](const auto& each) { return each.first == slot.name; });
+      if (at == stored.end()) at = stored.begin();
+      const internal::SafetensorsEntry& entry = *at->second.entry;
+      dict.insert(slot.name, without_values(entry.sizes, entry.dtype));
+    }
+    for (const auto& [name, each] : folder.tensors()) {
+      const std::string mine = in_program(name);
+      if (known.count(mine) > 0 || is_skipped(mine)) continue;
+      dict.insert(mine, without_values(each.entry->sizes, each.entry->dtype));
+    }
+    check_state_dict(own, dict, LoadOptions().strict(options_.strict()));
+  }
+
+  void check_dtypes(const ExportedModel& model) const {
+    const WeightSlot* changed = nullptr;
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    for (const WeightSlot& slot : slots_) {
+      const auto found = sources_.find(slot.tie);
+      if (found == sources_.end() || found->second.dtype == slot.dtype) {
+        continue;
+      }
+      changed = &slot;
+      dtype = found->second.dtype;
+      break;
+    }
+    if (!changed) return;
+    const auto nodes = internal::dtype_constants(model);
+    constexpr std::size_t kListed = 3;
+    TORCH_CHECK_VALUE(
+        nodes.empty(), in_quotes(changed->name), " would become ", dtype,
+        ", but the program was exported in ", changed->dtype, ", and ",
+        nodes.size(), " of its nodes compute in the dtypes of the export:",
+        first_lines(nodes, kListed),
+        "\nConvert the weights with "
+        "HuggingFaceOptions().dtype() (--weights_dtype in the shell) to ",
+        changed->dtype, ", or export the model in ", dtype);
+  }
+
+  void check_tied() const {
+    for (const auto& [tie, source] : sources_) {
+      if (source.tensors.empty()) continue;
+      const auto& [name, first] = source.stored.front();
+      for (const auto& [other, each] : source.stored) {
+        if (each.entry == first.entry) continue;
+        TORCH_CHECK_VALUE(
+            internal::same_bytes(first, each), each.file->path(), ": ",
+            in_quotes(name), " and ", in_quotes(other),
+            " are one weight in the exported program, but have different "
+            "values here; export the model of this folder, without tied "
+            "weights");
+      }
+    }
+  }
+
+  // Reads the values into `source.tensors`.
+  static void load(const Source& source) {
+    const Stored& stored = source.stored.front().second;
+    const internal::SafetensorsEntry& entry = *stored.entry;
+    at::Tensor first = source.tensors[0];
+    if (first.is_meta()) {
+      for (at::Tensor each : source.tensors) {
+        if (each.scalar_type() != source.dtype) {
+          replace(each, without_values(entry.sizes, source.dtype));
+        }
+      }
+      return;
+    }
+    const auto options = at::TensorOptions(entry.dtype).device(at::kCPU);
+    if (first.options().type_equal(options) && first.is_contiguous()) {
+      stored.read(first.mutable_data_ptr());
+      if (!first.is_inference()) first.unsafeGetTensorImpl()->bump_version();
+    } else {
+      const at::Tensor values = at::empty(entry.sizes, options);
+      stored.read(values.mutable_data_ptr());
+      set(first, values, source.dtype);
+    }
+    for (std::size_t k = 1; k < source.tensors.size(); ++k) {
+      const at::Tensor& each = source.tensors[k];
+      if (!each.is_same(first)) set(each, first.clone(), source.dtype);
+    }
+  }
+
+  // Gives a tensor these values, whose memory nothing else uses, and `dtype`.
+  static void set(at::Tensor tensor, const at::Tensor& values,
+                  c10::ScalarType dtype) {
+    if (tensor.scalar_type() == dtype) {
+      tensor.copy_(values);
+    } else {
+      replace(tensor, values.to(tensor.device(), dtype));
+    }
+  }
+
+  // Gives a tensor the memory of `values`, whose dtype differs.
+  static void replace(at::Tensor& tensor, const at::Tensor& values) {
+    tensor.set_data(values);
+    tensor.mutable_grad().reset();
+    // Whoever has noted the version sees that the values are others.
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+
+  const HuggingFaceOptions& options_;
+  const std::vector<WeightSlot> slots_;
+  std::unordered_set<std::string> names_;  // in the program, persistent ones
+  Prefix prefix_;
+  std::map<int, Source> sources_;  // by WeightSlot::tie
+};
+
+// Calls `body`. Puts the folder in front of errors that do not begin with it.
+template <typename Body>
+auto with_folder(const std::string& folder, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::ValueError& error) {
+    const std::string text = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(false, text.starts_with(folder) ? "" : folder + ": ",
+                      text);
+  }
+}
+
+}  // namespace
+
+void load_hugging_face(const std::string& folder, ExportedModel& model,
+                       const HuggingFaceOptions& options) {
+  with_folder(folder, [&] {
+    const SafetensorsFolder files(folder);
+    Loading(files, model, options).run();
+  });
+}
+
+StateDict read_hugging_face(const std::string& folder) {
+  const SafetensorsFolder files(folder);
+  StateDict tensors;
+  for (const auto& [name, each] : files.tensors()) {
+    at::Tensor tensor =
+        at::empty(each.entry->sizes,
+                  at::TensorOptions(each.entry->dtype).device(at::kCPU));
+    if (each.bytes() > 0) each.read(tensor.mutable_data_ptr());
+    tensors.insert(name, std::move(tensor));
+  }
+  return tensors;
+}
+
+uint32_t hugging_face_checksum(const std::string& folder) {
+  constexpr uint64_t kFirstBytes = 64;
+  const SafetensorsFolder files(folder);
+  uint32_t sum = 0;
+  const auto add = [&](const void* bytes, std::size_t size) {
+    sum = internal::crc32c(bytes, size, sum);
+  };
+  for (const auto& [name, each] : files.tensors()) {
+    add(name.data(), name.size() + 1);
+    add(&each.entry->dtype, sizeof each.entry->dtype);
+    add(each.entry->sizes.data(),
+        each.entry->sizes.size() * sizeof each.entry->sizes[0]);
+    std::string bytes(std::min(kFirstBytes, each.bytes()), '\0');
+    each.file->read(*each.entry, 0, bytes.data(), bytes.size());
+    add(bytes.data(), bytes.size());
+  }
+  return sum;
+}
+
+}  // namespace gpipe
