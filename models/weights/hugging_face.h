@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "models/weights/names.h"
 #include "models/weights/run_shard.h"
 #include "models/weights/state_dict.h"
 
@@ -71,6 +72,13 @@ void load_hugging_face(const std::string& folder, ExportedModel& model,
 // load_state_dict(), and to convert files. Throws c10::ValueError as
 // load_hugging_face() does if the folder lies. Thread-safe.
 StateDict read_hugging_face(const std::string& folder);
+
+// Returns the table from the names of the program to those in the folder, which
+// differ by the prefix that load_hugging_face() finds. For rename() in
+// models/weights/names.h, before a save that from_pretrained() reads. Throws
+// c10::ValueError if the folder lies. Thread-safe.
+NameTable hugging_face_names(const std::string& folder,
+                             const ExportedModel& model);
 
 // Returns a CRC-32C of the names, dtypes and shapes of all tensors and the
 // first bytes of each. Copies of a folder have the same one, and other weights

@@ -68,6 +68,21 @@ Prefix find_prefix(const std::unordered_set<std::string>& names,
   return best;
 }
 
+// Returns the names of the program's weights that state_dict() has.
+std::unordered_set<std::string> names_of(const std::vector<WeightSlot>& slots) {
+  std::unordered_set<std::string> names;
+  for (const WeightSlot& each : slots) {
+    if (each.persistent) names.insert(each.name);
+  }
+  return names;
+}
+
+// Returns the name in the folder of a weight of the program.
+std::string in_folder(const std::string& name, const Prefix& prefix) {
+  if (!prefix.of_program) return prefix.text + name;
+  return name.starts_with(prefix.text) ? name.substr(prefix.text.size()) : name;
+}
+
 // ---- What is loaded from where
 
 // Tied weights of the program, of which at least one name is in the folder.
@@ -85,15 +100,14 @@ class Loading {
  public:
   Loading(const SafetensorsFolder& folder, const ExportedModel& model,
           const HuggingFaceOptions& options)
-      : options_(options), slots_(internal::weight_slots(model)) {
+      : options_(options),
+        slots_(internal::weight_slots(model)),
+        names_(names_of(slots_)),
+        prefix_(find_prefix(names_, folder)) {
     TORCH_CHECK_VALUE(
         !options_.dtype() || c10::isFloatingType(*options_.dtype()),
         "HuggingFaceOptions::dtype is ", *options_.dtype(),
         ", but must be a floating-point dtype");
-    for (const WeightSlot& each : slots_) {
-      if (each.persistent) names_.insert(each.name);
-    }
-    prefix_ = find_prefix(names_, folder);
     find_sources(folder);
     check_names(folder);
     check_dtypes(model);
@@ -270,8 +284,8 @@ class Loading {
 
   const HuggingFaceOptions& options_;
   const std::vector<WeightSlot> slots_;
-  std::unordered_set<std::string> names_;  // in the program, persistent ones
-  Prefix prefix_;
+  const std::unordered_set<std::string> names_;
+  const Prefix prefix_;
   std::map<int, Source> sources_;  // by WeightSlot::tie
 };
 
@@ -308,6 +322,18 @@ StateDict read_hugging_face(const std::string& folder) {
     tensors.insert(name, std::move(tensor));
   }
   return tensors;
+}
+
+NameTable hugging_face_names(const std::string& folder,
+                             const ExportedModel& model) {
+  const auto names = names_of(internal::weight_slots(model));
+  const Prefix prefix = find_prefix(names, SafetensorsFolder(folder));
+  NameTable table;
+  for (const std::string& name : names) {
+    table.emplace_back(name, in_folder(name, prefix));
+  }
+  std::sort(table.begin(), table.end());
+  return table;
 }
 
 uint32_t hugging_face_checksum(const std::string& folder) {

@@ -13,6 +13,7 @@
 
 #include "gpipe/meta.h"
 #include "models/exported/exported.h"
+#include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/testing/files.h"
 
@@ -145,13 +146,19 @@ TEST(LoadHuggingFaceTest, OnePrefixMayDiffer) {
   const auto longer = [](const std::string& name) {
     return "outer.inner.model." + name;
   };
-  for (const auto& rename :
+  for (const auto& change :
        {std::function<std::string(const std::string&)>(without_model),
         {as_in_program},
         {longer}}) {
     ExportedModel model = llama_model();
-    load_hugging_face(folder_of(changed(stored, rename)), model);
+    const std::string folder = folder_of(changed(stored, change));
+    load_hugging_face(folder, model);
     expect_equal(model.state_dict(), expected.state_dict());
+    // Tied weights are saved under the first name, as they were.
+    const std::string saved = new_folder();
+    save_hugging_face(
+        saved, rename(model.state_dict(), hugging_face_names(folder, model)));
+    expect_equal(read_hugging_face(saved), read_hugging_face(folder));
   }
 }
 
@@ -449,9 +456,7 @@ TEST(SaveHuggingFaceTest, IsWhatTransformersWrites) {
   ExportedModel model = llama_model();
   load_hugging_face(llama(), model);
   const StateDict tensors =
-      changed(model.state_dict(), [](const std::string& name) {
-        return name.substr(std::string("model.").size());
-      });
+      rename(model.state_dict(), hugging_face_names(llama(), model));
   const std::string folder = new_folder();
   save_hugging_face(folder, tensors, 5000);
   EXPECT_EQ(names_in(folder), names_in(llama()));

@@ -6,10 +6,13 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "gpipe/base/text/lists.h"
+#include "models/weights/dtypes.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
@@ -64,6 +67,81 @@ uint32_t checksum_of(const StateDict& dict) {
   return sum;
 }
 
+// Copies those of `tensors`, which are of the whole model, that `part` has into
+// it.
+void load_part(ExportedModel& part, const StateDict& tensors) {
+  const NamedTensors own = named_tensors(part.layers, &part, tensors);
+  StateDict wanted;
+  for (const auto& item : own.dict) {
+    const at::Tensor* found = tensors.find(item.key());
+    wanted.insert(item.key(), found ? *found : item.value().clone());
+  }
+  own.load(wanted);
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+void check_not_all_skipped(std::size_t skipped, std::size_t all,
+                           const std::string& skip, const std::string& path) {
+  TORCH_CHECK_VALUE(skipped < all, "--weights_skip=", skip, ": all ", all,
+                    " tensors of the model are skipped, so that nothing of ",
+                    path, " would be loaded");
+}
+
+std::string line_of(std::size_t loaded, std::size_t all,
+                    const std::string& path) {
+  return std::to_string(loaded) + " of " + std::to_string(all) +
+         " tensors loaded from " + path;
+}
+
+// Throws if the weights of a folder have changed a dtype.
+void check_dtypes(const StateDict& before, const StateDict& after,
+                  const std::string& path) {
+  for (const auto& item : after) {
+    const auto dtype = before[item.key()].scalar_type();
+    TORCH_CHECK_VALUE(
+        item.value().scalar_type() == dtype, "--weights=", path, ": '",
+        item.key(), "' is ", item.value().scalar_type(),
+        ", but --model was exported in ", dtype,
+        "; convert with --weights_dtype=", internal::find_dtype(dtype)->python,
+        ", or export the model in ", item.value().scalar_type());
+  }
+}
+
+// Loads a folder of transformers into an exported program.
+InitialWeights load_folder(ExportedModel& model, const std::string& path,
+                           const std::string& skip, const std::string& dtype) {
+  HuggingFaceOptions options;
+  for (const std::string& each : split_list(skip)) {
+    if (!each.empty()) options.skip().push_back(each);
+  }
+  if (!dtype.empty()) {
+    const auto* found =
+        internal::find_dtype(&internal::DtypeNames::python, dtype);
+    TORCH_CHECK_VALUE(found && c10::isFloatingType(found->dtype),
+                      "--weights_dtype=", dtype,
+                      ": must be float32, bfloat16, float16 or float64");
+    options.dtype(found->dtype);
+  }
+  const StateDict before = model.state_dict();
+  std::size_t skipped = 0;
+  for (const std::string& name : before.keys()) {
+    skipped += std::any_of(
+        options.skip().begin(), options.skip().end(),
+        [&](const std::string& each) { return begins_with(name, each); });
+  }
+  check_not_all_skipped(skipped, before.size(), skip, path);
+  load_hugging_face(path, model, options);
+  check_dtypes(before, model.state_dict(), path);
+  return {line_of(before.size() - skipped, before.size(), path),
+          hugging_face_checksum(path), [path, options](ExportedModel& part) {
+            load_hugging_face(path, part, options);
+          }};
+}
+
 }  // namespace
 
 StateDict read_named_tensors(const std::string& flag, const std::string& path,
@@ -82,7 +160,18 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     ModelSource& source,
                                     const std::string& path,
                                     const std::string& skip,
-                                    const std::string& entry) {
+                                    const std::string& entry,
+                                    const std::string& dtype) {
+  const bool of_folder = is_folder(path);
+  TORCH_CHECK_VALUE(!of_folder || entry.empty(), "--weights_entry=", entry,
+                    ": ", path, " is a folder, which has no entries");
+  TORCH_CHECK_VALUE(dtype.empty() || (of_folder && source.exported()),
+                    "--weights_dtype=", dtype,
+                    ": is for a folder of transformers and a .pt2 file; other "
+                    "weights are converted to the dtypes of the model");
+  if (of_folder && source.exported()) {
+    return load_folder(*source.exported(), path, skip, dtype);
+  }
   const std::vector<std::string> beginnings = split_list(skip);
   const auto is_skipped = [&](const std::string& name) {
     return std::any_of(beginnings.begin(), beginnings.end(),
@@ -91,8 +180,10 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
                        });
   };
   // Keeps names that torchvision does not have.
-  const StateDict given = rename(read_named_tensors("--weights", path, entry),
-                                 inverse(source.torchvision_names()));
+  const StateDict given =
+      rename(of_folder ? read_hugging_face(path)
+                       : read_named_tensors("--weights", path, entry),
+             inverse(source.torchvision_names()));
   const NamedTensors tensors = named_tensors(model, source.exported(), given);
   const StateDict& before = tensors.dict;
   StateDict wanted;
@@ -107,24 +198,12 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
     ++skipped;
     wanted.insert(item.key(), item.value().clone());
   }
-  TORCH_CHECK_VALUE(skipped < before.size(), "--weights_skip=", skip, ": all ",
-                    before.size(),
-                    " tensors of the model are skipped, so that nothing of ",
-                    path, " would be loaded");
+  check_not_all_skipped(skipped, before.size(), skip, path);
   tensors.load(wanted);
-  return {std::to_string(before.size() - skipped) + " of " +
-              std::to_string(before.size()) + " tensors loaded from " + path,
-          sum, std::move(loaded)};
-}
-
-void load_part(ExportedModel& part, const StateDict& tensors) {
-  const NamedTensors own = named_tensors(part.layers, &part, tensors);
-  StateDict wanted;
-  for (const auto& item : own.dict) {
-    const at::Tensor* found = tensors.find(item.key());
-    wanted.insert(item.key(), found ? *found : item.value().clone());
-  }
-  own.load(wanted);
+  return {line_of(before.size() - skipped, before.size(), path), sum,
+          [loaded = std::move(loaded)](ExportedModel& part) {
+            load_part(part, loaded);
+          }};
 }
 
 }  // namespace gpipe::train_program

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "models/weights/state_dict.h"
@@ -15,7 +16,9 @@ namespace gpipe::train_program {
 struct InitialWeights {
   std::string line;       // a summary to print
   uint32_t checksum = 0;  // over the loaded tensors and their names
-  StateDict tensors;      // the loaded ones, under the names of the file
+  // Loads the weights into some layers of the exported program that the model
+  // is. Of a folder, reads those of these layers only.
+  std::function<void(ExportedModel&)> load_part;
 };
 
 // Returns the tensors of a .pt, .pth or .safetensors file. `flag`: the flag
@@ -25,8 +28,9 @@ struct InitialWeights {
 StateDict read_named_tensors(const std::string& flag, const std::string& path,
                              const std::string& entry = {});
 
-// Copies the tensors of a .pt, .pth or .safetensors file into `model`, which
-// `source` made. For resnet50 and resnet101 the file may use torchvision's
+// Loads the tensors of a .pt, .pth or .safetensors file, or of a folder of
+// transformers (models/weights/hugging_face.h), into `model`, which `source`
+// made. For resnet50 and resnet101 the file may use torchvision's
 // names. For an exported program the file uses Python's names, or those of the
 // model's own state_dict(), which run checkpoints have.
 //
@@ -34,18 +38,20 @@ StateDict read_named_tensors(const std::string& flag, const std::string& path,
 // begin with one of them stay unchanged, for example "fc." if the number of
 // classes differs. `entry`: see read_named_tensors().
 //
+// `dtype`: the dtype of the weights of a folder, such as "float32", if it is
+// not the stored one. For exported programs only: a model of models/ keeps its
+// dtypes.
+//
 // If `model` is on the meta device, only names, shapes and dtypes are compared.
 //
-// Throws c10::ValueError if the file cannot be read, a tensor does not fit, or
-// all tensors are skipped.
+// Throws c10::ValueError if the file cannot be read, a tensor does not fit,
+// all tensors are skipped, or the weights of a folder would change the dtype of
+// an exported program, so that a resumed run would have another one.
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
                                     ModelSource& source,
                                     const std::string& path,
                                     const std::string& skip,
-                                    const std::string& entry = {});
-
-// Copies those of `tensors`, InitialWeights::tensors of the whole model, that
-// `part` has into it.
-void load_part(ExportedModel& part, const StateDict& tensors);
+                                    const std::string& entry = {},
+                                    const std::string& dtype = {});
 
 }  // namespace gpipe::train_program

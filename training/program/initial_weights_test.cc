@@ -12,6 +12,7 @@
 #include "models/resnet.h"
 #include "models/resnet_names.h"
 #include "models/unet.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
@@ -139,6 +140,91 @@ TEST(InitialWeightsTest, ExportedProgramsTakePythonsNamesAndThoseOfARun) {
   EXPECT_EQ(load_initial_weights(model, to, folder + "python.pt", "norm.").line,
             "39 of 41 tensors loaded from " + folder + "python.pt");
   EXPECT_TRUE(bit_equal(to.exported()->state_dict()["norm.weight"], norm));
+}
+
+TEST(InitialWeightsTest, AFolderOfTransformersFillsAnExportedProgram) {
+  const std::string folder = "models/weights/testdata/llama";
+  ModelSource source("models/weights/testdata/llama.pt2");
+  auto model = source.make({});
+  const auto loaded = load_initial_weights(model, source, folder, "");
+  EXPECT_EQ(loaded.line, "12 of 12 tensors loaded from " + folder);
+  EXPECT_EQ(loaded.checksum, hugging_face_checksum(folder));
+  const StateDict stored = read_hugging_face(folder);
+  const auto expect_loaded = [&](const ExportedModel& part) {
+    for (const auto& item : part.state_dict()) {
+      const std::string name = item.key().substr(std::string("model.").size());
+      EXPECT_TRUE(bit_equal(
+          item.value(),
+          stored[name == "lm_head.weight" ? "model.embed_tokens.weight"
+                                          : name]))
+          << name;
+    }
+  };
+  expect_loaded(*source.exported());
+  ExportedModel part = source.file()->read(0, source.file()->size() / 2);
+  loaded.load_part(part);
+  EXPECT_FALSE(part.state_dict().is_empty());
+  expect_loaded(part);
+
+  auto other = source.make({});
+  EXPECT_EQ(
+      load_initial_weights(other, source, folder, "model.model.norm.").line,
+      "11 of 12 tensors loaded from " + folder);
+  EXPECT_EQ(
+      value_error_of(
+          [&] { load_initial_weights(other, source, folder, "model."); }),
+      "--weights_skip=model.: all 12 tensors of the model are skipped, so "
+      "that nothing of " +
+          folder + " would be loaded");
+  EXPECT_EQ(
+      value_error_of(
+          [&] { load_initial_weights(other, source, folder, "", "ema"); }),
+      "--weights_entry=ema: " + folder + " is a folder, which has no entries");
+}
+
+TEST(InitialWeightsTest, WeightsOfAFolderKeepTheDtypesOfTheProgram) {
+  const std::string folder = new_folder();
+  ModelSource source("models/exported/testdata/gpt.pt2");
+  auto model = source.make({});
+  StateDict small;
+  for (const auto& item : source.exported()->state_dict()) {
+    small.insert(item.key(), item.value().to(torch::kBFloat16));
+  }
+  save_hugging_face(folder, small);
+  EXPECT_EQ(
+      value_error_of([&] { load_initial_weights(model, source, folder, ""); }),
+      "--weights=" + folder +
+          ": 'token.weight' is BFloat16, but --model "
+          "was exported in Float; convert with --weights_dtype=float32, or "
+          "export the model in BFloat16");
+  model = source.make({});
+  load_initial_weights(model, source, folder, "", "", "float32");
+  EXPECT_TRUE(bit_equal(source.exported()->state_dict()["norm.weight"],
+                        small["norm.weight"].to(torch::kFloat)));
+  EXPECT_EQ(value_error_of([&] {
+              load_initial_weights(model, source, folder, "", "", "int64");
+            }),
+            "--weights_dtype=int64: must be float32, bfloat16, float16 or "
+            "float64");
+}
+
+TEST(InitialWeightsTest, AModelOfGpipeTakesAFolder) {
+  const std::string folder = new_folder();
+  const auto from = small(1);
+  save_hugging_face(folder, state_dict(*from), 1000);
+  auto to = small(2);
+  load_initial_weights(to, *source("unet"), folder, "");
+  const StateDict expected = state_dict(*from);
+  for (const auto& item : state_dict(*to)) {
+    EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
+  }
+  EXPECT_NE(
+      value_error_of([&] {
+        load_initial_weights(to, *source("unet"), folder, "", "", "float32");
+      })
+          .find("--weights_dtype=float32: is for a folder of transformers "
+                "and a .pt2 file"),
+      std::string::npos);
 }
 
 }  // namespace

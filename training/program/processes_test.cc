@@ -15,6 +15,7 @@
 #include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "models/exported/exported.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
@@ -94,6 +95,8 @@ const RankProgramEntry kTrain("train", [] {
   options.shard_optimizer = argument("shard_optimizer") == "true";
   if (!argument("balance").empty()) options.balance = argument("balance");
   options.weights = argument("weights");
+  options.save_weights = argument("save_weights");
+  options.shard_size = 3000;
   options.data_dir = argument("data_dir");
   options.eval_model = argument("eval_model");
   const bool counts = argument("count_bytes") == "true";
@@ -289,6 +292,54 @@ TEST(ProcessesTest, AnExportedProgramStartsWithGivenWeightsInTwoProcesses) {
       again, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
       {{"model", kExported}, {"eval_every", "-1"}, {"weights", trained}});
   expect_same_weights(state_in(again), state_in(one.run_dir));
+}
+
+// Returns the tensors of a folder of transformers, and expects it to be that of
+// a run.
+StateDict saved_weights(const std::string& folder, const std::string& run) {
+  const StateDict saved = read_hugging_face(folder);
+  EXPECT_FALSE(saved.contains("head.weight"));  // tied
+  EXPECT_TRUE(saved.contains("token.weight"));
+  const StateDict model = state_in(run).model;
+  EXPECT_EQ(saved.size(), model.size());
+  for (const auto& item : model) {
+    const std::string name = item.key().substr(item.key().find('.') + 1);
+    EXPECT_TRUE(bit_equal(saved[name], item.value())) << name;
+  }
+  return saved;
+}
+
+TEST(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
+  const std::string folder = new_folder();
+  ExportedModel model = load_exported(kExported);
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& each : model.layers->parameters()) each.mul_(1.5);
+  }
+  save_hugging_face(folder + "given", model.state_dict(), 3000);
+  Options one = options_of(folder + "here");
+  one.model = kExported;
+  one.eval_every = -1;
+  one.weights = folder + "given";
+  one.save_weights = folder + "saved here";
+  EXPECT_EQ(run_here(one).code, kDone);
+  const StateDict expected = saved_weights(one.save_weights, one.run_dir);
+  for (const int copies : {1, 2}) {
+    const std::string there = folder + "there" + std::to_string(copies);
+    const std::string saved = folder + "saved" + std::to_string(copies);
+    train_in_processes(there, 2, copies, /*stop=*/100, kDone,
+                       options_of("").chunks / copies,
+                       {{"model", kExported},
+                        {"eval_every", "-1"},
+                        {"weights", folder + "given"},
+                        {"save_weights", saved}});
+    const StateDict found = saved_weights(saved, there);
+    if (copies == 1) {
+      for (const auto& item : expected) {
+        EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
+      }
+    }
+  }
 }
 
 // The file has noise in training, which the second one has not.

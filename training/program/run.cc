@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <exception>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -22,6 +23,7 @@
 #include "training/program/engine.h"
 #include "training/program/eval_model.h"
 #include "training/program/exit_code.h"
+#include "training/program/final_weights.h"
 #include "training/program/initial_weights.h"
 #include "training/program/make_task.h"
 #include "training/program/optimizer.h"
@@ -173,15 +175,15 @@ int run(const Options& options, Task& task, const Print& print,
   const bool reads_parts = options.distributed && file;
   parts.model = reads_parts ? without_values(task) : task.model();
   const Precision precision = precision_of(options.precision);
-  StateDict given;
+  std::function<void(ExportedModel&)> load_part;
   if (!before && !options.weights.empty()) {
-    InitialWeights loaded =
-        load_initial_weights(parts.model, task.source(), options.weights,
-                             options.weights_skip, options.weights_entry);
+    InitialWeights loaded = load_initial_weights(
+        parts.model, task.source(), options.weights, options.weights_skip,
+        options.weights_entry, options.weights_dtype);
     check_same(
         {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
     say(loaded.line);
-    if (reads_parts) given = std::move(loaded.tensors);
+    load_part = std::move(loaded.load_part);
   }
   if (!before && file) {
     // Processes read copies of the file. The checksum of the flag --model does
@@ -190,10 +192,10 @@ int run(const Options& options, Task& task, const Print& print,
                                 std::to_string(file->weights_checksum())}});
   }
   if (reads_parts) {
-    parts.make = [file, given = std::move(given)](int64_t first,
-                                                  int64_t count) {
+    parts.make = [file, load_part = std::move(load_part)](int64_t first,
+                                                          int64_t count) {
       ExportedModel part = file->read(first, count);
-      if (!given.is_empty()) load_part(part, given);
+      if (load_part) load_part(part);
       return part.layers;
     };
   }
@@ -216,7 +218,11 @@ int run(const Options& options, Task& task, const Print& print,
   torch::manual_seed(data::mix_seed(options.seed, 1));
   Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,
             print, on_evaluation);
-  return loop.run();
+  const int code = loop.run();
+  if (code == kDone && !options.save_weights.empty()) {
+    say(save_weights(options, *engine, task.source()));
+  }
+  return code;
 }
 
 int run(const Options& options, const Print& print) {
