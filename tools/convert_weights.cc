@@ -1,8 +1,11 @@
-// Converts weights between PyTorch's files (.pt, .pth) and .safetensors. Can
-// also create initial weights, check that weights fit a model, and list a file.
+// Converts weights between PyTorch's files (.pt, .pth), .safetensors, and
+// folders of transformers. Can also create initial weights, check that weights
+// fit a model, and list a file.
 //
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --out=/a/w.safetensors
 //   ./bazelw run //tools:convert_weights -- --in=/a/w.pt --entry=ema --list
+//   ./bazelw run //tools:convert_weights -- --in=/a/llama --out=/a/small/
+//       --shard_size=1000000000 --weights_dtype=bfloat16
 //   ./bazelw run //tools:convert_weights -- --model=resnet101
 //       --in=/a/resnet101.pth --in_names=torchvision --out=/a/ours.safetensors
 #include <absl/strings/str_join.h>
@@ -13,24 +16,40 @@
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <tuple>
+#include <vector>
 
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
 #include "models/named.h"
+#include "models/weights/dtypes.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/torch_file.h"
 
-DEFINE_string(in, "", "The file to read: .pt, .pth or .safetensors.");
+DEFINE_string(in, "",
+              "The file to read, .pt, .pth or .safetensors, or a folder of "
+              "transformers.");
 DEFINE_string(entry, "",
               "The entry of a .pt or .pth file that has the weights, for "
               "example ema, state/model or nets/0. '': a usual one, such as "
               "state_dict or model. An error lists the entries.");
-DEFINE_string(out, "", "The file to write: .pt, .pth or .safetensors.");
+DEFINE_string(out, "",
+              "The file to write, .pt, .pth or .safetensors, or a folder: one "
+              "that exists, or a path that ends in /.");
+DEFINE_int64(shard_size, 5'000'000'000,
+             "The largest file that is written into a folder, in bytes.");
+DEFINE_string(weights_dtype, "",
+              "The dtype of the floating-point tensors of --out, such as "
+              "bfloat16. '': as they are.");
 DEFINE_bool(list, false, "Print names, dtypes and shapes.");
 namespace models = gpipe::models;
 
@@ -80,14 +99,19 @@ gpipe::NameTable table(const char* flag, const std::string& value) {
   return names;
 }
 
-enum class Format { kTorch, kSafetensors };
+enum class Format { kTorch, kSafetensors, kFolder };
 
 Format format_of(const std::string& path) {
+  std::error_code error;
+  if (path.ends_with("/") || std::filesystem::is_directory(path, error)) {
+    return Format::kFolder;
+  }
   const std::size_t dot = path.rfind('.');
   const std::string suffix = dot == std::string::npos ? "" : path.substr(dot);
   if (suffix == ".pt" || suffix == ".pth") return Format::kTorch;
   TORCH_CHECK_VALUE(suffix == ".safetensors", path,
-                    ": should end in .pt, .pth or .safetensors");
+                    ": should end in .pt, .pth or .safetensors, or in / for a "
+                    "folder");
   return Format::kSafetensors;
 }
 
@@ -96,16 +120,60 @@ gpipe::Safetensors read(const std::string& path) {
     return {gpipe::read_torch_file(path, FLAGS_entry), {}};
   }
   TORCH_CHECK_VALUE(FLAGS_entry.empty(), "--entry=", FLAGS_entry,
-                    ": a .safetensors file has no entries");
+                    ": only .pt and .pth files have entries");
+  if (format_of(path) == Format::kFolder) {
+    return {gpipe::read_hugging_face(path), {}};
+  }
   return gpipe::read_safetensors(path);
 }
 
 void write(const std::string& path, const gpipe::Safetensors& file) {
-  if (format_of(path) == Format::kSafetensors) {
-    gpipe::write_safetensors(path, file.tensors, file.metadata);
-  } else {
-    gpipe::write_torch_file(path, file.tensors);
+  switch (format_of(path)) {
+    case Format::kFolder:
+      gpipe::save_hugging_face(path, file.tensors, FLAGS_shard_size);
+      break;
+    case Format::kSafetensors:
+      gpipe::write_safetensors(path, file.tensors, file.metadata);
+      break;
+    case Format::kTorch:
+      gpipe::write_torch_file(path, file.tensors);
+      break;
   }
+}
+
+// Returns the dtype of --weights_dtype, or nothing if it is empty.
+std::optional<torch::Dtype> wanted_dtype() {
+  if (FLAGS_weights_dtype.empty()) return std::nullopt;
+  using gpipe::internal::DtypeNames;
+  const auto* found =
+      gpipe::internal::find_dtype(&DtypeNames::python, FLAGS_weights_dtype);
+  TORCH_CHECK_VALUE(found && c10::isFloatingType(found->dtype),
+                    "--weights_dtype=", FLAGS_weights_dtype,
+                    ": must be a floating-point dtype, such as float32 or "
+                    "bfloat16");
+  return found->dtype;
+}
+
+// Returns the tensors with floating-point ones converted. Tensors that share
+// their memory share it again.
+gpipe::StateDict converted(const gpipe::StateDict& tensors,
+                           torch::Dtype dtype) {
+  gpipe::StateDict result;
+  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>>,
+           at::Tensor>
+      known;
+  for (const auto& item : tensors) {
+    const at::Tensor& from = item.value();
+    if (!from.is_floating_point()) {
+      result.insert(item.key(), from);
+      continue;
+    }
+    at::Tensor& to = known[{from.const_data_ptr(), from.sizes().vec(),
+                            from.strides().vec()}];
+    if (!to.defined()) to = from.to(dtype);
+    result.insert(item.key(), to);
+  }
+  return result;
 }
 
 void print(const gpipe::Safetensors& file) {
@@ -131,6 +199,7 @@ void convert() {
   TORCH_CHECK_VALUE(!FLAGS_out.empty() || FLAGS_list,
                     "give a file to write with --out, or --list");
   if (!FLAGS_out.empty()) format_of(FLAGS_out);  // throws before long work
+  const std::optional<torch::Dtype> dtype = wanted_dtype();
   const gpipe::NameTable in_names = table("--in_names", FLAGS_in_names);
   const gpipe::NameTable out_names = table("--out_names", FLAGS_out_names);
 
@@ -147,6 +216,7 @@ void convert() {
     file.tensors = gpipe::state_dict(**model);
   }
   file.tensors = gpipe::rename(file.tensors, out_names);
+  if (dtype) file.tensors = converted(file.tensors, *dtype);
   if (FLAGS_list) print(file);
   if (!FLAGS_out.empty()) write(FLAGS_out, file);
 }
