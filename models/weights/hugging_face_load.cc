@@ -12,6 +12,7 @@
 #include "gpipe/base/text/lists.h"
 #include "models/exported/exported.h"
 #include "models/exported/weight_slots.h"
+#include "models/weights/folder_weights.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/in_quotes.h"
 #include "models/weights/safetensors_folder.h"
@@ -19,10 +20,11 @@
 namespace gpipe {
 namespace {
 
+using internal::FolderWeight;
 using internal::in_quotes;
 using internal::SafetensorsFolder;
 using internal::WeightSlot;
-using Stored = SafetensorsFolder::Tensor;
+using Stored = std::map<std::string, FolderWeight>;  // by name in the folder
 
 // ---- Names
 
@@ -35,7 +37,7 @@ struct Prefix {
 // Returns the prefix with which most `names` of the program are in the folder:
 // none, unless one is better than all others.
 Prefix find_prefix(const std::unordered_set<std::string>& names,
-                   const SafetensorsFolder& folder) {
+                   const Stored& folder) {
   // Calls `use` with the parts before and after each dot of `name`.
   const auto split = [](const std::string& name, const auto& use) {
     for (std::size_t dot = name.find('.'); dot != std::string::npos;
@@ -46,12 +48,12 @@ Prefix find_prefix(const std::unordered_set<std::string>& names,
   std::size_t most = 0;
   std::map<std::pair<std::string, bool>, std::size_t> counts;
   for (const std::string& name : names) {
-    most += folder.tensors().count(name);
+    most += folder.count(name);
     split(name, [&](const std::string& before, const std::string& after) {
-      if (folder.tensors().count(after) > 0) ++counts[{before, true}];
+      if (folder.count(after) > 0) ++counts[{before, true}];
     });
   }
-  for (const auto& [name, unused] : folder.tensors()) {
+  for (const auto& [name, unused] : folder) {
     split(name, [&](const std::string& before, const std::string& after) {
       if (names.count(after) > 0) ++counts[{before, false}];
     });
@@ -87,7 +89,8 @@ std::string in_folder(const std::string& name, const Prefix& prefix) {
 
 // Tied weights of the program, of which at least one name is in the folder.
 struct Source {
-  std::vector<std::pair<std::string, Stored>> stored;  // by the program's names
+  std::vector<std::pair<std::string, FolderWeight>>
+      stored;                                          // by the program's names
   std::vector<at::Tensor> tensors;                     // in the model, or none
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // to load as
 };
@@ -103,13 +106,14 @@ class Loading {
       : options_(options),
         slots_(internal::weight_slots(model)),
         names_(names_of(slots_)),
-        prefix_(find_prefix(names_, folder)) {
+        stored_(internal::folder_weights(folder, names_)),
+        prefix_(find_prefix(names_, stored_)) {
     TORCH_CHECK_VALUE(
         !options_.dtype() || c10::isFloatingType(*options_.dtype()),
         "HuggingFaceOptions::dtype is ", *options_.dtype(),
         ", but must be a floating-point dtype");
-    find_sources(folder);
-    check_names(folder);
+    find_sources();
+    check_names();
     check_dtypes(model);
     if (!on_meta()) check_tied();
   }
@@ -144,11 +148,11 @@ class Loading {
     });
   }
 
-  void find_sources(const SafetensorsFolder& folder) {
-    std::map<std::string, Stored> stored;  // by the program's names
-    for (const auto& [name, each] : folder.tensors()) {
+  void find_sources() {
+    Stored stored;  // by the program's names
+    for (const auto& [name, each] : stored_) {
       const auto [other, is_new] = stored.emplace(in_program(name), each);
-      TORCH_CHECK_VALUE(is_new, each.file->path(), ": ", in_quotes(name),
+      TORCH_CHECK_VALUE(is_new, each.path(), ": ", in_quotes(name),
                         " is there twice: with and without the prefix ",
                         in_quotes(prefix_.text));
     }
@@ -159,14 +163,14 @@ class Loading {
       Source& source = sources_[slot.tie];
       source.stored.emplace_back(slot.name, found->second);
       source.tensors = slot.tensors;
-      const c10::ScalarType dtype = found->second.entry->dtype;
+      const c10::ScalarType dtype = found->second.dtype;
       source.dtype =
           c10::isFloatingType(dtype) ? options_.dtype().value_or(dtype) : dtype;
     }
   }
 
   // Throws what load_state_dict() throws for names and shapes.
-  void check_names(const SafetensorsFolder& folder) const {
+  void check_names() const {
     StateDict own, dict;
     std::unordered_set<std::string> known;
     for (const WeightSlot& slot : slots_) {
@@ -184,13 +188,13 @@ class Loading {
           stored.begin(), stored.end(),
           [&](const auto& each) { return each.first == slot.name; });
       if (at == stored.end()) at = stored.begin();
-      const internal::SafetensorsEntry& entry = *at->second.entry;
-      dict.insert(slot.name, without_values(entry.sizes, entry.dtype));
+      dict.insert(slot.name,
+                  without_values(at->second.sizes, at->second.dtype));
     }
-    for (const auto& [name, each] : folder.tensors()) {
+    for (const auto& [name, each] : stored_) {
       const std::string mine = in_program(name);
       if (known.count(mine) > 0 || is_skipped(mine)) continue;
-      dict.insert(mine, without_values(each.entry->sizes, each.entry->dtype));
+      dict.insert(mine, without_values(each.sizes, each.dtype));
     }
     check_state_dict(own, dict, LoadOptions().strict(options_.strict()));
   }
@@ -225,9 +229,9 @@ class Loading {
       if (source.tensors.empty()) continue;
       const auto& [name, first] = source.stored.front();
       for (const auto& [other, each] : source.stored) {
-        if (each.entry == first.entry) continue;
+        if (&each == &first) continue;
         TORCH_CHECK_VALUE(
-            internal::same_bytes(first, each), each.file->path(), ": ",
+            internal::same_bytes(first, each), each.path(), ": ",
             in_quotes(name), " and ", in_quotes(other),
             " are one weight in the exported program, but have different "
             "values here; export the model of this folder, without tied "
@@ -238,23 +242,22 @@ class Loading {
 
   // Reads the values into `source.tensors`.
   static void load(const Source& source) {
-    const Stored& stored = source.stored.front().second;
-    const internal::SafetensorsEntry& entry = *stored.entry;
+    const FolderWeight& stored = source.stored.front().second;
     at::Tensor first = source.tensors[0];
     if (first.is_meta()) {
       for (at::Tensor each : source.tensors) {
         if (each.scalar_type() != source.dtype) {
-          replace(each, without_values(entry.sizes, source.dtype));
+          replace(each, without_values(stored.sizes, source.dtype));
         }
       }
       return;
     }
-    const auto options = at::TensorOptions(entry.dtype).device(at::kCPU);
+    const auto options = at::TensorOptions(stored.dtype).device(at::kCPU);
     if (first.options().type_equal(options) && first.is_contiguous()) {
       stored.read(first.mutable_data_ptr());
       if (!first.is_inference()) first.unsafeGetTensorImpl()->bump_version();
     } else {
-      const at::Tensor values = at::empty(entry.sizes, options);
+      const at::Tensor values = at::empty(stored.sizes, options);
       stored.read(values.mutable_data_ptr());
       set(first, values, source.dtype);
     }
@@ -285,6 +288,7 @@ class Loading {
   const HuggingFaceOptions& options_;
   const std::vector<WeightSlot> slots_;
   const std::unordered_set<std::string> names_;
+  const Stored stored_;
   const Prefix prefix_;
   std::map<int, Source> sources_;  // by WeightSlot::tie
 };
@@ -327,7 +331,8 @@ StateDict read_hugging_face(const std::string& folder) {
 NameTable hugging_face_names(const std::string& folder,
                              const ExportedModel& model) {
   const auto names = names_of(internal::weight_slots(model));
-  const Prefix prefix = find_prefix(names, SafetensorsFolder(folder));
+  const Prefix prefix = find_prefix(
+      names, internal::folder_weights(SafetensorsFolder(folder), names));
   NameTable table;
   for (const std::string& name : names) {
     table.emplace_back(name, in_folder(name, prefix));
