@@ -53,6 +53,9 @@ DEFINE_string(compare, "",
               "A file of tools/export_examples.py with Python's outputs and "
               "gradients. They are compared with those of the program in one "
               "piece, and in micro-batches with 2 and 4 partitions.");
+DEFINE_string(weights, "",
+              "With --compare: a folder of transformers with the weights to "
+              "use instead of those in the file.");
 DEFINE_double(tolerance, 1e-4,
               "With --compare: the largest difference that is no failure, "
               "relative to the largest element of a tensor.");
@@ -206,9 +209,9 @@ int main(int argc, char** argv) {
     TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
     gpipe::load_operators(FLAGS_operators);
     if (!FLAGS_compare.empty()) {
-      return gpipe::tools::compare_exported(FLAGS_in, FLAGS_compare,
-                                            FLAGS_max_crossing, FLAGS_tolerance,
-                                            FLAGS_all_settings, std::cout)
+      return gpipe::tools::compare_exported(
+                 FLAGS_in, FLAGS_compare, FLAGS_max_crossing, FLAGS_tolerance,
+                 FLAGS_all_settings, std::cout, FLAGS_weights)
                  ? 0
                  : 1;
     }

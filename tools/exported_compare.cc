@@ -17,6 +17,7 @@
 #include "gpipe/schedule.h"
 #include "models/exported/comparison.h"
 #include "models/exported/exported.h"
+#include "models/weights/hugging_face.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/torch_file.h"
 
@@ -41,9 +42,18 @@ Reference read_reference(const std::string& path) {
   }
 }
 
-ExportedModel load_whole(const std::string& path) {
-  return load_exported(path, ExportedOptions().max_crossing(0));
-}
+// A program, and the folder with the weights to use instead of its own, or "".
+struct Source {
+  std::string path, weights;
+
+  ExportedModel load(int64_t max_crossing) const {
+    ExportedModel model =
+        load_exported(path, ExportedOptions().max_crossing(max_crossing));
+    if (!weights.empty()) load_hugging_face(weights, model);
+    return model;
+  }
+  ExportedModel load_whole() const { return load(0); }
+};
 
 // Returns the outputs of `module`, a Sequential or a GPipe, in eval mode, and
 // sets train mode again. Returns nothing if `python` has no such outputs.
@@ -77,9 +87,9 @@ Tensors part_of(const Tensors& tensors, int64_t count, int64_t k) {
 }
 
 // Runs all forwards, then all backwards, one micro-batch after the other.
-ExportedStep step_in_microbatches(const std::string& path,
+ExportedStep step_in_microbatches(const Source& source,
                                   const Reference& reference, int64_t count) {
-  ExportedModel model = load_whole(path);
+  ExportedModel model = source.load_whole();
   std::vector<Tensors> evaluated, outputs;
   for (int64_t k = 0; k < count; ++k) {
     evaluated.push_back(
@@ -191,10 +201,11 @@ bool report(std::ostream& out, const std::string& run, const ExportedStep& step,
 
 bool compare_exported(const std::string& model, const std::string& reference,
                       int64_t max_crossing, double tolerance, bool all_settings,
-                      std::ostream& out) {
+                      std::ostream& out, const std::string& weights) {
   at::set_num_threads(1);
+  const Source source{model, weights};
   Reference python = read_reference(reference);
-  ExportedModel whole = load_whole(model);
+  ExportedModel whole = source.load_whole();
   Tensors evaluated;
   try {
     evaluated = evaluate(whole.layers, python.inputs, python);
@@ -202,7 +213,7 @@ bool compare_exported(const std::string& model, const std::string& reference,
     out << "in eval(): " << error.what_without_backtrace() << "\n";
     python.step.evaluated.clear();
     python.in_chunks.evaluated.clear();
-    whole = load_whole(model);  // in train mode
+    whole = source.load_whole();  // in train mode
   }
   bool is_close = report(out, "one piece, compared with Python",
                          step_in_one_piece(whole, python, std::move(evaluated)),
@@ -213,12 +224,11 @@ bool compare_exported(const std::string& model, const std::string& reference,
   if (count == 0) {
     const int64_t rows = python.inputs[0].size(0);
     for (count = 1; count < 4 && 2 * count <= rows;) count *= 2;
-    expected = step_in_microbatches(model, python, count);
+    expected = step_in_microbatches(source, python, count);
     compared = "one piece";
   }
   for (const Setting& setting : settings_of(all_settings)) {
-    ExportedModel layers =
-        load_exported(model, ExportedOptions().max_crossing(max_crossing));
+    ExportedModel layers = source.load(max_crossing);
     if (static_cast<int>(layers.layers->size()) < setting.partitions) break;
     const std::string run = setting.text() + ", " + std::to_string(count) +
                             " micro-batches, compared with " + compared;

@@ -25,11 +25,14 @@ namespace gpipe::tools {
 // If the program cannot be switched to eval mode, `out` gets the reason, and
 // only the steps are compared.
 //
+// `weights`: a folder of transformers whose weights the program gets first, see
+// load_hugging_face(); "" for its own ones.
+//
 // Returns whether no difference is above `tolerance`, relative to the largest
 // element of a tensor. Throws c10::ValueError if a file cannot be read, or if
 // the tensors of `reference` do not fit the program.
 bool compare_exported(const std::string& model, const std::string& reference,
                       int64_t max_crossing, double tolerance, bool all_settings,
-                      std::ostream& out);
+                      std::ostream& out, const std::string& weights = {});
 
 }  // namespace gpipe::tools

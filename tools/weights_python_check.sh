@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
 #
-# Exchanges weights with Python in both directions, for every model of models/, and
-# checks that they are bitwise equal (details: tools/weights_python_check.py).
+# Exchanges weights with Python in both directions, for every model of models/ and for
+# models of transformers, and checks that they are bitwise equal (details:
+# tools/weights_python_check.py, tools/hugging_face_python_check.py).
 #
 #   tools/weights_python_check.sh
-#   CONVERT=bazel-bin/tools/convert_weights tools/weights_python_check.sh
 #   PYTHON=/some/venv/bin/python tools/weights_python_check.sh
 #   TORCH=2.12.1 tools/weights_python_check.sh
 #
-# This is not a target of //... because Python's torch, torchvision and safetensors are
-# not dependencies of the build. Without PYTHON they are installed into a temporary
-# folder, which takes a few GB. TORCH is the version of torch; the default is the one
-# that the build downloads (third_party/libtorch/libtorch.bzl). Without CONVERT, Bazel
-# builds convert_weights.
+# This is not a target of //... because Python's torch, torchvision, safetensors and
+# transformers are not dependencies of the build. Without PYTHON they are installed into
+# a temporary folder, which takes a few GB. TORCH is the version of torch; the default is
+# the one that the build downloads (third_party/libtorch/libtorch.bzl).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,11 +23,11 @@ if [[ -z ${PYTHON:-} ]]; then
   PYTHON=$folder/venv/bin/python
   TORCH=${TORCH:-$(sed -n 's/.*version = "\([0-9.]*\)".*/\1/p' \
     "$root/third_party/libtorch/libtorch.bzl" | head -n 1)}
-  "$PYTHON" -m pip install --quiet "torch==$TORCH" torchvision safetensors numpy
+  "$PYTHON" -m pip install --quiet "torch==$TORCH" torchvision safetensors numpy transformers
 fi
-if [[ -z ${CONVERT:-} ]]; then
-  (cd "$root" && ./bazelw build //tools:convert_weights)
-  CONVERT=$root/bazel-bin/tools/convert_weights
-fi
-mkdir "$folder/files"
-"$PYTHON" "$root/tools/weights_python_check.py" "$CONVERT" "$folder/files"
+(cd "$root" && ./bazelw build //tools:convert_weights //tools:exported //examples:train)
+bin=$root/bazel-bin
+mkdir "$folder/files" "$folder/models"
+"$PYTHON" "$root/tools/weights_python_check.py" "$bin/tools/convert_weights" "$folder/files"
+"$PYTHON" "$root/tools/hugging_face_python_check.py" "$bin/tools/exported" \
+  "$bin/tools/convert_weights" "$bin/examples/train" "$folder/models"

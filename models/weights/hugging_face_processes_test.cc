@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/instruments/counting_allocator.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
@@ -20,6 +21,7 @@
 namespace gpipe {
 namespace {
 
+using instruments::CountingAllocator;
 using testing::bit_equal;
 using testing::names_in;
 using testing::read_bytes;
@@ -64,13 +66,18 @@ int64_t bytes_read_by(const Body& body) {
 // Loads this rank's part, evaluates, and saves it together with the other rank.
 int load_and_save() {
   at::set_num_threads(1);
+  CountingAllocator::install();
+  CountingAllocator::ignore_other_threads();
   const auto world = World::connect(testing::world_options());
   StateDict own;
-  int64_t read = 0;
+  int64_t read = 0, allocated = 0;
   DistributedPipeline pipeline(
       [&](int64_t first, int64_t count) {
         ExportedModel part = load_exported(kProgram, first, count);
+        CountingAllocator::reset_peak();
+        const int64_t before = CountingAllocator::live_bytes();
         read = bytes_read_by([&] { load_hugging_face(kFolder, part); });
+        allocated = CountingAllocator::peak_bytes() - before;
         own = part.state_dict();
         return part.layers;
       },
@@ -80,7 +87,8 @@ int load_and_save() {
     if (item.key() == "model.lm_head.weight") continue;  // tied
     bytes += static_cast<int64_t>(item.value().nbytes());
   }
-  std::cout << "tensors " << bytes << " others " << read - bytes << "\n";
+  std::cout << "tensors " << bytes << " others " << read - bytes
+            << " allocated " << allocated << "\n";
   pipeline->eval();
   const auto output = pipeline->forward<at::Tensor>(input());
   if (output) std::cout << "output " << checksum_of(*output) << "\n";
@@ -132,11 +140,12 @@ TEST(HuggingFaceProcessesTest, EachReadsItsOwnBytesAndAllSaveOneFolder) {
   for (const auto& result : results) {
     std::istringstream line(result.out);
     std::string word;
-    int64_t tensors = 0, rest = 0;
-    line >> word >> tensors >> word >> rest;
+    int64_t tensors = 0, rest = 0, allocated = -1;
+    line >> word >> tensors >> word >> rest >> word >> allocated;
     EXPECT_GT(tensors, all / 4);
     EXPECT_LT(tensors, 3 * all / 4);
     EXPECT_EQ(rest, others);
+    EXPECT_EQ(allocated, 0);  // tensors are read into those of the model
     sum += tensors;
     EXPECT_NE(result.out.find("process 1 of 2: 'bad' is undefined"),
               std::string::npos)
