@@ -36,6 +36,7 @@ SIZES = {
 MODELS = {
     "llama": ("LlamaForCausalLM", {}),
     "llama_tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama_bfloat16": ("LlamaForCausalLM", {"dtype": torch.bfloat16}),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 64}),
     "gpt2": ("GPT2LMHeadModel", {}),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -64,7 +65,8 @@ def run(*command):
 def make(name, seed):
     torch.manual_seed(seed)
     kind = getattr(transformers, MODELS[name][0])
-    model = kind(kind.config_class(**(SIZES | MODELS[name][1])))
+    config = kind.config_class(**(SIZES | MODELS[name][1]))
+    model = kind._from_config(config, dtype=config.dtype or torch.float32)
     return EXAMPLES.without_randomness(model).train()
 
 
