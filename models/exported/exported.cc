@@ -81,8 +81,9 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
 // The layers of a model, and what each of them registered.
 class Part {
  public:
-  Part(Archive& archive, std::shared_ptr<Model> model)
-      : archive_(archive), model_(std::move(model)) {}
+  // `weights`: see ExportedOptions.
+  Part(Archive& archive, std::shared_ptr<Model> model, bool weights)
+      : archive_(archive), model_(std::move(model)), weights_(weights) {}
 
   void add(const LayerPlan& plan, const std::string& path,
            const std::string& name, bool is_first) {
@@ -112,7 +113,7 @@ class Part {
       auto& tensors = tensors_[weight.tied_to];
       if (tensors.empty()) {
         if (!whole) continue;
-        tensors.push_back(read_weight(archive_, weight));
+        tensors.push_back(read(weight));
       }
       weights->entries.push_back({weight.name, tensors});
     }
@@ -126,17 +127,22 @@ class Part {
   void add(const LayerPlan& plan, const std::string& path,
            const std::string& name, bool is_first) {
     auto layer = std::make_shared<Layer>(
-        model_, plan, path, is_first, [this](int weight) {
-          return read_weight(archive_, model_->program.weights[weight]);
-        });
+        model_, plan, path, is_first,
+        [this](int weight) { return read(model_->program.weights[weight]); });
     for (const auto& [weight, tensor] : layer->weights()) {
       tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
     }
     layers->push_back(name, torch::nn::AnyModule(std::move(layer)));
   }
 
+  at::Tensor read(const Weight& weight) {
+    return weights_ || !weight.persistent ? read_weight(archive_, weight)
+                                          : weight_without_values(weight);
+  }
+
   Archive& archive_;
   const std::shared_ptr<Model> model_;
+  const bool weights_;
   // By the first one of tied weights.
   std::map<int, std::vector<at::Tensor>> tensors_;
 };
@@ -273,14 +279,15 @@ int64_t ExportedFile::size() const {
   return static_cast<int64_t>(state_->plans.size());
 }
 
-ExportedModel ExportedFile::read(int64_t first, int64_t count) const {
+ExportedModel ExportedFile::read(int64_t first, int64_t count,
+                                 bool weights) const {
   State& state = *state_;
   TORCH_CHECK_INDEX(first >= 0 && count > 0 && first <= size() - count,
                     "layers ", first, " to ", first + count - 1, " of ",
                     internal::in_quotes(state.path),
                     " were asked for, but there are ", size());
   return exported::with_path(state.path, [&] {
-    exported::Part part(state.archive, state.model);
+    exported::Part part(state.archive, state.model, weights);
     for (int64_t k = first; k < first + count; ++k) {
       part.add(state.plans[k], state.paths[k], state.names[k],
                /*is_first=*/k == 0);
@@ -297,12 +304,12 @@ uint32_t ExportedFile::weights_checksum() const {
 ExportedModel load_exported(const std::string& path,
                             const ExportedOptions& options) {
   const ExportedFile file(path, options);
-  return file.read(0, file.size());
+  return file.read(0, file.size(), options.weights());
 }
 
 ExportedModel load_exported(const std::string& path, int64_t first,
                             int64_t count, const ExportedOptions& options) {
-  return ExportedFile(path, options).read(first, count);
+  return ExportedFile(path, options).read(first, count, options.weights());
 }
 
 ExportedSignature exported_signature(const std::string& path,

@@ -30,6 +30,12 @@ struct ExportedOptions {
   // The outputs to compute, by their place in the exported signature, counted
   // from 0. Nodes for other outputs are left out. Empty: all tensors.
   TORCH_ARG(std::vector<int64_t>, outputs) = {};
+
+  // Whether to read parameters and persistent buffers from the file. Otherwise
+  // they are NaN (0 if they are integers) until load_hugging_face() or
+  // load_state_dict() gives them values, and the file needs none: the model may
+  // have been exported on the meta device.
+  TORCH_ARG(bool, weights) = true;
 };
 
 // An input or an output of an exported program.
@@ -148,7 +154,8 @@ class ExportedFile {
 
   // Reads the weights of `count` layers from layer `first` on, and returns
   // these layers; see load_exported(). Each call reads the weights again.
-  ExportedModel read(int64_t first, int64_t count) const;
+  // `weights`: see ExportedOptions.
+  ExportedModel read(int64_t first, int64_t count, bool weights = true) const;
 
   // Returns the CRC-32C of the names, sizes and CRC-32s of the weights, which
   // the directory of the file has. Copies of a file have the same one. Reads no

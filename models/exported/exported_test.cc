@@ -299,5 +299,29 @@ TEST_F(ExportedTest, AnErrorOfAnOperatorNamesTheNodeAndItsLine) {
   }
 }
 
+TEST_F(ExportedTest, WeightsMayComeFromElsewhere) {
+  const Example example = read_example("gpt");
+  ExportedModel whole = load_exported(example.path);
+  ExportedModel model =
+      load_exported(example.path, ExportedOptions().weights(false));
+  const StateDict expected = whole.state_dict();
+  for (const auto& item : model.state_dict()) {
+    EXPECT_TRUE(item.value().isnan().all().item<bool>()) << item.key();
+    EXPECT_EQ(item.value().sizes(), expected[item.key()].sizes());
+    EXPECT_EQ(item.value().strides(), expected[item.key()].strides());
+  }
+  model.load_state_dict(expected);
+  EXPECT_EQ(
+      difference(training_step(model, example), training_step(whole, example)),
+      "");
+  // Nothing has values in this file.
+  ExportedModel weightless = load_exported(example_file("weightless.pt2"),
+                                           ExportedOptions().weights(false));
+  for (const auto& item : weightless.state_dict()) {
+    EXPECT_TRUE(item.value().is_cpu()) << item.key();
+    EXPECT_TRUE(item.value().isnan().all().item<bool>()) << item.key();
+  }
+}
+
 }  // namespace
 }  // namespace gpipe

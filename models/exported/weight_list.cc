@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -152,6 +153,19 @@ at::Tensor read_weight(Archive& archive, const Weight& weight) {
   // A part of a larger storage, such as one layer of a stacked weight.
   if (bytes != storage.nbytes() || weight.offset != 0) tensor = tensor.clone();
   return tensor;
+}
+
+at::Tensor weight_without_values(const Weight& weight) {
+  at::Tensor tensor =
+      at::empty_strided(weight.sizes, weight.strides, weight.dtype);
+  // Elements of an expanded weight share memory.
+  if (!tensor.is_non_overlapping_and_dense()) {
+    tensor = at::empty(weight.sizes, weight.dtype);
+  }
+  if (tensor.is_floating_point() || tensor.is_complex()) {
+    return tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  return tensor.zero_();
 }
 
 }  // namespace gpipe::exported

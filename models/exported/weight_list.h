@@ -22,4 +22,9 @@ std::vector<Weight> read_weight_list(Archive& archive);
 // small, or if the weight has no values and there is no MetaGuard.
 at::Tensor read_weight(Archive& archive, const Weight& weight);
 
+// Returns a tensor with the dtype and the sizes of a weight, on the CPU or,
+// under a MetaGuard, on the meta device. Its elements are NaN, or 0 if they are
+// integers, so that a weight that gets no values later is noticed.
+at::Tensor weight_without_values(const Weight& weight);
+
 }  // namespace gpipe::exported

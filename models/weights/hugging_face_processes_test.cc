@@ -73,7 +73,8 @@ int load_and_save() {
   int64_t read = 0, allocated = 0;
   DistributedPipeline pipeline(
       [&](int64_t first, int64_t count) {
-        ExportedModel part = load_exported(kProgram, first, count);
+        ExportedModel part = load_exported(kProgram, first, count,
+                                           ExportedOptions().weights(false));
         CountingAllocator::reset_peak();
         const int64_t before = CountingAllocator::live_bytes();
         read = bytes_read_by([&] { load_hugging_face(kFolder, part); });

@@ -137,9 +137,11 @@ InitialWeights load_folder(ExportedModel& model, const std::string& path,
   load_hugging_face(path, model, options);
   check_dtypes(before, model.state_dict(), path);
   return {line_of(before.size() - skipped, before.size(), path),
-          hugging_face_checksum(path), [path, options](ExportedModel& part) {
+          hugging_face_checksum(path),
+          [path, options](ExportedModel& part) {
             load_hugging_face(path, part, options);
-          }};
+          },
+          /*sets_all=*/skipped == 0};
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ struct InitialWeights {
   // Loads the weights into some layers of the exported program that the model
   // is. Of a folder, reads those of these layers only.
   std::function<void(ExportedModel&)> load_part;
+  // Whether load_part() sets all weights, so that those of the program need not
+  // be read.
+  bool sets_all = false;
 };
 
 // Returns the tensors of a .pt, .pth or .safetensors file. `flag`: the flag
