@@ -89,8 +89,8 @@ std::string in_folder(const std::string& name, const Prefix& prefix) {
 
 // Tied weights of the program, of which at least one name is in the folder.
 struct Source {
-  std::vector<std::pair<std::string, FolderWeight>>
-      stored;                                          // by the program's names
+  // By the program's names.
+  std::vector<std::pair<std::string, FolderWeight>> stored;
   std::vector<at::Tensor> tensors;                     // in the model, or none
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // to load as
 };
@@ -253,7 +253,8 @@ class Loading {
       return;
     }
     const auto options = at::TensorOptions(stored.dtype).device(at::kCPU);
-    if (first.options().type_equal(options) && first.is_contiguous()) {
+    if (source.dtype == stored.dtype && first.options().type_equal(options) &&
+        first.is_contiguous()) {
       stored.read(first.mutable_data_ptr());
       if (!first.is_inference()) first.unsafeGetTensorImpl()->bump_version();
     } else {

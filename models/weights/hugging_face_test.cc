@@ -259,6 +259,13 @@ TEST(LoadHuggingFaceTest, ParametersTakeTheStoredDtypeAndStayTheSameObjects) {
   const at::Tensor before = parameters[0].detach().clone();
   optimizer.step();
   EXPECT_FALSE(at::equal(parameters[0], before));
+  // Also from a model that has the dtype of the folder.
+  load_hugging_face(folder_of(small), model,
+                    HuggingFaceOptions().dtype(at::kFloat));
+  expect_equal(model.state_dict(),
+               changed(small, same_name, [](const at::Tensor& each) {
+                 return each.to(at::kFloat);
+               }));
 }
 
 // What layers have computed from a buffer is computed again.
