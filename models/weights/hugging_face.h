@@ -2,8 +2,8 @@
 // model.safetensors, or several files with model.safetensors.index.json.
 #pragma once
 
-#include <c10/core/ScalarType.h>
 #include <torch/arg.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <optional>
