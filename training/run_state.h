@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "models/weights/state_dict.h"
 #include "training/generator_states.h"
@@ -24,17 +22,6 @@ struct RunState {
   GeneratorStates generators;
   // Other values, in UTF-8: "learning_rate", "epoch", "best accuracy", ...
   std::map<std::string, std::string> metadata;
-};
-
-// The place of this process among those that save and load together.
-struct RunShard {
-  int index = 0;
-  int count = 1;
-
-  // Exchanges a text with all processes, which call this at the same time, and
-  // returns the texts of all, by index. gpipe's ranks can use
-  // gpipe::all_gather() (gpipe/distributed/gather.h).
-  std::function<std::vector<std::string>(const std::string& mine)> all_gather;
 };
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "models/weights/run_shard.h"
 #include "training/checkpoint/manifest.h"
 #include "training/run_state.h"
 

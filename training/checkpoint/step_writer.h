@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/weights/run_shard.h"
 #include "training/run_state.h"
 
 namespace gpipe::internal {
