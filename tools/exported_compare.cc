@@ -176,7 +176,9 @@ ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
   const StepResult result = reference.inputs.size() == 1
                                 ? train(reference.inputs[0])
                                 : train(reference.inputs);
-  return exported::step_of(model, result.outputs->whole().tensors(),
+  return exported::step_of(model,
+                           model.outputs.size() == 1 ? Tensors{result.output()}
+                                                     : result.output<Tensors>(),
                            std::move(evaluated));
 }
 

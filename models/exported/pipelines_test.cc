@@ -87,23 +87,29 @@ ExportedStep train_step(const Example& example, int64_t parts,
   GPipe pipeline = pipeline_of(model, parts, checkpoint);
   torch::manual_seed(7);
   const auto options = TrainOptions().fixed_sum_order(true).outputs(true);
-  StepResult result;
+  Tensors outputs;
   if (example.inputs.size() == 1) {
-    result = pipeline->train_step(
-        example.inputs[0], example.weights[0],
-        [](at::Tensor output, at::Tensor weight) {
-          return testing::loss_of({output}, {weight}) / output.size(0);
-        },
-        schedule, options);
+    outputs.push_back(pipeline
+                          ->train_step(
+                              example.inputs[0], example.weights[0],
+                              [](at::Tensor output, at::Tensor weight) {
+                                return testing::loss_of({output}, {weight}) /
+                                       output.size(0);
+                              },
+                              schedule, options)
+                          .output());
   } else {
-    result = pipeline->train_step<Tensors>(
-        example.inputs, example.weights,
-        [](Tensors outputs, Tensors weights) {
-          return testing::loss_of(outputs, weights) / outputs[0].size(0);
-        },
-        schedule, options);
+    outputs = pipeline
+                  ->train_step<Tensors>(
+                      example.inputs, example.weights,
+                      [](Tensors outputs, Tensors weights) {
+                        return testing::loss_of(outputs, weights) /
+                               outputs[0].size(0);
+                      },
+                      schedule, options)
+                  .output<Tensors>();
   }
-  return testing::step_of(model, result.outputs->whole().tensors());
+  return testing::step_of(model, outputs);
 }
 
 class ExportedPipelinesTest : public ::testing::TestWithParam<const char*> {
