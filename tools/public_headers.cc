@@ -62,6 +62,7 @@
 #include "gpipe/weighted_loss.h"
 #include "models/amoebanet.h"
 #include "models/exported/exported.h"
+#include "models/lora.h"
 #include "models/named.h"
 #include "models/resnet.h"
 #include "models/resnet_names.h"

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <ostream>
@@ -20,6 +21,8 @@ namespace {
 using c10::IValue;
 using Kind = Argument::Kind;
 using Stack = std::vector<IValue>;
+
+constexpr char kAdapter[] = "lora";
 
 // Returns the stream of a device on which this thread works; 0 on a CPU.
 int64_t stream_of(c10::Device device) {
@@ -97,6 +100,31 @@ void check_no_gradient(const Stack& results) {
 
 void ProgramLayer::pretty_print(std::ostream& stream) const {
   stream << name() << "(" << steps_.size() << " nodes)";
+}
+
+bool ProgramLayer::runs(int node) const {
+  const Node* const wanted = &program().nodes[node];
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [&](const Step& each) { return each.node == wanted; });
+}
+
+void ProgramLayer::add_adapter(const std::vector<LinearNode>& nodes,
+                               std::shared_ptr<adapters::Adapter> adapter) {
+  register_child(*this, adapter->settings().name, kAdapter, adapter);
+  for (const LinearNode& linear : nodes) {
+    for (Step& step : steps_) {
+      if (step.node != &program().nodes[linear.node]) continue;
+      step.adapter = adapter;
+      step.adapted = linear.input;
+    }
+  }
+}
+
+void ProgramLayer::remove_adapter(const adapters::Adapter& adapter) {
+  for (Step& step : steps_) {
+    if (step.adapter.get() == &adapter) step.adapter = nullptr;
+  }
+  unregister_child(*this, adapter.settings().name, kAdapter);
 }
 
 std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
@@ -376,8 +404,13 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
         if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
           adapt_to_mode(step, stack);
         }
+        const IValue adapted = step.adapter ? stack.at(step.adapted) : IValue();
         node.op->callBoxed(stack);
         if (node.lacks_gradient) check_no_gradient(stack);
+        if (step.adapter) {
+          stack[0] =
+              step.adapter->forward(stack[0].toTensor(), adapted.toTensor());
+        }
       } else {
         const IValue result =
             node.operation->compute(stack.front(), stack.back());

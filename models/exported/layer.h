@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
@@ -16,8 +17,10 @@
 #include <vector>
 
 #include "gpipe/skip.h"
+#include "models/adapters/adapter.h"
 #include "models/exported/constant_cache.h"
 #include "models/exported/eval_mode.h"
+#include "models/exported/linears.h"
 #include "models/exported/module_tree.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
@@ -49,6 +52,17 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
                const std::string& name, bool is_first, const ReadWeight& read);
 
   const LayerWeights& weights() const { return weights_; }
+  const Program& program() const { return model_->program; }
+  // Returns whether the layer runs a node, by its place in Program::nodes.
+  bool runs(int node) const;
+
+  // Adds the output of `adapter` to the results of these nodes of its module,
+  // which the layer runs. The adapter becomes the module "lora" of its Python
+  // module.
+  void add_adapter(const std::vector<LinearNode>& nodes,
+                   std::shared_ptr<adapters::Adapter> adapter);
+  void remove_adapter(const adapters::Adapter& adapter);
+
   void pretty_print(std::ostream& stream) const override;
 
  protected:
@@ -87,6 +101,9 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     int norm = -1;    // in norms_
     // Places of running statistics that no BatchNorm module holds.
     std::vector<int> loose_statistics;
+    // An adapter, or null, and the place of its input among the arguments.
+    std::shared_ptr<adapters::Adapter> adapter;
+    std::size_t adapted = 0;
   };
   struct Skip {
     int slot;

@@ -44,6 +44,18 @@ void register_weight(torch::nn::Module& root, const std::string& name,
   }
 }
 
+void register_child(torch::nn::Module& root, const std::string& name,
+                    const std::string& last,
+                    std::shared_ptr<torch::nn::Module> child) {
+  holder_of(root, name + "." + last)
+      .first->register_module(last, std::move(child));
+}
+
+void unregister_child(torch::nn::Module& root, const std::string& name,
+                      const std::string& last) {
+  holder_of(root, name + "." + last).first->unregister_module(last);
+}
+
 NormModule::NormModule(torch::nn::Module& root, const std::string& name,
                        int64_t channels, bool affine, double momentum,
                        double epsilon) {

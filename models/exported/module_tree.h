@@ -16,6 +16,14 @@ void register_weight(torch::nn::Module& root, const std::string& name,
                      const at::Tensor& tensor, bool is_parameter,
                      bool requires_grad);
 
+// Registers `child` as the module `last` of the module `name` in `root`.
+// Throws c10::Error if there is such a module.
+void register_child(torch::nn::Module& root, const std::string& name,
+                    const std::string& last,
+                    std::shared_ptr<torch::nn::Module> child);
+void unregister_child(torch::nn::Module& root, const std::string& name,
+                      const std::string& last);
+
 // A BatchNorm with running statistics. Registered as a module of LibTorch, so
 // that a pipeline knows its buffers: it restores them after a recompute, and
 // defers their updates if GPipeOptions::deferred_batch_norm is set.

@@ -65,6 +65,12 @@ std::string difference(const std::string& what, const StateDict& a,
 
 }  // namespace
 
+bool is_made_here(const SafetensorsMetadata& metadata) {
+  return metadata.at("torch") == TORCH_VERSION &&
+         metadata.at("capability") == at::get_cpu_capability() &&
+         metadata.at("cpu") == cpu_name();
+}
+
 std::string example_file(const std::string& name) {
   return "models/exported/testdata/" + name;
 }
@@ -84,10 +90,7 @@ Example read_example(const std::string& name) {
              "eval." + std::to_string(example.evaluated.size()))) {
     example.evaluated.push_back(*each);
   }
-  example.made_here =
-      file.metadata.at("torch") == TORCH_VERSION &&
-      file.metadata.at("capability") == at::get_cpu_capability() &&
-      file.metadata.at("cpu") == cpu_name();
+  example.made_here = is_made_here(file.metadata);
   return example;
 }
 

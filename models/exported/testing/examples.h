@@ -10,9 +10,14 @@
 
 #include "models/exported/comparison.h"
 #include "models/exported/exported.h"
+#include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 
 namespace gpipe::testing {
+
+// Returns whether this machine and this LibTorch computed the tensors of a file
+// with this metadata, so that the bits must be equal.
+bool is_made_here(const SafetensorsMetadata& metadata);
 
 // Returns the path of models/exported/testdata/NAME.
 std::string example_file(const std::string& name);
@@ -22,9 +27,7 @@ struct Example {
   std::string path;  // of NAME.pt2
   std::vector<at::Tensor> inputs, outputs, weights, evaluated;
   StateDict grads, buffers;  // by Python's names
-  // Whether this machine and this LibTorch computed them, so that the bits must
-  // be equal.
-  bool made_here = false;
+  bool made_here = false;    // see is_made_here()
 };
 Example read_example(const std::string& name);
 

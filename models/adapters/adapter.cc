@@ -1,0 +1,81 @@
+#include "models/adapters/adapter.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
+#include <ostream>
+#include <utility>
+
+namespace gpipe::adapters {
+namespace {
+
+bool has_16_bits(c10::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+torch::nn::Linear linear(int64_t inputs, int64_t outputs) {
+  return torch::nn::Linear(
+      torch::nn::LinearOptions(inputs, outputs).bias(false));
+}
+
+}  // namespace
+
+double scale_of(int64_t rank, double alpha, bool rank_stabilized) {
+  const auto r = static_cast<double>(rank);
+  return alpha / (rank_stabilized ? std::sqrt(r) : r);
+}
+
+Adapter::Adapter(AdapterSettings settings, at::Tensor base,
+                 const at::Tensor& like)
+    : Module("Adapter"),
+      settings_(std::move(settings)),
+      base_(std::move(base)) {
+  a_ = register_module("A", linear(settings_.inputs, settings_.rank));
+  b_ = register_module("B", linear(settings_.rank, settings_.outputs));
+  // PEFT draws A a second time.
+  torch::nn::init::kaiming_uniform_(a_->weight, std::sqrt(5));
+  torch::nn::init::zeros_(b_->weight);
+  const c10::ScalarType dtype = like.scalar_type();
+  to(like.device(), has_16_bits(dtype) ? at::kFloat : dtype);
+}
+
+at::Tensor Adapter::forward(const at::Tensor& result, at::Tensor input) {
+  input = input.to(a_->weight.scalar_type());
+  if (settings_.dropout > 0) {
+    input = at::dropout(input, settings_.dropout, is_training());
+  }
+  // at::linear() is Python's torch.nn.functional.linear(). The function of the
+  // C++ frontend uses other operators.
+  const at::Tensor own =
+      at::linear(at::linear(input, a_->weight), b_->weight) * settings_.scale;
+  return (result + own).to(result.scalar_type());
+}
+
+void Adapter::merge() {
+  TORCH_CHECK_VALUE(has_base(), "the adapter of '", settings_.name,
+                    "' cannot be merged, because other modules use the same "
+                    "weight; keep the adapter beside the model");
+  const c10::NoGradGuard no_grad;
+  at::Tensor a = a_->weight, b = b_->weight;
+  const c10::ScalarType dtype = b.scalar_type();
+  // Products of 16 bits are slow on some CPUs, so PEFT uses float32 there.
+  const bool wide = b.is_cpu() && has_16_bits(dtype);
+  if (wide) {
+    a = a.to(at::kFloat);
+    b = b.to(at::kFloat);
+  }
+  at::Tensor delta = at::matmul(b, a);
+  if (settings_.transposed) delta = delta.t();
+  delta = delta * settings_.scale;
+  if (wide) delta = delta.to(dtype);
+  base_.add_(delta);
+}
+
+void Adapter::pretty_print(std::ostream& stream) const {
+  stream << "Adapter(rank=" << settings_.rank << ", scale=" << settings_.scale
+         << ", dropout=" << settings_.dropout << ")";
+}
+
+}  // namespace gpipe::adapters

@@ -1,0 +1,143 @@
+#include "models/adapters/linear_hook.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <array>
+#include <utility>
+
+#include "gpipe/libtorch/registration.h"
+
+namespace gpipe::adapters {
+namespace {
+
+// The dispatch key in the key set of a tagged weight. LibTorch reserves it for
+// Python's tracing before autograd, and passes over it here. It comes before
+// autograd, autocast and gpipe's interceptors.
+constexpr c10::DispatchKey kKey = c10::DispatchKey::PreDispatch;
+
+constexpr char kModule[] = "lora";
+
+// The content of a tag. LibTorch passes it on to shallow copies.
+struct WeightTag : c10::BackendMeta {
+  WeightTag(std::weak_ptr<Adapter> adapter, bool transposed)
+      : adapter(std::move(adapter)), transposed(transposed) {}
+
+  const std::weak_ptr<Adapter> adapter;
+  const bool transposed;  // the tensor is the weight's t()
+};
+
+struct Keys : c10::TensorImpl {
+  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) {
+    return tensor.*(&Keys::key_set_);
+  }
+};
+
+// A view has the keys of its base, but not its tag.
+const WeightTag* tag_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kKey)) return nullptr;
+  return dynamic_cast<const WeightTag*>(impl->get_backend_meta());
+}
+
+void set_tag(const at::Tensor& tensor, c10::intrusive_ptr<WeightTag> tag) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  TORCH_CHECK(!impl->get_backend_meta() ||
+                  dynamic_cast<WeightTag*>(impl->get_backend_meta()),
+              "the weight belongs to a placed module or to a backend with data "
+              "of its own, and cannot have an adapter; call add_lora() first");
+  impl->set_backend_meta(std::move(tag));
+  auto& keys = Keys::of(*impl);
+  keys = keys.add(kKey);
+}
+
+void remove_tag(const at::Tensor& tensor) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  auto& keys = Keys::of(*impl);
+  keys = keys.remove(kKey);
+  if (dynamic_cast<WeightTag*>(impl->get_backend_meta())) {
+    impl->set_backend_meta(nullptr);
+  }
+}
+
+// Runs the operator without tags.
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard untagged(kKey);
+  op.callBoxed(stack);
+}
+
+at::Tensor argument(const c10::OperatorHandle& op,
+                    const torch::jit::Stack& stack, std::size_t place) {
+  const std::size_t count = op.schema().arguments().size();
+  const c10::IValue& value = stack[stack.size() - count + place];
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+// Adds the adapter of the weight at place `Weight` to the operator's result.
+template <std::size_t Input, std::size_t Weight, bool Transposed>
+void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet,
+              torch::jit::Stack* stack) {
+  const at::Tensor input = argument(op, *stack, Input);
+  const at::Tensor weight = argument(op, *stack, Weight);
+  const WeightTag* const tag = tag_of(weight);
+  const auto adapter = tag && tag->transposed == Transposed
+                           ? tag->adapter.lock()
+                           : std::shared_ptr<Adapter>();
+  run(op, stack);
+  if (!adapter) return;
+  c10::IValue& result = stack->back();
+  result = adapter->forward(result.toTensor(), input);
+}
+
+// Tags the result, which is the weight in another form.
+template <bool Transposes>
+void follow(const c10::OperatorHandle& op, c10::DispatchKeySet,
+            torch::jit::Stack* stack) {
+  const at::Tensor weight = argument(op, *stack, 0);
+  run(op, stack);
+  const WeightTag* const tag = tag_of(weight);
+  if (!tag) return;
+  set_tag(stack->back().toTensor(),
+          c10::make_intrusive<WeightTag>(tag->adapter,
+                                         tag->transposed != Transposes));
+}
+
+using Kernel = void (*)(const c10::OperatorHandle&, c10::DispatchKeySet,
+                        torch::jit::Stack*);
+
+template <Kernel kernel>
+void replace(const char* name, const char* overload = "") {
+  internal::keep_registered(c10::Dispatcher::singleton().registerImpl(
+      {name, overload}, kKey,
+      c10::KernelFunction::makeFromBoxedFunction<kernel>(),
+      /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+      "gpipe: adapters"));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  if (!internal::claim(kKey, "adapters")) return false;
+  replace<&multiply<0, 1, false>>("aten::linear");
+  replace<&multiply<0, 1, true>>("aten::matmul");
+  replace<&multiply<1, 2, true>>("aten::addmm");
+  replace<&follow<true>>("aten::t");
+  replace<&follow<false>>("aten::_to_copy");
+  return true;
+}();
+
+}  // namespace
+
+void attach(torch::nn::LinearImpl& linear, std::shared_ptr<Adapter> adapter) {
+  internal::check_claimed(kKey);
+  set_tag(linear.weight, c10::make_intrusive<WeightTag>(adapter, false));
+  linear.register_module(kModule, std::move(adapter));
+}
+
+void detach(torch::nn::LinearImpl& linear) {
+  remove_tag(linear.weight);
+  linear.unregister_module(kModule);
+}
+
+}  // namespace gpipe::adapters

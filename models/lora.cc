@@ -1,0 +1,306 @@
+#include "models/lora.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "gpipe/base/text/lists.h"
+#include "models/adapters/adapter.h"
+#include "models/adapters/linear_hook.h"
+#include "models/exported/layer.h"
+#include "models/exported/linears.h"
+
+namespace gpipe {
+namespace {
+
+using adapters::Adapter;
+using adapters::AdapterSettings;
+using exported::LinearNode;
+using exported::Program;
+using exported::ProgramLayer;
+
+// Returns whether `name` is `target` or ends in "." and `target`.
+bool fits(const std::string& name, const std::string& target) {
+  return name == target || name.ends_with("." + target);
+}
+
+void check_options(const LoraOptions& options) {
+  TORCH_CHECK_VALUE(options.rank() > 0, "the rank of an adapter is ",
+                    options.rank(), ", but must be at least 1");
+  TORCH_CHECK_VALUE(std::isfinite(options.alpha()), "alpha is ",
+                    options.alpha(), ", but must be a finite number");
+  TORCH_CHECK_VALUE(options.dropout() >= 0 && options.dropout() < 1,
+                    "the dropout of an adapter is ", options.dropout(),
+                    ", but must be from 0 to below 1");
+  TORCH_CHECK_VALUE(!options.targets().empty(),
+                    "add_lora() needs targets: the last parts of the names of "
+                    "linear modules, such as \"q_proj\"");
+}
+
+// A linear module that gets an adapter.
+struct Place {
+  AdapterSettings settings;
+  at::Tensor base;  // undefined if it cannot be merged
+  at::Tensor like;
+  // Null for a module in the layers of another rank, whose values are only
+  // drawn.
+  std::function<void(std::shared_ptr<Adapter>)> attach;
+};
+
+// Finds the linear modules that the targets name.
+class Finder {
+ public:
+  explicit Finder(const LoraOptions& options)
+      : options_(options), matched_(options.targets().size()) {}
+
+  void add(const torch::nn::Sequential& layers) {
+    std::map<const Program*, std::vector<ProgramLayer*>> programs;
+    for (const auto& child : layers->named_children()) {
+      if (auto* layer = dynamic_cast<ProgramLayer*>(child.value().get())) {
+        programs[&layer->program()].push_back(layer);
+      }
+    }
+    std::set<const Program*> done;
+    for (const auto& child : layers->named_children()) {
+      auto* layer = dynamic_cast<ProgramLayer*>(child.value().get());
+      if (!layer) {
+        add_modules(child.key(), child.value());
+      } else if (done.insert(&layer->program()).second) {
+        add_program(layer->program(), programs[&layer->program()]);
+      }
+    }
+  }
+
+  // Throws if a target fits no module.
+  std::vector<Place> places() {
+    for (std::size_t k = 0; k < matched_.size(); ++k) {
+      TORCH_CHECK_VALUE(
+          matched_[k], "no linear module has the name '", options_.targets()[k],
+          "' as the last part of its name; linear modules end in: ",
+          first_lines({last_names_.begin(), last_names_.end()}, 20));
+    }
+    return std::move(places_);
+  }
+
+ private:
+  bool wants(const std::string& name) {
+    bool found = false;
+    for (std::size_t k = 0; k < matched_.size(); ++k) {
+      if (!fits(name, options_.targets()[k])) continue;
+      found = matched_[k] = true;
+    }
+    return found;
+  }
+
+  AdapterSettings settings_of(const std::string& name, int64_t inputs,
+                              int64_t outputs, bool transposed) const {
+    const std::string& wrapper = options_.wrapper();
+    const bool is_wrapped = !wrapper.empty() && name.starts_with(wrapper + ".");
+    return {name,
+            is_wrapped ? name.substr(wrapper.size() + 1) : name,
+            inputs,
+            outputs,
+            options_.rank(),
+            adapters::scale_of(options_.rank(), options_.alpha(),
+                               options_.rank_stabilized()),
+            options_.dropout(),
+            transposed};
+  }
+
+  void add_modules(const std::string& prefix,
+                   const std::shared_ptr<torch::nn::Module>& root) {
+    for (const auto& item : root->named_modules(prefix)) {
+      const std::string& name = item.key();
+      const auto linear =
+          std::dynamic_pointer_cast<torch::nn::LinearImpl>(item.value());
+      if (linear) last_names_.insert(name.substr(name.rfind('.') + 1));
+      if (dynamic_cast<Adapter*>(item.value().get())) continue;
+      if (!wants(name)) continue;
+      TORCH_CHECK_VALUE(linear, "the module '", name,
+                        "', which a target names, is no torch::nn::Linear");
+      const auto [known, is_new] =
+          weights_.emplace(linear->weight.unsafeGetTensorImpl(), linear.get());
+      if (!is_new && known->second == linear.get()) continue;
+      TORCH_CHECK_VALUE(is_new, "the weight of the module '", name,
+                        "' is also that of another target; leave one of them "
+                        "out of the targets");
+      TORCH_CHECK_VALUE(!linear->named_children().contains("lora"),
+                        "the module '", name,
+                        "' has an adapter already; call merge_lora() first");
+      places_.push_back(
+          {settings_of(name, linear->weight.size(1), linear->weight.size(0),
+                       /*transposed=*/false),
+           linear->weight, linear->weight,
+           [linear](std::shared_ptr<Adapter> adapter) {
+             adapters::attach(*linear, std::move(adapter));
+           }});
+    }
+  }
+
+  void add_program(const Program& program,
+                   const std::vector<ProgramLayer*>& layers) {
+    std::map<std::string, std::vector<LinearNode>> nodes;
+    for (LinearNode& each : exported::find_linears(program)) {
+      last_names_.insert(each.module.substr(each.module.rfind('.') + 1));
+      nodes[each.module].push_back(std::move(each));
+    }
+    for (const std::string& name : in_order(program)) {
+      if (!wants(name)) continue;
+      TORCH_CHECK_VALUE(nodes.count(name), "the module '", name,
+                        "', which a target names, does not multiply by its "
+                        "weight in a linear node outside of control flow");
+      add_module(program, layers, name, nodes[name]);
+    }
+  }
+
+  // Returns the names of modules in the order of their weights in Python.
+  static std::vector<std::string> in_order(const Program& program) {
+    std::set<std::string> names = exported::module_names(program);
+    std::vector<std::string> ordered;
+    for (const int number : program.weight_order) {
+      const std::string& weight = program.weights[number].name;
+      const auto found = names.find(weight.substr(0, weight.rfind('.')));
+      if (found == names.end()) continue;
+      ordered.push_back(*found);
+      names.erase(found);
+    }
+    ordered.insert(ordered.end(), names.begin(), names.end());
+    return ordered;
+  }
+
+  void add_module(const Program& program,
+                  const std::vector<ProgramLayer*>& layers,
+                  const std::string& name,
+                  const std::vector<LinearNode>& nodes) {
+    std::set<ProgramLayer*> owners;  // null: a layer of another rank
+    for (const LinearNode& each : nodes) {
+      const auto owner =
+          std::find_if(layers.begin(), layers.end(),
+                       [&](ProgramLayer* l) { return l->runs(each.node); });
+      owners.insert(owner == layers.end() ? nullptr : *owner);
+    }
+    TORCH_CHECK_VALUE(owners.size() == 1, "the module '", name,
+                      "' is called in several layers, but an adapter belongs "
+                      "to one; leave it out of the targets, or load the "
+                      "program as one layer with max_crossing(0)");
+    const int number = nodes[0].weight;
+    const exported::Weight& weight = program.weights[number];
+    ProgramLayer* const layer = *owners.begin();
+    at::Tensor like, base;
+    if (layer) {
+      TORCH_CHECK_VALUE(!has_adapter(*layer, name), "the module '", name,
+                        "' has an adapter already; call merge_lora() first");
+      for (const auto& [own, tensor] : layer->weights()) {
+        if (own == number) base = tensor;
+      }
+      like = base;
+      if (!like.defined() && !layer->weights().empty()) {
+        like = layer->weights()[0].second.new_empty({0}, weight.dtype);
+      }
+      if (exported::is_shared(program, number, name)) base = at::Tensor();
+    }
+    if (!like.defined()) like = at::empty({0}, weight.dtype);
+    const bool transposed = nodes[0].transposed;
+    Place place{settings_of(name, weight.sizes[transposed ? 0 : 1],
+                            weight.sizes[transposed ? 1 : 0], transposed),
+                base, like, nullptr};
+    if (layer) {
+      place.attach = [layer, nodes](std::shared_ptr<Adapter> adapter) {
+        layer->add_adapter(nodes, std::move(adapter));
+      };
+    }
+    places_.push_back(std::move(place));
+  }
+
+  static bool has_adapter(const ProgramLayer& layer, const std::string& name) {
+    for (const auto& each : layer.modules()) {
+      const auto* adapter = dynamic_cast<const Adapter*>(each.get());
+      if (adapter && adapter->settings().name == name) return true;
+    }
+    return false;
+  }
+
+  const LoraOptions& options_;
+  std::vector<char> matched_;  // by target
+  std::set<std::string> last_names_;
+  std::map<const c10::TensorImpl*, const torch::nn::Module*> weights_;
+  std::vector<Place> places_;
+};
+
+// Calls `use` with each adapter and a function that removes it.
+template <typename Use>
+void for_each_adapter(torch::nn::Module& module, const Use& use) {
+  for (const auto& each : module.modules()) {
+    if (auto* layer = dynamic_cast<ProgramLayer*>(each.get())) {
+      for (const auto& inner : layer->modules()) {
+        const auto adapter = std::dynamic_pointer_cast<Adapter>(inner);
+        if (!adapter) continue;
+        use(*adapter, [layer, adapter] { layer->remove_adapter(*adapter); });
+      }
+    }
+    if (auto* linear = dynamic_cast<torch::nn::LinearImpl*>(each.get())) {
+      for (const auto& inner : linear->children()) {
+        const auto adapter = std::dynamic_pointer_cast<Adapter>(inner);
+        if (!adapter) continue;
+        // `adapter` must not be destroyed before the caller is done with it.
+        use(*adapter, [linear, adapter] { adapters::detach(*linear); });
+      }
+    }
+  }
+}
+
+}  // namespace
+
+torch::nn::Sequential add_lora(torch::nn::Sequential layers,
+                               const LoraOptions& options) {
+  check_options(options);
+  Finder finder(options);
+  finder.add(layers);
+  std::vector<std::pair<Place, std::shared_ptr<Adapter>>> made;
+  for (Place& place : finder.places()) {
+    auto adapter =
+        std::make_shared<Adapter>(place.settings, place.base, place.like);
+    if (place.attach) made.emplace_back(std::move(place), std::move(adapter));
+  }
+  for (at::Tensor& each : layers->parameters()) each.set_requires_grad(false);
+  for (auto& [place, adapter] : made) {
+    adapter->train(layers->is_training());
+    place.attach(std::move(adapter));
+  }
+  return layers;
+}
+
+ExportedModel add_lora(ExportedModel model, const LoraOptions& options) {
+  add_lora(model.layers, options);
+  return model;
+}
+
+void merge_lora(torch::nn::Module& module) {
+  std::vector<std::pair<Adapter*, std::function<void()>>> found;
+  std::string tied;
+  for_each_adapter(module, [&](Adapter& adapter, std::function<void()> remove) {
+    if (!adapter.has_base()) {
+      tied += (tied.empty() ? "'" : ", '") + adapter.settings().name + "'";
+    }
+    found.emplace_back(&adapter, std::move(remove));
+  });
+  TORCH_CHECK_VALUE(tied.empty(),
+                    "adapters cannot be merged, because other modules use the "
+                    "same weights (tied weights): ",
+                    tied, "; keep the adapters beside the model");
+  for (const auto& [adapter, remove] : found) {
+    adapter->merge();
+    remove();
+  }
+}
+
+}  // namespace gpipe

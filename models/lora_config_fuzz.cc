@@ -1,0 +1,21 @@
+// Parses arbitrary bytes as an adapter_config.json.
+#include <c10/util/Exception.h>
+
+#include "gpipe/testing/fuzz_check.h"
+#include "models/lora_config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  using gpipe::LoraOptions;
+  using gpipe::internal::lora_config;
+  using gpipe::internal::parse_lora_config;
+  gpipe::testing::fuzz_parser<c10::ValueError>(
+      size, {},
+      [&] { return parse_lora_config(gpipe::testing::fuzz_text(data, size)); },
+      [](const LoraOptions& options) {
+        const std::string written = lora_config(options, false);
+        gpipe::testing::fuzz_check(
+            lora_config(parse_lora_config(written), false) == written,
+            "what is written is read again");
+      });
+  return 0;
+}

@@ -1,0 +1,126 @@
+// Folders of PEFT that do not fit, or lie.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "models/lora.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using testing::value_error_of;
+
+constexpr char kAdapter[] = "models/lora_testdata/llama_adapter/";
+constexpr char kTensors[] = "adapter_model.safetensors";
+constexpr char kConfig[] = "adapter_config.json";
+
+// Returns a copy of the adapter with other tensors and another configuration.
+std::string folder_with(const std::function<void(StateDict&)>& change,
+                        const std::string& from = "",
+                        const std::string& to = "") {
+  const std::string folder = testing::new_folder();
+  std::string config = testing::read_bytes(std::string(kAdapter) + kConfig);
+  if (!from.empty()) config.replace(config.find(from), from.size(), to);
+  testing::write_bytes(folder + kConfig, config);
+  StateDict tensors =
+      read_safetensors(std::string(kAdapter) + kTensors).tensors;
+  change(tensors);
+  write_safetensors(folder + kTensors, tensors);
+  return folder;
+}
+
+// Returns the error of loading a folder, and checks that nothing has changed.
+std::string error_of_loading(const std::string& folder) {
+  ExportedModel model =
+      add_lora(load_exported("models/lora_testdata/llama.pt2"),
+               read_lora_options(kAdapter));
+  load_lora(kAdapter, *model.layers);
+  const std::string error =
+      value_error_of([&] { load_lora(folder, *model.layers); });
+  const StateDict own = lora_state_dict(*model.layers);
+  for (const auto& each :
+       read_safetensors(std::string(kAdapter) + kTensors).tensors) {
+    EXPECT_TRUE(own[each.key()].equal(each.value())) << each.key();
+  }
+  return error;
+}
+
+TEST(LoraFiles, AnotherRankIsRefused) {
+  const std::string folder =
+      folder_with([](StateDict&) {}, "\"r\": 4", "\"r\": 8");
+  EXPECT_EQ(error_of_loading(folder),
+            "'" + folder +
+                "adapter_config.json' has adapters of rank 8 and scale 0.75, "
+                "but that of the module 'model.layers.0.self_attn.q_proj' has "
+                "rank 4 and scale 1.5");
+}
+
+TEST(LoraFiles, TensorsThatDoNotFitAreRefusedAtOnce) {
+  const std::string name =
+      "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const std::string folder = folder_with([&](StateDict& tensors) {
+    StateDict changed;
+    for (const auto& each : tensors) {
+      if (each.key() == name) {
+        changed.insert(name, at::zeros({8, 16}));
+      } else if (each.key().find("1.mlp.down_proj.lora_B") ==
+                 std::string::npos) {
+        changed.insert(each.key(), each.value());
+      }
+    }
+    changed.insert("base_model.model.other.lora_A.weight", at::zeros({4, 16}));
+    tensors = changed;
+  });
+  const std::string error = error_of_loading(folder);
+  for (const std::string& part :
+       {folder + kTensors, name, std::string("[8, 16]"),
+        std::string("layers.1.mlp.down_proj.lora_B.weight"),
+        std::string("other.lora_A.weight")}) {
+    EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
+  }
+}
+
+TEST(LoraFiles, DamagedAndMissingFilesAreRefused) {
+  const std::string folder = folder_with([](StateDict&) {});
+  const std::string tensors = testing::read_bytes(folder + kTensors);
+  testing::write_bytes(folder + kTensors, tensors.substr(0, 900));
+  EXPECT_NE(error_of_loading(folder).find(kTensors), std::string::npos);
+  testing::write_bytes(folder + kConfig, "{");
+  EXPECT_NE(error_of_loading(folder).find("is not JSON"), std::string::npos);
+  EXPECT_EQ(error_of_loading("/nowhere"),
+            "'/nowhere/adapter_config.json' cannot be read; a folder of PEFT "
+            "has this file and adapter_model.safetensors");
+}
+
+TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
+  ExportedModel model = load_exported("models/lora_testdata/llama.pt2");
+  EXPECT_EQ(value_error_of([&] { load_lora(kAdapter, *model.layers); }),
+            "the module has no adapters; call add_lora() with "
+            "read_lora_options('models/lora_testdata/llama_adapter/') first");
+  EXPECT_EQ(value_error_of([&] {
+              save_lora(testing::new_folder(), *model.layers, LoraOptions());
+            }),
+            "there are no adapters to save; call add_lora() first");
+}
+
+TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
+  const ExportedModel model =
+      add_lora(load_exported("models/lora_testdata/llama.pt2"),
+               read_lora_options(kAdapter));
+  const std::string folder = testing::new_folder();
+  EXPECT_EQ(value_error_of([&] {
+              save_lora(folder, *model.layers,
+                        read_lora_options(kAdapter).alpha(8));
+            }),
+            "LoraOptions has adapters of rank 4 and scale 2, but that of the "
+            "module 'model.layers.0.self_attn.q_proj' has rank 4 and scale "
+            "1.5");
+  EXPECT_TRUE(testing::names_in(folder).empty());
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,189 @@
+// Adapters of layers that are written in C++.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <string>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "models/lora.h"
+#include "models/weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using testing::error_of;
+using testing::value_error_of;
+using torch::nn::Sequential;
+
+// A layer that holds its modules as typed members.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    register_module("up", up);
+    register_module("down", down);
+  }
+  Tensor forward(const Tensor& x) { return x + down(at::tanh(up(x))); }
+  torch::nn::Linear up{4, 6}, down{6, 4};
+};
+TORCH_MODULE(Block);
+
+Sequential make_model() {
+  torch::manual_seed(1);
+  return Sequential(Block(), Block(), torch::nn::Linear(4, 3));
+}
+
+LoraOptions options() {
+  return LoraOptions().rank(2).alpha(6).targets({"up", "2"});
+}
+
+// Gives B values other than 0.
+void fill(const torch::nn::Module& model) {
+  torch::manual_seed(3);
+  for (const auto& each : lora_state_dict(model)) {
+    if (each.key().find("lora_B") != std::string::npos) {
+      at::Tensor(each.value()).normal_();
+    }
+  }
+}
+
+Tensor input() {
+  torch::manual_seed(2);
+  return at::randn({6, 4});
+}
+
+// Returns the output of model 0.up with the formula.
+Tensor expected_up(BlockImpl& block, const StateDict& lora, const Tensor& x,
+                   double scale) {
+  const Tensor& a = lora["base_model.model.0.up.lora_A.weight"];
+  const Tensor& b = lora["base_model.model.0.up.lora_B.weight"];
+  return at::addmm(block.up->bias, x, block.up->weight.t()) +
+         at::linear(at::linear(x, a), b) * scale;
+}
+
+TEST(LoraModules, ATypedMemberIsReached) {
+  Block block;
+  Sequential model = add_lora(Sequential(block), options().targets({"up"}));
+  fill(*model);
+  const StateDict lora = lora_state_dict(*model);
+  ASSERT_EQ(lora.size(), 2u);
+  // A product that the hook does not reach: the weight as a plain tensor.
+  Block plain;
+  plain->up->weight.set_data(block->up->weight.clone());
+  plain->up->bias.set_data(block->up->bias.clone());
+  const Tensor x = input();
+  EXPECT_TRUE(block->up(x).equal(expected_up(*plain, lora, x, 3)));
+  EXPECT_TRUE(model->forward(x).equal(
+      x + block->down(at::tanh(expected_up(*plain, lora, x, 3)))));
+  // Also for more dimensions, where LibTorch's function uses matmul().
+  const Tensor batches = x.view({2, 3, 4});
+  EXPECT_TRUE(block->up(batches).allclose(
+      expected_up(*plain, lora, x, 3).view({2, 3, 6})));
+}
+
+TEST(LoraModules, GradientsReachAdaptersOnly) {
+  Sequential model = add_lora(make_model(), options());
+  fill(*model);
+  model->forward(input()).sum().backward();
+  std::size_t trained = 0;
+  for (const auto& each : model->named_parameters()) {
+    const bool is_adapter = each.key().find(".lora.") != std::string::npos;
+    EXPECT_EQ(each.value().requires_grad(), is_adapter) << each.key();
+    EXPECT_EQ(each.value().grad().defined(), is_adapter) << each.key();
+    trained += is_adapter;
+  }
+  EXPECT_EQ(trained, 6u);
+}
+
+TEST(LoraModules, MergeGivesTheSameOutputsWithoutAdapters) {
+  Sequential model = add_lora(make_model(), options());
+  fill(*model);
+  const Tensor before = model->forward(input());
+  merge_lora(*model);
+  EXPECT_TRUE(lora_state_dict(*model).is_empty());
+  EXPECT_TRUE(model->forward(input()).allclose(before, 1e-5, 1e-6));
+  EXPECT_FALSE(model->forward(input()).equal(make_model()->forward(input())));
+  // The modules can get adapters again.
+  add_lora(model, options());
+  EXPECT_EQ(lora_state_dict(*model).size(), 6u);
+}
+
+TEST(LoraModules, ConversionKeepsAdapters) {
+  Sequential model = add_lora(make_model(), options());
+  fill(*model);
+  const Tensor before = model->forward(input());
+  model->to(at::kDouble);
+  EXPECT_TRUE(model->forward(input().to(at::kDouble))
+                  .allclose(before.to(at::kDouble), 1e-5, 1e-6));
+  Sequential plain = make_model();
+  plain->to(at::kDouble);
+  EXPECT_FALSE(model->forward(input().to(at::kDouble))
+                   .allclose(plain->forward(input().to(at::kDouble))));
+  EXPECT_NE(error_of([&] { model[2]->clone(); }).find("same number of child"),
+            std::string::npos);
+}
+
+TEST(LoraModules, PipelinesHaveTheGradientsOfTheSequential) {
+  const auto gradients = [](std::vector<int64_t> balance,
+                            const Schedule& schedule, Checkpoint checkpoint) {
+    Sequential model = add_lora(make_model(), options().dropout(0.5));
+    fill(*model);
+    GPipe pipeline(model, GPipeOptions(balance)
+                              .devices({at::kCPU, at::kCPU})
+                              .checkpoint(checkpoint)
+                              .threads_per_partition(1));
+    torch::manual_seed(4);
+    pipeline->train_step(
+        input(), input(),
+        [](const Tensor& output, const Tensor&) {
+          return output.pow(2).mean();
+        },
+        schedule);
+    std::vector<Tensor> found;
+    for (const auto& each : pipeline->parameters()) {
+      if (each.requires_grad()) found.push_back(each.grad());
+    }
+    return found;
+  };
+  const auto expected =
+      gradients({3}, one_forward_one_backward(1, 3), Checkpoint::kNever);
+  ASSERT_EQ(expected.size(), 6u);
+  for (const auto& balance : {std::vector<int64_t>{1, 2}, {2, 1}}) {
+    for (const auto checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
+      for (const Schedule& schedule :
+           {fill_drain(2, 3), one_forward_one_backward(2, 3),
+            zero_bubble_h1(2, 3)}) {
+        const auto found = gradients(balance, schedule, checkpoint);
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t k = 0; k < found.size(); ++k) {
+          EXPECT_TRUE(found[k].allclose(expected[k], 1e-5, 1e-7)) << k;
+        }
+      }
+    }
+  }
+}
+
+TEST(LoraModules, SharedWeightsAndOtherModulesAreRefused) {
+  Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4),
+                   torch::nn::Tanh());
+  auto& second = *model[1]->as<torch::nn::Linear>();
+  second.weight = model[0]->as<torch::nn::Linear>()->weight;
+  EXPECT_EQ(value_error_of([&] {
+              add_lora(model, LoraOptions().targets({"0", "1"}));
+            }),
+            "the weight of the module '1' is also that of another target; "
+            "leave one of them out of the targets");
+  EXPECT_EQ(
+      value_error_of([&] { add_lora(model, LoraOptions().targets({"2"})); }),
+      "the module '2', which a target names, is no torch::nn::Linear");
+  EXPECT_TRUE(lora_state_dict(*model).is_empty());
+  EXPECT_TRUE(second.weight.requires_grad());
+}
+
+}  // namespace
+}  // namespace gpipe

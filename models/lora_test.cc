@@ -1,0 +1,364 @@
+// Adapters of exported programs, with the bits of Python's PEFT.
+#include "models/lora.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
+#include "models/exported/testing/examples.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/testing/files.h"
+
+namespace gpipe {
+namespace {
+
+using at::Tensor;
+using testing::value_error_of;
+
+constexpr char kPrefix[] = "base_model.model.";
+
+std::string path_of(const std::string& name) {
+  return "models/lora_testdata/" + name;
+}
+
+// What Python computed, see models/lora_testdata/make.py.
+struct Python {
+  explicit Python(const std::string& name)
+      : name(name), file(read_safetensors(path_of(name + ".safetensors"))) {}
+
+  const Tensor& at(const std::string& each) const { return file.tensors[each]; }
+  // Returns the tensors whose names begin with `kind`, by the rest of the name.
+  StateDict all(const std::string& kind) const {
+    StateDict found;
+    for (const auto& item : file.tensors) {
+      if (item.key().starts_with(kind + ".")) {
+        found.insert(item.key().substr(kind.size() + 1), item.value());
+      }
+    }
+    return found;
+  }
+  std::string program() const { return path_of(name + ".pt2"); }
+  std::string adapter() const { return path_of(name + "_adapter"); }
+  // Other machines have other kernels.
+  double tolerance() const {
+    return testing::is_made_here(file.metadata) ? 0 : 1e-5;
+  }
+
+  const std::string name;
+  const Safetensors file;
+};
+
+::testing::AssertionResult is_same(const Tensor& a, const Tensor& b,
+                                   double tolerance) {
+  const bool same =
+      tolerance == 0 ? a.equal(b) : a.allclose(b, tolerance, tolerance);
+  if (same) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << (a - b).abs().max();
+}
+
+ExportedModel adapted(const Python& python, int64_t max_crossing = 4) {
+  ExportedModel model =
+      add_lora(load_exported(python.program(),
+                             ExportedOptions().max_crossing(max_crossing)),
+               read_lora_options(python.adapter()));
+  load_lora(python.adapter(), *model.layers);
+  return model;
+}
+
+// Returns the gradients of the adapters by the names in their file.
+StateDict gradients(const torch::nn::Module& module) {
+  StateDict grads;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().grad().defined()) continue;
+    const std::size_t end = item.key().rfind(".lora.");
+    EXPECT_NE(end, std::string::npos) << item.key();
+    grads.insert(kPrefix +
+                     item.key().substr(item.key().find('.') + 1,
+                                       end - item.key().find('.') - 1) +
+                     ".lora_" + item.key().substr(end + 6),
+                 item.value().grad());
+  }
+  return grads;
+}
+
+class LoraTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+  const Python python_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(, LoraTest, ::testing::Values("llama", "gpt2"),
+                         [](const auto& each) {
+                           return std::string(each.param);
+                         });
+
+TEST_P(LoraTest, OutputsAndGradientsHaveThePythonsBits) {
+  for (const int64_t crossing : {0, 4}) {
+    const ExportedModel model = adapted(python_, crossing);
+    const Tensor output = const_cast<torch::nn::Sequential&>(model.layers)
+                              ->forward(python_.at("input.0"));
+    EXPECT_TRUE(is_same(output, python_.at("output.0"), python_.tolerance()));
+    (output * python_.at("weight.0")).sum().backward();
+    const StateDict found = gradients(*model.layers);
+    const StateDict expected = python_.all("grad");
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& each : expected) {
+      EXPECT_TRUE(
+          is_same(found[each.key()], each.value(), python_.tolerance() * 100))
+          << each.key();
+    }
+  }
+}
+
+TEST_P(LoraTest, NewAdaptersHaveThePythonsValuesAndChangeNothing) {
+  torch::manual_seed(5);
+  ExportedModel model = add_lora(load_exported(python_.program()),
+                                 read_lora_options(python_.adapter()));
+  const StateDict own = lora_state_dict(*model.layers);
+  const StateDict drawn = python_.all("drawn");
+  ASSERT_EQ(own.size(), drawn.size());
+  for (const auto& each : drawn) {
+    EXPECT_TRUE(own[each.key()].equal(each.value())) << each.key();
+  }
+  EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
+                      python_.at("base.0"), python_.tolerance()));
+}
+
+TEST_P(LoraTest, OnlyAdaptersAreTrainedAndTheBaseIsInTheStateDict) {
+  const StateDict before = load_exported(python_.program()).state_dict();
+  const ExportedModel model = adapted(python_);
+  std::size_t trained = 0;
+  for (const auto& item : model.layers->named_parameters()) {
+    const bool is_adapter = item.key().find(".lora.") != std::string::npos;
+    EXPECT_EQ(item.value().requires_grad(), is_adapter) << item.key();
+    trained += is_adapter;
+  }
+  EXPECT_EQ(trained, python_.all("grad").size());
+  const StateDict base = model.state_dict();
+  ASSERT_EQ(base.size(), before.size());
+  for (const auto& each : before) {
+    EXPECT_TRUE(base[each.key()].equal(each.value()));
+  }
+}
+
+TEST_P(LoraTest, DropoutHasThePythonsBitsInTrainingAndIsOffInEval) {
+  LoraOptions options = read_lora_options(python_.adapter()).dropout(0.25);
+  ExportedModel model = add_lora(load_exported(python_.program()), options);
+  load_lora(python_.adapter(), *model.layers);
+  torch::manual_seed(7);
+  EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
+                      python_.at("dropped.0"), python_.tolerance()));
+  model.layers->eval();
+  EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
+                      python_.at("output.0"), python_.tolerance()));
+}
+
+TEST_P(LoraTest, MergedWeightsHaveThePythonsBits) {
+  ExportedModel model = adapted(python_);
+  merge_lora(*model.layers);
+  EXPECT_TRUE(lora_state_dict(*model.layers).is_empty());
+  const StateDict merged = model.state_dict();
+  for (const auto& each : python_.all("weights")) {
+    EXPECT_TRUE(is_same(merged[each.key()], each.value(), python_.tolerance()))
+        << each.key();
+  }
+  EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
+                      python_.at("merged.0"), python_.tolerance()));
+  for (const auto& each : model.layers->named_parameters()) {
+    EXPECT_EQ(each.key().find("lora"), std::string::npos);
+  }
+}
+
+TEST_P(LoraTest, AWrittenAdapterIsReadAgain) {
+  const std::string folder = testing::new_folder();
+  const ExportedModel model = adapted(python_);
+  const LoraOptions options = read_lora_options(python_.adapter());
+  save_lora(folder, *model.layers, options);
+  const LoraOptions again = read_lora_options(folder);
+  EXPECT_EQ(again.rank(), 4);
+  EXPECT_EQ(again.alpha(), 6);
+  EXPECT_EQ(again.rank_stabilized(), options.rank_stabilized());
+  EXPECT_EQ(again.targets(), options.targets());
+  const StateDict written =
+      read_safetensors(folder + "adapter_model.safetensors").tensors;
+  const StateDict peft =
+      read_safetensors(python_.adapter() + "/adapter_model.safetensors")
+          .tensors;
+  ASSERT_EQ(written.size(), peft.size());
+  for (const auto& each : peft) {
+    EXPECT_TRUE(written[each.key()].equal(each.value())) << each.key();
+  }
+}
+
+// Returns loss and gradients of a step, with dropout on the adapters.
+std::pair<Tensor, StateDict> step(const Python& python,
+                                  std::vector<int64_t> balance,
+                                  const Schedule& schedule,
+                                  Checkpoint checkpoint) {
+  const LoraOptions options = read_lora_options(python.adapter()).dropout(0.25);
+  ExportedModel model = add_lora(load_exported(python.program()), options);
+  load_lora(python.adapter(), *model.layers);
+  const auto layers = static_cast<int64_t>(model.layers->size());
+  if (balance.empty()) {
+    balance = {layers};
+  } else {
+    balance.push_back(layers - balance[0]);
+  }
+  GPipe pipeline(model.layers, GPipeOptions(balance)
+                                   .devices({at::kCPU, at::kCPU})
+                                   .checkpoint(checkpoint)
+                                   .threads_per_partition(1));
+  torch::manual_seed(9);
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    return (output * target).mean();
+  };
+  const StepResult result = pipeline->train_step(
+      python.at("input.0"), python.at("weight.0"), loss, schedule);
+  return {result.loss, gradients(*pipeline)};
+}
+
+TEST_P(LoraTest, CutsSchedulesAndRecomputesKeepTheBits) {
+  const auto [loss, grads] =
+      step(python_, {}, one_forward_one_backward(1, 4), Checkpoint::kNever);
+  EXPECT_EQ(grads.size(), python_.all("grad").size());
+  // Cuts before the first adapter, between adapters, and after the last one.
+  const auto layers =
+      static_cast<int64_t>(load_exported(python_.program()).layers->size());
+  for (const int64_t first : {int64_t{1}, layers / 2, layers - 1}) {
+    for (const Checkpoint checkpoint :
+         {Checkpoint::kNever, Checkpoint::kAlways}) {
+      for (const Schedule& schedule :
+           {one_forward_one_backward(2, 4), zero_bubble_h1(2, 4)}) {
+        const auto [other, found] =
+            step(python_, {first}, schedule, checkpoint);
+        EXPECT_TRUE(other.equal(loss));
+        ASSERT_EQ(found.size(), grads.size());
+        for (const auto& each : grads) {
+          EXPECT_TRUE(found[each.key()].equal(each.value())) << each.key();
+        }
+      }
+    }
+  }
+}
+
+TEST(Lora, APartHasTheAdaptersOfTheWhole) {
+  const Python python("llama");
+  const LoraOptions options = read_lora_options(python.adapter());
+  torch::manual_seed(5);
+  const ExportedModel whole =
+      add_lora(load_exported(python.program()), options);
+  const StateDict all = lora_state_dict(*whole.layers);
+  const auto layers = static_cast<int64_t>(whole.layers->size());
+  std::size_t found = 0;
+  for (const int64_t first : {int64_t{0}, layers / 2}) {
+    const int64_t count = first == 0 ? layers / 2 : layers - layers / 2;
+    torch::manual_seed(5);
+    ExportedModel part =
+        add_lora(load_exported(python.program(), first, count), options);
+    for (const auto& each : lora_state_dict(*part.layers)) {
+      EXPECT_TRUE(all[each.key()].equal(each.value())) << each.key();
+      ++found;
+    }
+    load_lora(python.adapter(), *part.layers, /*strict=*/false);
+    EXPECT_NE(value_error_of([&] {
+                load_lora(python.adapter(), *part.layers);
+              }).find("unexpected"),
+              std::string::npos);
+  }
+  EXPECT_EQ(found, all.size());
+}
+
+TEST(Lora, ABaseOf16BitsHasAdaptersInFloat32) {
+  const Python python("llama");
+  ExportedModel model = load_exported(python.program());
+  model.layers->to(at::kBFloat16);
+  model = add_lora(model, read_lora_options(python.adapter()));
+  for (const auto& each : lora_state_dict(*model.layers)) {
+    EXPECT_EQ(each.value().scalar_type(), at::kFloat);
+  }
+  for (const auto& each : model.state_dict()) {
+    EXPECT_EQ(each.value().scalar_type(), at::kBFloat16) << each.key();
+  }
+}
+
+TEST(Lora, TargetsMustFitLinearModules) {
+  const Python python("llama");
+  const auto error = [&](const char* target) {
+    ExportedModel model = load_exported(python.program());
+    const std::string text = value_error_of([&] {
+      add_lora(model, LoraOptions().targets({"q_proj", target}));
+    });
+    for (const auto& each : model.layers->parameters()) {
+      EXPECT_TRUE(each.requires_grad()) << "nothing has changed";
+    }
+    EXPECT_TRUE(lora_state_dict(*model.layers).is_empty());
+    return text;
+  };
+  EXPECT_EQ(error("q_prj"),
+            "no linear module has the name 'q_prj' as the last part of its "
+            "name; linear modules end in: \n  down_proj\n  gate_proj\n  k_proj"
+            "\n  lm_head\n  o_proj\n  q_proj\n  up_proj\n  v_proj");
+  EXPECT_EQ(error("embed_tokens"),
+            "the module 'model.embed_tokens', which a target names, does not "
+            "multiply by its weight in a linear node outside of control flow");
+  EXPECT_NE(error("0.mlp").find("'model.layers.0.mlp', which"),
+            std::string::npos);
+}
+
+TEST(Lora, OptionsAreChecked) {
+  ExportedModel model = load_exported(Python("llama").program());
+  const auto error = [&](const LoraOptions& options) {
+    return value_error_of([&] { add_lora(model, options); });
+  };
+  const LoraOptions good = LoraOptions().targets({"q_proj"});
+  EXPECT_EQ(error(LoraOptions(good).rank(0)),
+            "the rank of an adapter is 0, but must be at least 1");
+  EXPECT_EQ(error(LoraOptions(good).dropout(1)),
+            "the dropout of an adapter is 1, but must be from 0 to below 1");
+  EXPECT_EQ(error(LoraOptions()),
+            "add_lora() needs targets: the last parts of the names of linear "
+            "modules, such as \"q_proj\"");
+  add_lora(model, good);
+  EXPECT_EQ(error(good),
+            "the module 'model.layers.0.self_attn.q_proj' has an adapter "
+            "already; call merge_lora() first");
+}
+
+TEST(Lora, ATiedWeightIsAdaptedButNotMerged) {
+  const std::string path = testing::example_file("gpt.pt2");
+  ExportedModel model =
+      add_lora(load_exported(path), LoraOptions().targets({"head"}));
+  const StateDict own = lora_state_dict(*model.layers);
+  ASSERT_EQ(own.size(), 2u);
+  own["base_model.model.head.lora_B.weight"].fill_(1);
+  const Tensor tokens = testing::read_example("gpt").inputs[0];
+  ExportedModel base = load_exported(path);
+  base.layers->eval();
+  model.layers->eval();
+  EXPECT_FALSE(
+      base.layers->forward(tokens).equal(model.layers->forward(tokens)));
+  EXPECT_EQ(value_error_of([&] { merge_lora(*model.layers); }),
+            "adapters cannot be merged, because other modules use the same "
+            "weights (tied weights): 'head'; keep the adapters beside the "
+            "model");
+  EXPECT_EQ(lora_state_dict(*model.layers).size(), 2u);
+}
+
+TEST(Lora, NamesInFilesBeginAfterTheWrapper) {
+  ExportedModel model = add_lora(
+      load_exported(Python("llama").program()),
+      LoraOptions().targets({"layers.1.self_attn.q_proj"}).wrapper("model"));
+  EXPECT_EQ(lora_state_dict(*model.layers).keys()[0],
+            "base_model.model.layers.1.self_attn.q_proj.lora_A.weight");
+}
+
+}  // namespace
+}  // namespace gpipe
