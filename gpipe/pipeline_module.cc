@@ -22,6 +22,7 @@ std::vector<torch::Tensor> PipelineModule::optimizer_parameters() const {
   std::vector<torch::Tensor> each_once;
   std::unordered_set<const c10::TensorImpl*> seen;  // layers may share some
   for (torch::Tensor& parameter : parameters()) {
+    if (!parameter.requires_grad()) continue;
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
       each_once.push_back(std::move(parameter));
     }

@@ -153,8 +153,8 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // The device on which the first partition of this process takes its input.
   virtual const torch::Device& device() const = 0;
 
-  // Returns the tensors for the optimizer of this process: its parameters, each
-  // once, or the shards of them that it updates
+  // Returns the tensors for the optimizer of this process: its parameters that
+  // require a gradient, each once, or the shards of them that it updates
   // (DistributedOptions::shard_optimizer).
   virtual std::vector<torch::Tensor> optimizer_parameters() const;
   // Brings the parameters that other processes have updated here. Call after

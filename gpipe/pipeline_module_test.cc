@@ -106,6 +106,13 @@ TEST(OptimizerParameters, HaveASharedParameterOnce) {
   EXPECT_EQ(pipeline->optimizer_parameters().size(), 2);
 }
 
+TEST(OptimizerParameters, HaveNoFrozenParameters) {
+  torch::nn::Linear frozen(2, 2), trained(2, 2);
+  frozen->weight.requires_grad_(false);
+  const GPipe pipeline(torch::nn::Sequential(frozen, trained), options({2}));
+  EXPECT_EQ(pipeline->optimizer_parameters().size(), 3);
+}
+
 // Trains one step through what both pipelines have in common.
 double train(PipelineModule& pipeline, const Schedule& schedule) {
   const auto input = torch::ones({4, 3}).to(pipeline.device());

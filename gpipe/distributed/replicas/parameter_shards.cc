@@ -44,6 +44,7 @@ void ParameterShards::follow(std::size_t k) {
 std::vector<at::Tensor> ParameterShards::own() {
   std::vector<at::Tensor> result;
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    if (!parameters_[k].requires_grad()) continue;
     at::Tensor shard = shard_of(parameters_[k]);
     if (shard.defined()) result.push_back(std::move(shard));
   }
@@ -58,22 +59,26 @@ at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
 
 void ParameterShards::spread(Reducer& reducer) {
   const c10::AutoGradMode no_graph(false);
+  std::vector<at::Tensor> trained;
   std::vector<Summand> all;
-  for (const at::Tensor& each : parameters_) all.push_back({each, {}});
+  for (const at::Tensor& each : parameters_) {
+    if (!each.requires_grad()) continue;
+    trained.push_back(each);
+    all.push_back({each, {}});
+  }
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
-    const auto options = parameters_[begin].options().device(reducer.device());
+    const auto options = trained[begin].options().device(reducer.device());
     std::vector<at::Tensor> parts{at::empty({0}, options)};
     std::vector<int64_t> numels(members_);
     for (std::size_t k = begin; k < end; ++k) {
       const at::Tensor part =
-          slice_of_member(parameters_[k].detach(), members_, own_);
+          slice_of_member(trained[k].detach(), members_, own_);
       if (part.defined()) {
         parts.push_back(part.to(reducer.device()).reshape({-1}));
       }
       for (std::size_t member = 0; member < members_; ++member) {
-        numels[member] +=
-            numel_of_member(parameters_[k].sizes(), members_, member);
+        numels[member] += numel_of_member(trained[k].sizes(), members_, member);
       }
     }
     const at::Tensor mine = at::cat(parts);
@@ -88,7 +93,7 @@ void ParameterShards::spread(Reducer& reducer) {
       int64_t at = 0;
       for (std::size_t k = begin; k < end; ++k) {
         const at::Tensor part =
-            slice_of_member(parameters_[k].detach(), members_, member);
+            slice_of_member(trained[k].detach(), members_, member);
         if (!part.defined()) continue;
         part.copy_(theirs[member].narrow(0, at, part.numel()).view_as(part));
         at += part.numel();

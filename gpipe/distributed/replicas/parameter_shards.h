@@ -25,10 +25,10 @@ class ParameterShards {
   ParameterShards(std::vector<at::Tensor> parameters, std::size_t members,
                   std::size_t own);
 
-  // Returns the shards that this replica owns, in the order of the parameters;
-  // none for a parameter with fewer rows than replicas, if this replica owns
-  // none of them. If a parameter has got other memory (Module::to(dtype)), its
-  // shard follows.
+  // Returns the shards that this replica owns of the parameters that require a
+  // gradient, in their order; none for a parameter with fewer rows than
+  // replicas, if this replica owns none of them. If a parameter has got other
+  // memory (Module::to(dtype)), its shard follows.
   std::vector<at::Tensor> own();
 
   // Returns the shard of `parameter`; undefined if this replica owns none of
@@ -39,9 +39,10 @@ class ParameterShards {
     return numbers_.count(tensor.unsafeGetTensorImpl()) > 0;
   }
 
-  // Brings the rows of the other replicas here, and sends this replica's.
-  // Blocks until all have called. `reducer`: of the same members. Throws
-  // PeerError if the world has failed.
+  // Brings the rows of the other replicas here, and sends this replica's; not
+  // those of frozen parameters, which are the same on all of them. Blocks until
+  // all have called. `reducer`: of the same members. Throws PeerError if the
+  // world has failed.
   void spread(Reducer& reducer);
 
  private:
