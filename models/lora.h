@@ -94,6 +94,10 @@ ExportedModel add_lora(ExportedModel model, const LoraOptions& options);
 // are detached and share the module's memory.
 StateDict lora_state_dict(const torch::nn::Module& module);
 
+// Returns whether an adapter of `module` belongs to a base weight of the size
+// [inputs, outputs], as in GPT-2. PEFT calls this fan_in_fan_out.
+bool lora_fan_in_fan_out(const torch::nn::Module& module);
+
 // Writes the adapters of `module` in PEFT's format to the folder, which is made
 // if it does not exist: adapter_model.safetensors and adapter_config.json. Each
 // file appears only when it is complete. `options`: those of add_lora().
@@ -102,8 +106,7 @@ StateDict lora_state_dict(const torch::nn::Module& module);
 void save_lora(const std::string& folder, const torch::nn::Module& module,
                const LoraOptions& options);
 // The same for a dict that lora_state_dict() returned, such as one that was
-// gathered from several ranks. `fan_in_fan_out`: whether base weights have the
-// size [inputs, outputs], as in GPT-2.
+// gathered from several ranks. `fan_in_fan_out`: see lora_fan_in_fan_out().
 void save_lora(const std::string& folder, const StateDict& adapters,
                const LoraOptions& options, bool fan_in_fan_out = false);
 
@@ -125,5 +128,12 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
 // removes it. The weights stay frozen. Throws c10::ValueError, and changes
 // nothing, if other modules use a base weight too (tied weights).
 void merge_lora(torch::nn::Module& module);
+
+// Adds the adapters of a folder in PEFT's format to the weights of a model of
+// Hugging Face, without the model: to "layers.0.mlp.up_proj.weight" the adapter
+// "base_model.model.layers.0.mlp.up_proj". The changed weights are new tensors.
+// Throws c10::ValueError with the path, and changes nothing, if a file cannot
+// be read or is damaged, or if an adapter has no weight or another size.
+void merge_lora(const std::string& folder, StateDict& weights);
 
 }  // namespace gpipe

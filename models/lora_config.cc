@@ -54,7 +54,7 @@ bool flag(const Json& json, const char* name) {
 
 }  // namespace
 
-LoraOptions parse_lora_config(std::string_view text) {
+LoraConfig parse_lora_config(std::string_view text) {
   const Json json = exported::parse_json(text, kFile);
   const std::string& type = exported::text(exported::field(json, "peft_type"));
   TORCH_CHECK_VALUE(type == "LORA", "is an adapter of the type '", type,
@@ -102,10 +102,11 @@ LoraOptions parse_lora_config(std::string_view text) {
     options.targets().push_back(exported::text(each));
   }
   TORCH_CHECK_VALUE(!options.targets().empty(), "has no target_modules");
-  return options;
+  return {options, flag(json, "fan_in_fan_out")};
 }
 
-std::string lora_config(const LoraOptions& options, bool fan_in_fan_out) {
+std::string lora_config_text(const LoraConfig& config) {
+  const LoraOptions& options = config.options;
   Json json = {{"peft_type", "LORA"},
                {"task_type", nullptr},
                {"base_model_name_or_path", nullptr},
@@ -118,7 +119,7 @@ std::string lora_config(const LoraOptions& options, bool fan_in_fan_out) {
                {"target_modules", options.targets()},
                {"modules_to_save", nullptr},
                {"bias", "none"},
-               {"fan_in_fan_out", fan_in_fan_out},
+               {"fan_in_fan_out", config.fan_in_fan_out},
                {"init_lora_weights", true}};
   // PEFT declares alpha as a whole number.
   if (std::trunc(options.alpha()) == options.alpha() &&

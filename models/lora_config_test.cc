@@ -24,7 +24,10 @@ TEST(LoraConfig, AWrittenOneIsReadAgain) {
                                     .dropout(0.125)
                                     .rank_stabilized(true)
                                     .targets({"a", "b.c"});
-    const LoraOptions again = parse_lora_config(lora_config(options, false));
+    const LoraConfig read =
+        parse_lora_config(lora_config_text({options, /*fan_in_fan_out=*/true}));
+    EXPECT_TRUE(read.fan_in_fan_out);
+    const LoraOptions& again = read.options;
     EXPECT_EQ(again.rank(), 5);
     EXPECT_EQ(again.alpha(), alpha);
     EXPECT_EQ(again.dropout(), 0.125);
@@ -34,7 +37,7 @@ TEST(LoraConfig, AWrittenOneIsReadAgain) {
 }
 
 TEST(LoraConfig, FieldsHavePeftsDefaults) {
-  const LoraOptions options = parse_lora_config(config());
+  const LoraOptions options = parse_lora_config(config()).options;
   EXPECT_EQ(options.rank(), 4);
   EXPECT_EQ(options.alpha(), 6);
   EXPECT_EQ(options.dropout(), 0);

@@ -13,12 +13,14 @@
 #include "models/lora.h"
 #include "models/lora_config.h"
 #include "models/weights/atomic_file.h"
+#include "models/weights/in_quotes.h"
 #include "models/weights/safetensors.h"
 
 namespace gpipe {
 namespace {
 
 using adapters::Adapter;
+using internal::in_quotes;
 
 constexpr char kConfig[] = "adapter_config.json";
 constexpr char kTensors[] = "adapter_model.safetensors";
@@ -64,6 +66,18 @@ auto with_path(const std::string& path, const Read& read) {
   }
 }
 
+internal::LoraConfig read_config(const std::string& folder) {
+  const std::string path = path_in(folder, kConfig);
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK_VALUE(file, "'", path, "'",
+                    " cannot be read; a folder of PEFT has this file and ",
+                    kTensors);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return with_path(path,
+                   [&] { return internal::parse_lora_config(text.str()); });
+}
+
 }  // namespace
 
 StateDict lora_state_dict(const torch::nn::Module& module) {
@@ -75,6 +89,13 @@ StateDict lora_state_dict(const torch::nn::Module& module) {
     dict.insert(name + ".lora_B.weight", each->b().detach());
   }
   return dict;
+}
+
+bool lora_fan_in_fan_out(const torch::nn::Module& module) {
+  for (const auto& each : adapters_in(module)) {
+    if (each->settings().transposed) return true;
+  }
+  return false;
 }
 
 void save_lora(const std::string& folder, const torch::nn::Module& module,
@@ -95,22 +116,15 @@ void save_lora(const std::string& folder, const StateDict& adapters,
   TORCH_CHECK(!error, "cannot make the folder ", "'", folder, "'", ": ",
               error.message());
   write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
-  const std::string text = internal::lora_config(options, fan_in_fan_out);
+  const std::string text =
+      internal::lora_config_text({options, fan_in_fan_out});
   internal::AtomicFile file(path_in(folder, kConfig));
   file.write(text.data(), text.size());
   file.commit();
 }
 
 LoraOptions read_lora_options(const std::string& folder) {
-  const std::string path = path_in(folder, kConfig);
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file, "'", path, "'",
-                    " cannot be read; a folder of PEFT has this file and ",
-                    kTensors);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return with_path(path,
-                   [&] { return internal::parse_lora_config(text.str()); });
+  return read_config(folder).options;
 }
 
 void load_lora(const std::string& folder, torch::nn::Module& module,
@@ -139,6 +153,55 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
     }
   }
   with_path(path, [&] { return load_state_dict(named, wanted); });
+}
+
+void merge_lora(const std::string& folder, StateDict& weights) {
+  const internal::LoraConfig config = read_config(folder);
+  const LoraOptions& options = config.options;
+  const double scale = adapters::scale_of(options.rank(), options.alpha(),
+                                          options.rank_stabilized());
+  const std::string path = path_in(folder, kTensors);
+  const StateDict given = read_safetensors(path).tensors;
+  const std::string first = "base_model.model.", last_a = ".lora_A.weight",
+                    last_b = ".lora_B.weight";
+  std::vector<std::pair<std::string, at::Tensor>> merged;
+  for (const auto& item : given) {
+    const std::string& name = item.key();
+    TORCH_CHECK_VALUE(name.starts_with(first) &&
+                          (name.ends_with(last_a) || name.ends_with(last_b)),
+                      "'", path, "' has the tensor ", in_quotes(name),
+                      ", which is none of an adapter of linear modules");
+    const std::string module =
+        name.substr(first.size(), name.size() - first.size() - last_a.size());
+    const at::Tensor* const a = given.find(first + module + last_a);
+    const at::Tensor* const b = given.find(first + module + last_b);
+    const at::Tensor* const base = weights.find(module + ".weight");
+    TORCH_CHECK_VALUE(a && b, "'", path, "' has ", in_quotes(name),
+                      " without the other matrix of its adapter");
+    TORCH_CHECK_VALUE(base, "'", path, "' has an adapter of the module ",
+                      in_quotes(module), ", but there is no weight ",
+                      in_quotes(module + ".weight"));
+    if (name.ends_with(last_b)) continue;
+    const bool fits = a->dim() == 2 && b->dim() == 2 && base->dim() == 2 &&
+                      a->size(0) == options.rank() && b->size(1) == a->size(0);
+    const auto has_sizes = [&](int64_t rows, int64_t columns) {
+      return fits && base->size(0) == rows && base->size(1) == columns;
+    };
+    const bool plain = has_sizes(fits ? b->size(0) : 0, fits ? a->size(1) : 0);
+    const bool transposed =
+        has_sizes(fits ? a->size(1) : 0, fits ? b->size(0) : 0);
+    TORCH_CHECK_VALUE(plain || transposed, "'", path,
+                      "' has an adapter of rank ", options.rank(), " for ",
+                      in_quotes(module), " with the sizes ", a->sizes(),
+                      " and ", b->sizes(), ", but the weight has ",
+                      base->sizes());
+    at::Tensor sum = base->clone();
+    sum.add_(adapters::delta_of(
+        *a, *b, scale, !plain || (transposed && config.fan_in_fan_out)));
+    merged.emplace_back(module + ".weight", std::move(sum));
+  }
+  TORCH_CHECK_VALUE(!merged.empty(), "'", path, "' has no adapters");
+  for (auto& [name, sum] : merged) weights[name] = std::move(sum);
 }
 
 }  // namespace gpipe

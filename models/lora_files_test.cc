@@ -107,6 +107,32 @@ TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
             "there are no adapters to save; call add_lora() first");
 }
 
+TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
+  const StateDict before =
+      load_exported("models/lora_testdata/llama.pt2").state_dict();
+  const std::string name = "model.layers.1.self_attn.q_proj.weight";
+  StateDict without, other;
+  for (const auto& each : before) {
+    if (each.key() != name) without.insert(each.key(), each.value());
+    other.insert(each.key(),
+                 each.key() == name ? at::zeros({16, 8}) : each.value());
+  }
+  const std::string path = std::string(kAdapter) + kTensors;
+  EXPECT_EQ(value_error_of([&] { merge_lora(kAdapter, without); }),
+            "'" + path +
+                "' has an adapter of the module "
+                "'model.layers.1.self_attn.q_proj', but there is no weight "
+                "'model.layers.1.self_attn.q_proj.weight'");
+  EXPECT_EQ(value_error_of([&] { merge_lora(kAdapter, other); }),
+            "'" + path +
+                "' has an adapter of rank 4 for "
+                "'model.layers.1.self_attn.q_proj' with the sizes [4, 16] and "
+                "[16, 4], but the weight has [16, 8]");
+  for (const auto& each : without) {
+    EXPECT_TRUE(each.value().equal(before[each.key()])) << each.key();
+  }
+}
+
 TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
   const ExportedModel model =
       add_lora(load_exported("models/lora_testdata/llama.pt2"),

@@ -177,6 +177,19 @@ TEST_P(LoraTest, MergedWeightsHaveThePythonsBits) {
   }
 }
 
+TEST_P(LoraTest, WeightsAreMergedWithoutTheModel) {
+  StateDict weights = load_exported(python_.program()).state_dict();
+  merge_lora(python_.adapter(), weights);
+  const StateDict merged = python_.all("weights");
+  ExportedModel base = load_exported(python_.program());
+  for (const auto& each : base.state_dict()) {
+    const Tensor* const changed = merged.find(each.key());
+    EXPECT_TRUE(is_same(weights[each.key()], changed ? *changed : each.value(),
+                        python_.tolerance()))
+        << each.key();
+  }
+}
+
 TEST_P(LoraTest, AWrittenAdapterIsReadAgain) {
   const std::string folder = testing::new_folder();
   const ExportedModel model = adapted(python_);
@@ -236,7 +249,9 @@ TEST_P(LoraTest, CutsSchedulesAndRecomputesKeepTheBits) {
     for (const Checkpoint checkpoint :
          {Checkpoint::kNever, Checkpoint::kAlways}) {
       for (const Schedule& schedule :
-           {one_forward_one_backward(2, 4), zero_bubble_h1(2, 4)}) {
+           {one_forward_one_backward(2, 4), zero_bubble_h1(2, 4),
+            with_offload(one_forward_one_backward(2, 4),
+                         [](int, int) { return true; })}) {
         const auto [other, found] =
             step(python_, {first}, schedule, checkpoint);
         EXPECT_TRUE(other.equal(loss));

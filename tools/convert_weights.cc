@@ -8,6 +8,8 @@
 //       --shard_size=1000000000 --weights_dtype=bfloat16
 //   ./bazelw run //tools:convert_weights -- --model=resnet101
 //       --in=/a/resnet101.pth --in_names=torchvision --out=/a/ours.safetensors
+//   ./bazelw run //tools:convert_weights -- --in=/a/model.safetensors
+//       --merge_lora=/a/adapter --out=/a/merged.safetensors
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
@@ -27,6 +29,7 @@
 
 #include "gpipe/program/flags.h"
 #include "gpipe/program/working_directory.h"
+#include "models/lora.h"
 #include "models/named.h"
 #include "models/weights/dtypes.h"
 #include "models/weights/hugging_face.h"
@@ -50,6 +53,11 @@ DEFINE_int64(shard_size, 5'000'000'000,
 DEFINE_string(weights_dtype, "",
               "The dtype of the floating-point tensors of --out, such as "
               "bfloat16. '': as they are.");
+DEFINE_string(
+    merge_lora, "",
+    "A folder of Python's PEFT, or RUN_DIR/adapter of examples:train. "
+    "Its adapters are added to the weights of --in, which have the "
+    "names of Hugging Face.");
 DEFINE_bool(list, false, "Print names, dtypes and shapes.");
 namespace models = gpipe::models;
 
@@ -214,6 +222,9 @@ void convert() {
     model = make_model();
     if (!FLAGS_in.empty()) gpipe::load_state_dict(**model, file.tensors);
     file.tensors = gpipe::state_dict(**model);
+  }
+  if (!FLAGS_merge_lora.empty()) {
+    gpipe::merge_lora(FLAGS_merge_lora, file.tensors);
   }
   file.tensors = gpipe::rename(file.tensors, out_names);
   if (dtype) file.tensors = converted(file.tensors, *dtype);

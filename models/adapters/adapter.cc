@@ -27,6 +27,20 @@ double scale_of(int64_t rank, double alpha, bool rank_stabilized) {
   return alpha / (rank_stabilized ? std::sqrt(r) : r);
 }
 
+at::Tensor delta_of(at::Tensor a, at::Tensor b, double scale, bool transposed) {
+  const c10::ScalarType dtype = b.scalar_type();
+  // Products of 16 bits are slow on some CPUs, so PEFT uses float32 there.
+  const bool wide = b.is_cpu() && has_16_bits(dtype);
+  if (wide) {
+    a = a.to(at::kFloat);
+    b = b.to(at::kFloat);
+  }
+  at::Tensor delta = at::matmul(b, a);
+  if (transposed) delta = delta.t();
+  delta = delta * scale;
+  return wide ? delta.to(dtype) : delta;
+}
+
 Adapter::Adapter(AdapterSettings settings, at::Tensor base,
                  const at::Tensor& like)
     : Module("Adapter"),
@@ -58,19 +72,8 @@ void Adapter::merge() {
                     "' cannot be merged, because other modules use the same "
                     "weight; keep the adapter beside the model");
   const c10::NoGradGuard no_grad;
-  at::Tensor a = a_->weight, b = b_->weight;
-  const c10::ScalarType dtype = b.scalar_type();
-  // Products of 16 bits are slow on some CPUs, so PEFT uses float32 there.
-  const bool wide = b.is_cpu() && has_16_bits(dtype);
-  if (wide) {
-    a = a.to(at::kFloat);
-    b = b.to(at::kFloat);
-  }
-  at::Tensor delta = at::matmul(b, a);
-  if (settings_.transposed) delta = delta.t();
-  delta = delta * settings_.scale;
-  if (wide) delta = delta.to(dtype);
-  base_.add_(delta);
+  base_.add_(
+      delta_of(a_->weight, b_->weight, settings_.scale, settings_.transposed));
 }
 
 void Adapter::pretty_print(std::ostream& stream) const {

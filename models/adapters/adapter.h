@@ -27,6 +27,10 @@ struct AdapterSettings {
 // Returns the scale of adapters with these options.
 double scale_of(int64_t rank, double alpha, bool rank_stabilized);
 
+// Returns what merging adds to a weight, as PEFT computes it: scale B A.
+// `transposed`: of the size [inputs, outputs].
+at::Tensor delta_of(at::Tensor a, at::Tensor b, double scale, bool transposed);
+
 // Adds scale B(A(dropout(x))) to the result of a linear layer. A has the size
 // [rank, inputs], B has [outputs, rank]. Source: Hu et al., LoRA, 2021. The
 // operators and their order are those of PEFT's Linear, so the bits agree.

@@ -69,4 +69,17 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
   file.commit();
 }
 
+std::string safetensors_bytes(const StateDict& tensors,
+                              const SafetensorsMetadata& metadata) {
+  const internal::SafetensorsLayout layout =
+      internal::lay_out(tensors, metadata);
+  std::string text(layout.start);
+  for (const std::size_t k : layout.order) {
+    const at::Tensor tensor = internal::as_written(tensors[k].value());
+    text.append(static_cast<const char*>(tensor.const_data_ptr()),
+                tensor.nbytes());
+  }
+  return text;
+}
+
 }  // namespace gpipe

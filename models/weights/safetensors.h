@@ -56,4 +56,9 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
 void write_safetensors(const std::string& path, const StateDict& tensors,
                        const SafetensorsMetadata& metadata = {});
 
+// Returns the bytes that write_safetensors() would write. Throws
+// c10::ValueError as it does.
+std::string safetensors_bytes(const StateDict& tensors,
+                              const SafetensorsMetadata& metadata = {});
+
 }  // namespace gpipe
