@@ -48,6 +48,12 @@ Options options_of(const std::string& folder) {
   return options;
 }
 
+void add_adapters(Options& options) {
+  options.lora_rank = 2;
+  options.lora_targets = "qkv,up";
+  options.lora_dropout = 0.25;
+}
+
 // Adds a BatchNorm with momentum 1, whose statistics are those of the last
 // micro-batch of a replica.
 torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
@@ -99,6 +105,7 @@ const RankProgramEntry kTrain("train", [] {
   options.shard_size = 3000;
   options.data_dir = argument("data_dir");
   options.eval_model = argument("eval_model");
+  if (argument("adapters") == "true") add_adapters(options);
   const bool counts = argument("count_bytes") == "true";
   if (counts) {
     CountingAllocator::install();
@@ -204,6 +211,35 @@ TEST(ProcessesTest, AnExportedProgramTrainsInTwoProcesses) {
   train_in_processes(there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
                      {{"model", kExported}});
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, AdaptersTrainInProcessesAsInOne) {
+  const std::string folder = new_folder();
+  const std::string here = folder + "here", there = folder + "there";
+  Options one = options_of(here);
+  one.model = kExported;
+  add_adapters(one);
+  EXPECT_EQ(run_here(one).code, kDone);
+  const Ranks::Arguments more{{"model", kExported}, {"adapters", "true"}};
+  train_in_processes(there, 2, 1, /*stop=*/3, kSignal + SIGTERM,
+                     options_of("").chunks, more);
+  train_in_processes(there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+                     more);
+  expect_same_weights(state_in(there), state_in(here));
+  const std::string file = "/adapter/adapter_model.safetensors";
+  const StateDict expected = read_safetensors(here + file).tensors;
+  const StateDict found = read_safetensors(there + file).tensors;
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& each : expected) {
+    EXPECT_TRUE(bit_equal(found[each.key()], each.value())) << each.key();
+  }
+  // Replicas whose optimizers have shards of the adapters alone. The order of
+  // their sums differs.
+  const std::string sharded = folder + "sharded";
+  auto shards = more;
+  shards.emplace_back("shard_optimizer", "true");
+  train_in_processes(sharded, 4, 2, /*stop=*/100, kDone, /*chunks=*/1, shards);
+  EXPECT_EQ(read_safetensors(sharded + file).tensors.size(), expected.size());
 }
 
 // Returns the bytes of `count` layers from layer `first` on.

@@ -26,6 +26,7 @@
 #include "training/program/exit_code.h"
 #include "training/program/final_weights.h"
 #include "training/program/initial_weights.h"
+#include "training/program/lora_setup.h"
 #include "training/program/make_task.h"
 #include "training/program/optimizer.h"
 #include "training/program/run_flags.h"
@@ -68,23 +69,27 @@ torch::nn::Sequential without_values(const Task& task) {
   return task.model();
 }
 
-// Returns all layers of a file.
-torch::nn::Sequential layers_of(const ExportedFile& file) {
-  return file.read(0, file.size()).layers;
+// Returns some layers of a file, with adapters if they are trained.
+torch::nn::Sequential layers_of(const ExportedFile& file,
+                                const Options& options, int64_t first,
+                                int64_t count) {
+  const torch::nn::Sequential layers = file.read(first, count).layers;
+  add_adapters(layers, options);
+  return layers;
 }
 
 // Sets the parts that evaluate another file. `reads_parts`: each process reads
 // its own layers only.
-void add_eval_model(const ExportedFile& file, bool reads_parts,
-                    EngineParts& parts) {
+void add_eval_model(const ExportedFile& file, const Options& options,
+                    bool reads_parts, EngineParts& parts) {
   if (!reads_parts) {
-    parts.eval_model = layers_of(file);
+    parts.eval_model = layers_of(file, options, 0, file.size());
     return;
   }
   const MetaGuard meta;
-  parts.eval_model = layers_of(file);
-  parts.make_eval = [file](int64_t first, int64_t count) {
-    return file.read(first, count).layers;
+  parts.eval_model = layers_of(file, options, 0, file.size());
+  parts.make_eval = [file, &options](int64_t first, int64_t count) {
+    return layers_of(file, options, first, count);
   };
 }
 
@@ -132,8 +137,9 @@ void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
 
 }  // namespace
 
-int run(const Options& options, Task& task, const Print& print,
+int run(const Options& given_options, Task& task, const Print& print,
         const OnEvaluation& on_evaluation) {
+  const Options options = with_adapter_options(given_options);
   check(options);
   check_evaluation(options, task.source());
   std::optional<ExportedFile> evaluated;
@@ -183,15 +189,28 @@ int run(const Options& options, Task& task, const Print& print,
   const Precision precision = precision_of(options.precision);
   std::function<void(ExportedModel&)> load_part;
   bool reads_weights = true;  // from the exported program
-  if (!before && !options.weights.empty()) {
+  std::string base;           // of the adapters
+  // Run checkpoints of adapters do not have the weights.
+  if ((!before || trains_adapters(options)) && !options.weights.empty()) {
     InitialWeights loaded = load_initial_weights(
         parts.model, task.source(), options.weights, options.weights_skip,
         options.weights_entry, options.weights_dtype);
     check_same(
         {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
     say(loaded.line);
+    base = "--weights of checksum " + std::to_string(loaded.checksum) + ", ";
     load_part = std::move(loaded.load_part);
     reads_weights = !loaded.sets_all;
+  }
+  if (trains_adapters(options)) {
+    base += file ? "--model with weights of checksum " +
+                       std::to_string(file->weights_checksum())
+                 : "--model with initial weights of the seed";
+    const FlagValues of_base = {{"the base of the adapters", base}};
+    if (before) check_fixed_flags(*before, of_base, options.run_dir);
+    flags.insert(of_base.begin(), of_base.end());
+    check_same({{"--adapter",
+                 "of checksum " + std::to_string(adapter_checksum(options))}});
   }
   if (!before && file) {
     // Processes read copies of the file. The checksum of the flag --model does
@@ -200,15 +219,21 @@ int run(const Options& options, Task& task, const Print& print,
                                 std::to_string(file->weights_checksum())}});
   }
   if (reads_parts) {
-    parts.make = [file, reads_weights, load_part = std::move(load_part)](
-                     int64_t first, int64_t count) {
+    parts.make = [file, &options, reads_weights,
+                  load_part = std::move(load_part)](int64_t first,
+                                                    int64_t count) {
       ExportedModel part = file->read(first, count, reads_weights);
       if (load_part) load_part(part);
+      add_adapters(part.layers, options);
+      load_adapter(part.layers, options, /*whole=*/false);
       return part.layers;
     };
   }
-  if (evaluated) add_eval_model(*evaluated, reads_parts, parts);
+  if (evaluated) add_eval_model(*evaluated, options, reads_parts, parts);
   precision.convert(parts.model);
+  add_adapters(parts.model, options);
+  // If the model has no values, only names and shapes are compared.
+  load_adapter(parts.model, options, /*whole=*/true);
   const LayerNames names = layer_names(parts.model);
   parts.precision = precision;
   parts.input = [&](int64_t rows) {

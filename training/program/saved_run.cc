@@ -2,12 +2,14 @@
 
 #include <c10/util/Exception.h>
 
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include "models/weights/state_dict.h"
 #include "training/generator_states.h"
 #include "training/optimizer_state.h"
+#include "training/program/lora_setup.h"
 #include "training/run_state.h"
 
 namespace gpipe::train_program {
@@ -46,14 +48,43 @@ std::map<std::string, double> values_of(const std::string& text) {
   return values;
 }
 
+// Returns the tensors of a model that run checkpoints have. `adapters_only`:
+// without the frozen parameters, which do not change.
+StateDict saved_tensors(const torch::nn::Module& module, bool adapters_only) {
+  const StateDict all = state_dict(module);
+  if (!adapters_only) return all;
+  std::set<std::string> frozen;
+  for (const auto& each : module.named_parameters()) {
+    if (!each.value().requires_grad()) frozen.insert(each.key());
+  }
+  StateDict saved;
+  for (const auto& each : all) {
+    if (!frozen.contains(each.key())) saved.insert(each.key(), each.value());
+  }
+  return saved;
+}
+
+// Copies the tensors of a run checkpoint into a model.
+void load_tensors(torch::nn::Module& module, const StateDict& wanted,
+                  const StateDict& saved, bool adapters_only) {
+  if (!adapters_only) {
+    load_state_dict(module, saved);
+    return;
+  }
+  for (const auto& each : wanted) {
+    TORCH_CHECK_VALUE(saved.contains(each.key()), "the run checkpoint lacks '",
+                      each.key(), "'; use another --run_dir");
+  }
+  if (saved.is_empty()) return;  // this rank has no adapters
+  load_state_dict(module, saved, LoadOptions().strict(false));
+}
+
 }  // namespace
 
 SavedRun::SavedRun(const Options& options, int rank, int ranks,
                    AllGather all_gather,
                    std::function<void(const std::string&)> report)
-    : how_(options.resume),
-      folder_(options.run_dir),
-      shard_optimizer_(options.shard_optimizer) {
+    : how_(options.resume), folder_(options.run_dir), options_(options) {
   if (options.run_dir.empty()) return;
   RunShard shard;
   shard.index = rank;
@@ -93,12 +124,14 @@ void SavedRun::check_found(bool found) const {
 Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
                         GradScaler* scaler) {
   if (!files_) return {};
-  const auto keys = state_dict(engine.module()).keys();
+  const bool adapters_only = trains_adapters(options_);
+  const StateDict wanted = saved_tensors(engine.module(), adapters_only);
+  const auto keys = wanted.keys();
   const auto state =
       files_->resume(how_, RunFiles::Names(keys.begin(), keys.end()));
   if (found_) check_found(state.has_value());
   if (!state) return {};
-  load_state_dict(engine.module(), state->model);
+  load_tensors(engine.module(), wanted, state->model, adapters_only);
   load_optimizer_state(optimizer, state->optimizer.value(),
                        engine.module().named_parameters());
   set_generator_states(state->generators);
@@ -120,8 +153,11 @@ void SavedRun::save(const Standing& standing, Engine& engine,
                     bool in_background) {
   RunState state;
   state.step = standing.step;
-  if (engine.replica() == 0) state.model = state_dict(engine.module());
-  if (engine.replica() == 0 || shard_optimizer_) {
+  const bool adapters_only = trains_adapters(options_);
+  if (engine.replica() == 0) {
+    state.model = saved_tensors(engine.module(), adapters_only);
+  }
+  if (engine.replica() == 0 || options_.shard_optimizer) {
     state.optimizer =
         optimizer_state(optimizer, engine.module().named_parameters());
   }
@@ -134,6 +170,7 @@ void SavedRun::save(const Standing& standing, Engine& engine,
   } else {
     files_->save(state);
   }
+  if (adapters_only) save_adapter(engine, options_);
 }
 
 void SavedRun::wait() {

@@ -55,8 +55,9 @@ class SavedRun {
 
   // Saves a step, with the flags of the run. The model is that of the
   // first replica, and so is the optimizer, unless it is sharded. The random
-  // states are those of each process. `in_background`: see
-  // RunFiles::save_in_background().
+  // states are those of each process. If adapters are trained, the step has no
+  // frozen parameters, and the adapters are also written to RUN_DIR/adapter.
+  // `in_background`: see RunFiles::save_in_background().
   void save(const Standing& standing, Engine& engine,
             const torch::optim::Optimizer& optimizer, const GradScaler* scaler,
             FlagValues flags, bool in_background);
@@ -71,7 +72,7 @@ class SavedRun {
 
   const std::string how_;
   const std::string folder_;
-  const bool shard_optimizer_;
+  const Options options_;
   bool found_ = false;  // set by flags()
   std::optional<RunFiles> files_;
 };
