@@ -399,6 +399,8 @@ def export(name, make, flags):
     torch.manual_seed(flags.seed)
     with torch.device("meta" if flags.meta else "cpu"):
         model, inputs = make()
+    if flags.bfloat16:
+        model = model.to(torch.bfloat16)
     model = (model if ".py:" in name else without_randomness(model)).train()
     rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
     program = torch.export.export(model, inputs, dynamic_shapes=rows, strict=False)
@@ -602,6 +604,7 @@ def read_flags():
     add("--feed_forward", type=int, default=0,
         help="width between the two products of a block of transformers; 0: 2 x --width")
     add("--meta", action="store_true", help="export on the meta device, without weights")
+    add("--bfloat16", action="store_true", help="weights in bfloat16 instead of float32")
     add("--check", action="store_true",
         help="compare each program with its model, and end with status 1 if they differ")
     add("--seed", type=int, default=1, help="the seed of weights and inputs")

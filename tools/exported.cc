@@ -14,6 +14,8 @@
 //
 //   ./bazelw run //tools:exported -- --in=/a/llama.pt2 --partitions=16
 //   --batch=64
+//   ./bazelw run //tools:exported -- --in=/a/llama.pt2 --partitions=8
+//   --batch=8 --lora_rank=8 --memory_gib=24
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
@@ -23,10 +25,12 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gpipe/base/text/columns.h"
+#include "gpipe/base/text/lists.h"
 #include "gpipe/base/text/units.h"
 #include "gpipe/program/flags.h"
 #include "gpipe/program/operators.h"
@@ -77,6 +81,16 @@ DEFINE_string(checkpoint, "except_last",
 DEFINE_double(param_scale, 4,
               "With --partitions: bytes per byte of parameters: 2 for SGD, 3 "
               "with momentum, 4 for Adam.");
+
+DEFINE_int64(lora_rank, 0,
+             "With --partitions: train adapters of this rank, and freeze the "
+             "weights. 0: train the weights.");
+DEFINE_string(lora_targets, "q_proj,v_proj",
+              "With --lora_rank: the linear modules that get adapters: last "
+              "parts of their names, separated by commas.");
+DEFINE_double(memory_gib, 0,
+              "With --partitions: the memory of each device, in GiB. Ends with "
+              "status 1 if one has too little. 0: not known.");
 
 namespace gpipe::exported {
 namespace {
@@ -216,13 +230,21 @@ int main(int argc, char** argv) {
                  : 1;
     }
     if (FLAGS_partitions != 0) {
-      gpipe::tools::measure_exported(
-          FLAGS_in,
-          {FLAGS_partitions, FLAGS_batch, FLAGS_chunks, FLAGS_max_crossing,
-           FLAGS_other_sizes, gpipe::parse_checkpoint(FLAGS_checkpoint),
-           FLAGS_param_scale},
-          std::cout);
-      return 0;
+      std::optional<gpipe::LoraOptions> lora;
+      if (FLAGS_lora_rank != 0) {
+        lora = gpipe::LoraOptions()
+                   .rank(FLAGS_lora_rank)
+                   .targets(gpipe::split_list(FLAGS_lora_targets));
+      }
+      return gpipe::tools::measure_exported(
+                 FLAGS_in,
+                 {FLAGS_partitions, FLAGS_batch, FLAGS_chunks,
+                  FLAGS_max_crossing, FLAGS_other_sizes,
+                  gpipe::parse_checkpoint(FLAGS_checkpoint), FLAGS_param_scale,
+                  lora, FLAGS_memory_gib},
+                 std::cout)
+                 ? 0
+                 : 1;
     }
     return gpipe::exported::show(FLAGS_in);
   } catch (const c10::Error& error) {

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <ostream>
 #include <string>
@@ -39,6 +40,9 @@ void check(const ExportedMemoryOptions& options) {
   TORCH_CHECK_VALUE(options.param_scale >= 2,
                     "--param_scale=", options.param_scale,
                     ": must be at least 2, for a parameter and its gradient");
+  TORCH_CHECK_VALUE(options.memory_gib >= 0,
+                    "--memory_gib=", options.memory_gib,
+                    ": must not be negative");
 }
 
 // Returns a tensor of the meta device with the sizes of an input.
@@ -119,9 +123,12 @@ std::vector<Lasting> lasting_of(const GPipe& pipeline) {
   return all;
 }
 
-void print(const std::vector<int64_t>& balance,
-           const std::vector<Lasting>& lasting, const MetaLedger& ledger,
-           double param_scale, std::ostream& out) {
+// Returns the bytes of each device.
+std::vector<double> print(const std::vector<int64_t>& balance,
+                          const std::vector<Lasting>& lasting,
+                          const MetaLedger& ledger, double param_scale,
+                          std::ostream& out) {
+  std::vector<double> sums;
   Table table = {{"device", "layers", "weights", "gradients", "optimizer",
                   "activations", "sum"}};
   double largest = 0, weights = 0;
@@ -133,6 +140,7 @@ void print(const std::vector<int64_t>& balance,
         ledger.of(static_cast<c10::DeviceIndex>(k)).transient_peak);
     const double sum = own + gradients + state + activations;
     largest = std::max(largest, sum);
+    sums.push_back(sum);
     weights += own;
     table.push_back({std::to_string(k), std::to_string(balance[k]),
                      bytes_text(own), bytes_text(gradients), bytes_text(state),
@@ -141,11 +149,28 @@ void print(const std::vector<int64_t>& balance,
   out << columns_text(table, "r")
       << "weights of all devices: " << bytes_text(weights)
       << "; largest sum of a device: " << bytes_text(largest) << "\n";
+  return sums;
+}
+
+// Compares the bytes of each device with its memory. Returns whether all fit.
+bool print_missing(const std::vector<double>& sums, double memory_gib,
+                   std::ostream& out) {
+  const double memory = memory_gib * std::pow(2, 30);
+  bool fits = true;
+  for (std::size_t k = 0; k < sums.size(); ++k) {
+    if (sums[k] <= memory) continue;
+    fits = false;
+    out << "device " << k << " lacks " << bytes_text(sums[k] - memory)
+        << " of its " << bytes_text(memory) << "\n";
+  }
+  if (fits)
+    out << "all devices have enough with " << bytes_text(memory) << "\n";
+  return fits;
 }
 
 }  // namespace
 
-void measure_exported(const std::string& path,
+bool measure_exported(const std::string& path,
                       const ExportedMemoryOptions& given, std::ostream& out) {
   ExportedMemoryOptions options = given;
   if (options.chunks == 0) options.chunks = options.batch;
@@ -154,8 +179,9 @@ void measure_exported(const std::string& path,
   const MetaLedger ledger;
   ExportedModel model = [&] {
     const MetaGuard meta;
-    return load_exported(path,
-                         ExportedOptions().max_crossing(options.max_crossing));
+    ExportedModel loaded = load_exported(
+        path, ExportedOptions().max_crossing(options.max_crossing));
+    return options.lora ? add_lora(loaded, *options.lora) : loaded;
   }();
   Tensors inputs;
   for (const ExportedTensor& each : model.inputs) {
@@ -184,7 +210,10 @@ void measure_exported(const std::string& path,
   run_step(pipeline, inputs, model.outputs.size(), options);
   out << options.batch << " rows in " << options.chunks
       << " micro-batches, 1F1B on " << options.partitions << " devices\n";
-  print(balance, lasting_of(pipeline), ledger, options.param_scale, out);
+  const std::vector<double> sums =
+      print(balance, lasting_of(pipeline), ledger, options.param_scale, out);
+  return options.memory_gib == 0 ||
+         print_missing(sums, options.memory_gib, out);
 }
 
 }  // namespace gpipe::tools

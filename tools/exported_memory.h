@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 
 #include "gpipe/gpipe.h"
+#include "models/lora.h"
 
 namespace gpipe::tools {
 
@@ -20,6 +22,9 @@ struct ExportedMemoryOptions {
   // Bytes per byte of parameters, as in balancing::SizeOptions: the parameter,
   // its gradient and the optimizer's state. At least 2.
   double param_scale = 4;
+  // Adapters are trained, and the weights are frozen.
+  std::optional<LoraOptions> lora;
+  double memory_gib = 0;  // of each device, in 2^30 bytes; 0: not known
 };
 
 // Cuts the exported program in `path` with balancing::balance_by_size(), runs a
@@ -32,10 +37,13 @@ struct ExportedMemoryOptions {
 // tensors would take. The loss is the sum of all outputs. The values of weights
 // are not read, so that the file may have been exported on the meta device.
 //
+// If the memory of the devices is known, also writes which of them have too
+// little, and how much is missing. Returns whether all have enough.
+//
 // Throws c10::ValueError if an option is out of its range, if an input has
 // sizes that vary and `other_sizes` is 0, if the program has fewer layers than
 // partitions, and what load_exported() throws.
-void measure_exported(const std::string& path,
+bool measure_exported(const std::string& path,
                       const ExportedMemoryOptions& options, std::ostream& out);
 
 }  // namespace gpipe::tools

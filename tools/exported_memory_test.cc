@@ -79,6 +79,35 @@ TEST(ExportedMemoryTest, ActivationsDependOnTheMicroBatches) {
   EXPECT_NE(table_of(options), whole);
 }
 
+// Three Linears: 168 B of weights, and adapters of rank 1 with 2 x 4 + 2 x 4 +
+// (4 + 2) numbers. Only these have gradients and a state.
+TEST(ExportedMemoryTest, FrozenWeightsHaveNoGradientsAndNoState) {
+  ExportedMemoryOptions options;
+  options.partitions = 1;
+  options.batch = 4;
+  options.lora = LoraOptions().rank(1).targets({"0", "1", "3"});
+  options.memory_gib = 1;
+  std::ostringstream out;
+  EXPECT_TRUE(measure_exported(kPath, options, out));
+  EXPECT_NE(out.str().find("  256 B       88 B      176 B"), std::string::npos)
+      << out.str();
+  EXPECT_NE(out.str().find("all devices have enough with 1 GiB"),
+            std::string::npos)
+      << out.str();
+}
+
+TEST(ExportedMemoryTest, MissingMemoryIsNamed) {
+  ExportedMemoryOptions options;
+  options.batch = 4;
+  options.checkpoint = Checkpoint::kNever;
+  options.memory_gib = 400.0 / (1 << 30);
+  std::ostringstream out;
+  EXPECT_FALSE(measure_exported(kPath, options, out));
+  EXPECT_NE(out.str().find("device 0 lacks 16 B of its 400 B"),
+            std::string::npos)
+      << out.str();
+}
+
 TEST(ExportedMemoryTest, WrongOptionsAreRefusedWithTheirNumbers) {
   ExportedMemoryOptions options;
   EXPECT_NE(value_error_of([&] { table_of(options); }).find("--batch=0"),
