@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "balancing/profile.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/meta.h"
 #include "gpipe/schedule.h"
 #include "models/exported/testing/examples.h"
 #include "models/weights/safetensors.h"
@@ -289,6 +291,45 @@ TEST(Lora, APartHasTheAdaptersOfTheWhole) {
               std::string::npos);
   }
   EXPECT_EQ(found, all.size());
+}
+
+TEST(Lora, ProfilesSeeThatOnlyAdaptersAreTrained) {
+  const Python python("llama");
+  const auto bytes = [&](const ExportedModel& model) {
+    int64_t all = 0, trained = 0;
+    const auto options =
+        balancing::TimeOptions().timeout(0.01).split_backward(true);
+    const balancing::Profile profile =
+        balancing::profile(model.layers, python.at("input.0"), options);
+    for (const auto& each : profile.memory.layers) {
+      all += each.parameter_bytes;
+      trained += each.trained_bytes;
+    }
+    return std::pair(all, trained);
+  };
+  const auto [base, base_trained] = bytes(load_exported(python.program()));
+  EXPECT_EQ(base_trained, base);
+  const ExportedModel model = adapted(python);
+  int64_t adapters = 0;
+  for (const auto& each : lora_state_dict(*model.layers)) {
+    adapters += static_cast<int64_t>(each.value().nbytes());
+  }
+  const auto [all, trained] = bytes(model);
+  EXPECT_EQ(all, base + adapters);
+  EXPECT_EQ(trained, adapters);
+}
+
+TEST(Lora, AModelWithoutValuesHasAdaptersWithoutValues) {
+  const Python python("llama");
+  ExportedModel model = [&] {
+    const MetaGuard meta;
+    return load_exported(python.program());
+  }();
+  add_lora(model, read_lora_options(python.adapter()));
+  const StateDict own = lora_state_dict(*model.layers);
+  EXPECT_EQ(own.size(), python.all("grad").size());
+  for (const auto& each : own) EXPECT_TRUE(each.value().is_meta());
+  load_lora(python.adapter(), *model.layers);  // compares names and shapes
 }
 
 TEST(Lora, ABaseOf16BitsHasAdaptersInFloat32) {

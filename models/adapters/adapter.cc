@@ -3,8 +3,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/init.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -15,9 +17,10 @@ bool has_16_bits(c10::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
 }
 
-torch::nn::Linear linear(int64_t inputs, int64_t outputs) {
+at::Tensor weight_of_linear(int64_t inputs, int64_t outputs) {
   return torch::nn::Linear(
-      torch::nn::LinearOptions(inputs, outputs).bias(false));
+             torch::nn::LinearOptions(inputs, outputs).bias(false))
+      ->weight.detach();
 }
 
 }  // namespace
@@ -46,24 +49,31 @@ Adapter::Adapter(AdapterSettings settings, at::Tensor base,
     : Module("Adapter"),
       settings_(std::move(settings)),
       base_(std::move(base)) {
-  a_ = register_module("A", linear(settings_.inputs, settings_.rank));
-  b_ = register_module("B", linear(settings_.rank, settings_.outputs));
+  const at::Tensor a = weight_of_linear(settings_.inputs, settings_.rank);
+  const at::Tensor b = weight_of_linear(settings_.rank, settings_.outputs);
   // PEFT draws A a second time.
-  torch::nn::init::kaiming_uniform_(a_->weight, std::sqrt(5));
-  torch::nn::init::zeros_(b_->weight);
+  torch::nn::init::kaiming_uniform_(a, std::sqrt(5));
+  torch::nn::init::zeros_(b);
   const c10::ScalarType dtype = like.scalar_type();
-  to(like.device(), has_16_bits(dtype) ? at::kFloat : dtype);
+  const auto options =
+      like.options().dtype(has_16_bits(dtype) ? at::kFloat : dtype);
+  const auto add = [&](const char* name, const at::Tensor& tensor) {
+    return register_module(name, std::make_shared<torch::nn::Module>(name))
+        ->register_parameter("weight", tensor.to(options));
+  };
+  a_ = add("A", a);
+  b_ = add("B", b);
 }
 
 at::Tensor Adapter::forward(const at::Tensor& result, at::Tensor input) {
-  input = input.to(a_->weight.scalar_type());
+  input = input.to(a_.scalar_type());
   if (settings_.dropout > 0) {
     input = at::dropout(input, settings_.dropout, is_training());
   }
   // at::linear() is Python's torch.nn.functional.linear(). The function of the
   // C++ frontend uses other operators.
   const at::Tensor own =
-      at::linear(at::linear(input, a_->weight), b_->weight) * settings_.scale;
+      at::linear(at::linear(input, a_), b_) * settings_.scale;
   return (result + own).to(result.scalar_type());
 }
 
@@ -72,8 +82,7 @@ void Adapter::merge() {
                     "' cannot be merged, because other modules use the same "
                     "weight; keep the adapter beside the model");
   const c10::NoGradGuard no_grad;
-  base_.add_(
-      delta_of(a_->weight, b_->weight, settings_.scale, settings_.transposed));
+  base_.add_(delta_of(a_, b_, settings_.scale, settings_.transposed));
 }
 
 void Adapter::pretty_print(std::ostream& stream) const {

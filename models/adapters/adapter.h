@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -54,14 +53,13 @@ class Adapter : public torch::nn::Module {
   const AdapterSettings& settings() const { return settings_; }
   // Whether merge() works.
   bool has_base() const { return base_.defined(); }
-  const at::Tensor& a() const { return a_->weight; }
-  const at::Tensor& b() const { return b_->weight; }
+  const at::Tensor& a() const { return a_; }
+  const at::Tensor& b() const { return b_; }
   void pretty_print(std::ostream& stream) const override;
 
  private:
   const AdapterSettings settings_;
-  at::Tensor base_;
-  torch::nn::Linear a_{nullptr}, b_{nullptr};
+  at::Tensor base_, a_, b_;
 };
 
 }  // namespace gpipe::adapters

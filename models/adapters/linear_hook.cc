@@ -63,6 +63,13 @@ void remove_tag(const at::Tensor& tensor) {
   }
 }
 
+// Runs an operator on a weight without an adapter.
+void pass(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+          torch::jit::Stack* stack) {
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
 // Runs the operator without tags.
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard untagged(kKey);
@@ -78,7 +85,7 @@ at::Tensor argument(const c10::OperatorHandle& op,
 
 // Adds the adapter of the weight at place `Weight` to the operator's result.
 template <std::size_t Input, std::size_t Weight, bool Transposed>
-void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet,
+void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               torch::jit::Stack* stack) {
   const at::Tensor input = argument(op, *stack, Input);
   const at::Tensor weight = argument(op, *stack, Weight);
@@ -86,20 +93,26 @@ void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet,
   const auto adapter = tag && tag->transposed == Transposed
                            ? tag->adapter.lock()
                            : std::shared_ptr<Adapter>();
+  if (!adapter) {
+    pass(op, keys, stack);
+    return;
+  }
   run(op, stack);
-  if (!adapter) return;
   c10::IValue& result = stack->back();
   result = adapter->forward(result.toTensor(), input);
 }
 
 // Tags the result, which is the weight in another form.
 template <bool Transposes>
-void follow(const c10::OperatorHandle& op, c10::DispatchKeySet,
+void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
             torch::jit::Stack* stack) {
   const at::Tensor weight = argument(op, *stack, 0);
-  run(op, stack);
   const WeightTag* const tag = tag_of(weight);
-  if (!tag) return;
+  if (!tag) {
+    pass(op, keys, stack);
+    return;
+  }
+  run(op, stack);
   set_tag(stack->back().toTensor(),
           c10::make_intrusive<WeightTag>(tag->adapter,
                                          tag->transposed != Transposes));

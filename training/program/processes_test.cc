@@ -233,6 +233,16 @@ TEST(ProcessesTest, AdaptersTrainInProcessesAsInOne) {
   for (const auto& each : expected) {
     EXPECT_TRUE(bit_equal(found[each.key()], each.value())) << each.key();
   }
+  // A process without adapters, which has the embeddings only.
+  const std::string uneven = folder + "uneven";
+  auto cut = more;
+  cut.emplace_back("balance",
+                   "1," + std::to_string(ExportedFile(kExported).size() - 1));
+  train_in_processes(uneven, 2, 1, /*stop=*/3, kSignal + SIGTERM,
+                     options_of("").chunks, cut);
+  train_in_processes(uneven, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
+                     cut);
+  expect_same_weights(state_in(uneven), state_in(here));
   // Replicas whose optimizers have shards of the adapters alone. The order of
   // their sums differs.
   const std::string sharded = folder + "sharded";
