@@ -85,7 +85,7 @@ class Finder {
     for (std::size_t k = 0; k < matched_.size(); ++k) {
       TORCH_CHECK_VALUE(
           matched_[k], "no linear module has the name '", options_.targets()[k],
-          "' as the last part of its name; linear modules end in: ",
+          "' as the last part of its name; linear modules end in:",
           first_lines({last_names_.begin(), last_names_.end()}, 20));
     }
     return std::move(places_);
@@ -193,6 +193,15 @@ class Finder {
                       "to one; leave it out of the targets, or load the "
                       "program as one layer with max_crossing(0)");
     const int number = nodes[0].weight;
+    TORCH_CHECK_VALUE(std::all_of(nodes.begin(), nodes.end(),
+                                  [&](const LinearNode& each) {
+                                    return each.weight == number &&
+                                           each.transposed ==
+                                               nodes[0].transposed;
+                                  }),
+                      "the module '", name,
+                      "', which a target names, multiplies by several "
+                      "weights; leave it out of the targets");
     const exported::Weight& weight = program.weights[number];
     ProgramLayer* const layer = *owners.begin();
     at::Tensor like, base;

@@ -20,7 +20,7 @@ namespace gpipe {
 //   auto model = gpipe::add_lora(gpipe::load_exported("llama.pt2"), options);
 //   gpipe::GPipe pipeline(model.layers, ...);
 //   torch::optim::AdamW optimizer(pipeline->optimizer_parameters());
-//   ...                                      // train_step() as ever
+//   ...                                      // train_step()
 //   gpipe::save_lora("adapter", *pipeline, options);
 //
 // and in Python: peft.PeftModel.from_pretrained(model, "adapter").
@@ -77,10 +77,9 @@ torch::nn::Sequential add_lora(torch::nn::Sequential layers,
                                const LoraOptions& options);
 
 // The same for an exported program, also for a part of its layers. Targets are
-// names of Python's modules. A module is linear if it calls aten.linear, or
-// aten.addmm, mm or matmul, with its weight or the transpose of its weight;
-// that includes the Conv1D of GPT-2. Each module of tied weights gets its own
-// adapter.
+// names of Python's modules. A module is linear if it calls aten.linear, addmm,
+// mm or matmul with its weight; that includes the Conv1D of GPT-2. Each module
+// of tied weights gets its own adapter.
 //
 // The values of all adapters of the program are drawn, also of those in other
 // layers, so that a seed gives the same adapters in each cut. state_dict() is

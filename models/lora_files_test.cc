@@ -1,4 +1,4 @@
-// Folders of PEFT that do not fit, or lie.
+// Folders of PEFT that do not fit or are damaged.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 

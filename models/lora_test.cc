@@ -360,7 +360,7 @@ TEST(Lora, TargetsMustFitLinearModules) {
   };
   EXPECT_EQ(error("q_prj"),
             "no linear module has the name 'q_prj' as the last part of its "
-            "name; linear modules end in: \n  down_proj\n  gate_proj\n  k_proj"
+            "name; linear modules end in:\n  down_proj\n  gate_proj\n  k_proj"
             "\n  lm_head\n  o_proj\n  q_proj\n  up_proj\n  v_proj");
   EXPECT_EQ(error("embed_tokens"),
             "the module 'model.embed_tokens', which a target names, does not "

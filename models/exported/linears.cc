@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 namespace gpipe::exported {
 namespace {
@@ -31,33 +30,6 @@ bool is_parameter(const Program& program, ValueId value) {
          program.values[value].origin == Origin::kParameter;
 }
 
-// Returns whether a node only swaps the dimensions of a matrix.
-bool is_transpose(const Node& node) {
-  const std::string name = operator_name(node);
-  if (name == "aten.t") return true;
-  if (name != "aten.transpose" && name != "aten.permute") return false;
-  std::vector<int64_t> dimensions;
-  for (std::size_t k = 1; k < node.arguments.size(); ++k) {
-    const Argument& argument = node.arguments[k];
-    for (const Element& each : argument.elements) {
-      if (each.value != kNoValue) return false;
-      dimensions.push_back(each.number);
-    }
-    if (argument.constant.isInt()) {
-      dimensions.push_back(argument.constant.toInt());
-    } else if (argument.constant.isIntList()) {
-      for (const int64_t each : argument.constant.toIntVector()) {
-        dimensions.push_back(each);
-      }
-    }
-  }
-  if (dimensions.size() != 2) return false;
-  const auto place = [](int64_t d) { return d < 0 ? d + 2 : d; };
-  return name == "aten.permute"
-             ? place(dimensions[0]) == 1 && place(dimensions[1]) == 0
-             : place(dimensions[0]) != place(dimensions[1]);
-}
-
 }  // namespace
 
 std::vector<LinearNode> find_linears(const Program& program) {
@@ -70,20 +42,12 @@ std::vector<LinearNode> find_linears(const Program& program) {
         std::find_if(kProducts.begin(), kProducts.end(),
                      [&](const Product& each) { return name == each.name; });
     if (product == kProducts.end()) continue;
-    ValueId weight = tensor_in(node, product->weight);
-    if (weight == kNoValue) continue;
-    bool transposed = product->transposed;
-    if (const int producer = program.values[weight].producer; producer >= 0) {
-      const Node& before = program.nodes[producer];
-      if (!is_transpose(before)) continue;
-      weight = tensor_in(before, 0);
-      transposed = !transposed;
-    }
+    const ValueId weight = tensor_in(node, product->weight);
     if (!is_parameter(program, weight)) continue;
     const int number = program.values[weight].weight;
     if (program.weights[number].sizes.size() != 2) continue;
-    found.push_back(
-        {static_cast<int>(k), node.module, number, product->input, transposed});
+    found.push_back({static_cast<int>(k), node.module, number, product->input,
+                     product->transposed});
   }
   return found;
 }

@@ -22,7 +22,7 @@ struct LinearNode {
 };
 
 // Returns the linear nodes, in the order of the program: linear, and addmm, mm
-// and matmul by a weight or by its transpose. Those in the bodies of control
+// and matmul by a weight, as in GPT-2's Conv1D. Those in the bodies of control
 // flow are left out.
 std::vector<LinearNode> find_linears(const Program& program);
 
