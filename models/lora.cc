@@ -181,6 +181,16 @@ class Finder {
                   const std::vector<ProgramLayer*>& layers,
                   const std::string& name,
                   const std::vector<LinearNode>& nodes) {
+    const int number = nodes[0].weight;
+    TORCH_CHECK_VALUE(std::all_of(nodes.begin(), nodes.end(),
+                                  [&](const LinearNode& each) {
+                                    return each.weight == number &&
+                                           each.transposed ==
+                                               nodes[0].transposed;
+                                  }),
+                      "the module '", name,
+                      "', which a target names, multiplies by several "
+                      "weights; leave it out of the targets");
     std::set<ProgramLayer*> owners;  // null: a layer of another rank
     for (const LinearNode& each : nodes) {
       const auto owner =
@@ -192,16 +202,6 @@ class Finder {
                       "' is called in several layers, but an adapter belongs "
                       "to one; leave it out of the targets, or load the "
                       "program as one layer with max_crossing(0)");
-    const int number = nodes[0].weight;
-    TORCH_CHECK_VALUE(std::all_of(nodes.begin(), nodes.end(),
-                                  [&](const LinearNode& each) {
-                                    return each.weight == number &&
-                                           each.transposed ==
-                                               nodes[0].transposed;
-                                  }),
-                      "the module '", name,
-                      "', which a target names, multiplies by several "
-                      "weights; leave it out of the targets");
     const exported::Weight& weight = program.weights[number];
     ProgramLayer* const layer = *owners.begin();
     at::Tensor like, base;

@@ -369,6 +369,14 @@ TEST(Lora, TargetsMustFitLinearModules) {
             std::string::npos);
 }
 
+TEST(Lora, AModuleOfSeveralWeightsIsRefused) {
+  const ExportedModel model = load_exported(path_of("pair.pt2"));
+  EXPECT_EQ(
+      value_error_of([&] { add_lora(model, LoraOptions().targets({"0"})); }),
+      "the module '0', which a target names, multiplies by several "
+      "weights; leave it out of the targets");
+}
+
 TEST(Lora, OptionsAreChecked) {
   ExportedModel model = load_exported(Python("llama").program());
   const auto error = [&](const LoraOptions& options) {

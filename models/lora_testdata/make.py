@@ -17,6 +17,8 @@ NAME.safetensors with what PEFT's model computes on one thread:
     weights.NAME    a weight that the merge has changed
     drawn.NAME      A and B of a new adapter, after torch.manual_seed(5)
 
+It also writes pair.pt2, a program with a module "0" that has two weights.
+
 The metadata name the machine, because the bits depend on the CPU.
 """
 import importlib.util
@@ -43,6 +45,18 @@ MODELS = {
     "gpt2": ("GPT2LMHeadModel", ["c_attn", "mlp.c_proj"],
              {"fan_in_fan_out": True, "use_rslora": True}),
 }
+
+
+class Pair(torch.nn.Module):
+    """Multiplies by two weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.ones(4, 4)) for _ in range(2))
+
+    def forward(self, x):
+        linear = torch.nn.functional.linear
+        return linear(torch.tanh(linear(x, self.first)), self.second)
 
 
 def program_tools():
@@ -77,6 +91,8 @@ def adapted(kind, targets, seed=None, **options):
 
 def main(folder):
     tools = program_tools()
+    tools.write_program(torch.nn.Sequential(Pair()), (torch.ones(2, 4),), {},
+                        os.path.join(folder, "pair.pt2"))
     for name, (kind, targets, options) in MODELS.items():
         path = os.path.join(folder, name)
         tokens = torch.randint(0, 13, (4, 6), generator=torch.Generator().manual_seed(2))
