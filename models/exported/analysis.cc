@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -77,6 +78,71 @@ void move_assignments(Program& program) {
     if (k < first) ordered.push_back(std::move(nodes[k]));
   }
   nodes = std::move(ordered);
+}
+
+// Moves an assignment of a buffer to the place before the next node that uses
+// the buffer, together with the nodes that compute only what is assigned. So a
+// program that sets the buffers of all its layers at its start, such as the
+// lengths of a static cache, can be cut between these layers.
+void delay_assignments(Program& program) {
+  // A later node that must stay behind: its new place, and whether it moves.
+  struct Place {
+    int number;
+    bool moves;
+    bool operator<(const Place& other) const { return number < other.number; }
+  };
+  const std::vector<Node>& nodes = program.nodes;
+  const int count = static_cast<int>(nodes.size());
+  const Place none{count, false};
+  // By memory: the next place that uses it, and the next one that changes it.
+  std::vector<Place> use(program.values.size(), none), change = use;
+  std::vector<int> place(nodes.size());
+  bool any = false;
+  for (int k = count - 1; k >= 0; --k) {
+    const Node& node = nodes[k];
+    const auto memory = [&](ValueId each) {
+      return program.values[each].memory;
+    };
+    Place next = none;
+    for (const ValueId each : node.reads) {
+      next = std::min(next, change[memory(each)]);
+    }
+    for (const ValueId each : node.writes) {
+      next = std::min(next, use[memory(each)]);
+    }
+    for_each_result(
+        node, [&](ValueId each) { next = std::min(next, use[memory(each)]); });
+    const bool computes = node.writes.empty() && !node.results.empty() &&
+                          !node.random && node.bodies.empty();
+    const bool moves =
+        next.number > k + 1 && next.number < count &&
+        (is_assignment(program, node) || (computes && next.moves));
+    const Place own = {moves ? next.number : k, moves};
+    place[k] = own.number;
+    any = any || moves;
+    const auto note = [&](std::vector<Place>& list, ValueId each) {
+      list[memory(each)] = std::min(own, list[memory(each)]);
+    };
+    for (const ValueId each : node.reads) note(use, each);
+    for (const ValueId each : node.writes) {
+      note(use, each);
+      note(change, each);
+    }
+    for_each_result(node, [&](ValueId each) {
+      note(use, each);
+      note(change, each);
+    });
+  }
+  if (!any) return;
+  std::vector<int> order(nodes.size());
+  std::iota(order.begin(), order.end(), 0);
+  // A moved node has a smaller number than the node at its new place.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return place[a] < place[b]; });
+  std::vector<Node> ordered;
+  ordered.reserve(nodes.size());
+  for (const int k : order) ordered.push_back(std::move(program.nodes[k]));
+  program.nodes = std::move(ordered);
 }
 
 // Returns whether a node only checks something, and throws if it does not hold.
@@ -252,6 +318,7 @@ void check_outputs(Program& program) {
 
 void analyze(Program& program, bool keep_random) {
   move_assignments(program);
+  delay_assignments(program);
   find_stochastic_depth(program);
   find_needed(program);
   remove_dead(program, keep_random);

@@ -7,8 +7,8 @@ namespace gpipe::exported {
 
 // Prepares a program for cutting. Moves the assignments of buffers, which the
 // export puts at the end of the graph, to the place after the last use of the
-// buffer. Removes nodes without effect. Sets Node::pure, Node::needed
-// and Node::passed.
+// buffer, and other assignments to the place before the next use. Removes nodes
+// without effect. Sets Node::pure, Node::needed and Node::passed.
 //
 // Adds to Program::problems if the program changes an input in place, or if its
 // outputs cannot be concatenated from those of micro-batches. `keep_random`:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
 #include "models/exported/testing/draft.h"
@@ -132,6 +133,47 @@ TEST(CutsTest, NoCutWhereNothingCrosses) {
   ASSERT_EQ(program.nodes.size(), 3u);
   const Lives lives(program);
   EXPECT_EQ(places_of(find_cuts(program, lives, 4)), std::vector<int>{2});
+}
+
+TEST(CutsTest, AnAssignmentMovesToTheNextUseOfItsBuffer) {
+  constexpr char kAssignment[] = "torch.ops.aten.copy_.default";
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId source = draft.node({input});
+  draft.node({buffer, source}, {buffer});
+  draft.program.nodes.back().target = kAssignment;
+  const ValueId a = draft.node({input});
+  const ValueId b = draft.node({a});
+  const ValueId c = draft.node({b, buffer});
+  const Program& program = draft.finish(c);
+  // `source` is computed for the assignment only.
+  std::vector<std::string> targets;
+  for (const Node& each : program.nodes) targets.push_back(each.target);
+  EXPECT_EQ(targets, (std::vector<std::string>{"node 2", "node 3", "node 0",
+                                               kAssignment, "node 4"}));
+  const Lives lives(program);
+  // No cut between the assignment and the use.
+  EXPECT_EQ(places_of(find_cuts(program, lives, 2)),
+            (std::vector<int>{1, 2, 3}));
+}
+
+TEST(CutsTest, AnAssignmentStaysBeforeAChangeOfWhatItAssigns) {
+  constexpr char kAssignment[] = "torch.ops.aten.copy_.default";
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId source = draft.node({input});
+  draft.node({buffer, source}, {buffer});
+  draft.program.nodes.back().target = kAssignment;
+  const ValueId a = draft.node({input});
+  const ValueId changed = draft.node({source, a}, {source});
+  const ValueId c = draft.node({changed, buffer});
+  const Program& program = draft.finish(c);
+  std::vector<std::string> targets;
+  for (const Node& each : program.nodes) targets.push_back(each.target);
+  EXPECT_EQ(targets, (std::vector<std::string>{"node 2", "node 0", kAssignment,
+                                               "node 3", "node 4"}));
 }
 
 }  // namespace
