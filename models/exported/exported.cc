@@ -4,7 +4,9 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <cstddef>
+#include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
@@ -74,8 +76,38 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
     const bool is_fixed = size.symbol == Extent::kNone;
     tensor.sizes.push_back(is_fixed ? std::optional(size.factor)
                                     : std::nullopt);
+    int64_t largest = size.factor;
+    if (!is_fixed) {
+      const int64_t most = program.symbols.range(size.symbol).most;
+      constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+      largest = most > kMost / size.factor ? kMost : most * size.factor;
+    }
+    tensor.largest.push_back(largest);
   }
   return tensor;
+}
+
+// Returns the buffers that a call reads and changes.
+std::vector<ExportedTensor> state_of(const Program& program) {
+  std::set<ValueId> read, changed;  // memories
+  for (const Node& node : program.nodes) {
+    const auto note = [&](std::set<ValueId>& memories, ValueId each) {
+      if (each == node.running_mean || each == node.running_var) return;
+      memories.insert(program.values[each].memory);
+    };
+    for (const ValueId each : node.writes) note(changed, each);
+    if (!node.needed) continue;
+    for (const ValueId each : node.reads) note(read, each);
+  }
+  std::vector<ExportedTensor> state;
+  for (const ValueId each : changed) {
+    const Value& value = program.values[each];
+    if (value.origin != Origin::kBuffer || !read.contains(each)) continue;
+    state.push_back(exported_tensor(program, each));
+    const Weight& weight = program.weights[value.weight];
+    state.back().name = program.weights[weight.tied_to].name;
+  }
+  return state;
 }
 
 // The layers of a model, and what each of them registered.
@@ -162,6 +194,7 @@ ExportedSignature signature_of(const Program& program, Archive& archive) {
   for (const ValueId each : program.outputs) {
     result.outputs.push_back(exported_tensor(program, each));
   }
+  result.state = state_of(program);
   const std::string text = archive.text("models/" + archive.model() + ".json");
   result.checksum = internal::crc32c(text.data(), text.size());
   return result;
@@ -234,6 +267,10 @@ void ExportedModel::load_state_dict(const StateDict& dict) {
       copy.copy_(each.tensors[0]);
     }
   }
+}
+
+void ExportedModel::use_buffer_sets(std::vector<int64_t> sets) {
+  weights->model->buffer_sets = std::move(sets);
 }
 
 class ExportedFile::State {

@@ -48,6 +48,8 @@ struct ExportedTensor {
   // Dtype and sizes as text: "Float [s77, 3, 224, 224]". Sizes that vary have a
   // symbol, and equal symbols are equal sizes.
   std::string shape;
+  // The largest size of each dimension for which the program was exported.
+  std::vector<int64_t> largest = {};
 };
 
 // The tensors that go in and come out, and which program it is.
@@ -55,6 +57,10 @@ struct ExportedSignature {
   // In the order of the exported signature. `outputs`: only those that
   // ExportedOptions::outputs chooses, in its order.
   std::vector<ExportedTensor> inputs, outputs;
+  // The buffers that a call reads and changes, except running statistics: for
+  // example the keys and values of a static cache. See
+  // ExportedModel::use_buffer_sets().
+  std::vector<ExportedTensor> state;
   // The CRC-32C of the program without its weights. Copies of a file have the
   // same one.
   uint32_t checksum = 0;
@@ -91,6 +97,18 @@ struct ExportedModel : ExportedSignature {
   // shapes or dtypes differ; nothing is changed then. As in Python, the last
   // one of tied names counts.
   void load_state_dict(const StateDict& dict);
+
+  // Lets micro-batch k of each later forward use set `sets[k]` of the buffers
+  // that a call changes, instead of the registered ones: the caches of
+  // sequences that are generated beside each other. A set that is used for the
+  // first time is a copy of the registered buffers. A set that is missing in
+  // `sets` is deleted. In eval mode nodes that change buffers run then, and do
+  // not throw. An empty list ends it.
+  //
+  // Applies to all layers that were read from the same ExportedFile. A forward
+  // outside a pipeline is micro-batch 0. With fewer sets than micro-batches
+  // forward throws c10::ValueError. Threads: not during a forward.
+  void use_buffer_sets(std::vector<int64_t> sets);
 
   // Private: the weights by name.
   std::shared_ptr<internal::ExportedWeights> weights;

@@ -140,6 +140,7 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
   }
   Slots slots(slots_.size());
   for (const auto& [slot, tensor] : own_) slots[slot] = tensor;
+  if (!model_->buffer_sets.empty()) use_buffer_set(slots);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     slots[inputs_[k]] = std::move(inputs[k]);
   }
@@ -172,6 +173,25 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
   // The caller may change an output, but not the cache.
   for (const int each : cloned_outputs_) outputs[each] = outputs[each].clone();
   return outputs;
+}
+
+void ProgramLayer::use_buffer_set(Slots& slots) {
+  const std::vector<int64_t>& sets = model_->buffer_sets;
+  const int64_t microbatch = current_microbatch().value_or(0);
+  TORCH_CHECK_VALUE(microbatch < static_cast<int64_t>(sets.size()),
+                    "there are ", sets.size(),
+                    " sets of buffers, but this is micro-batch ", microbatch,
+                    "; call use_buffer_sets() with one for each micro-batch");
+  std::erase_if(buffer_sets_, [&](const auto& each) {
+    return std::find(sets.begin(), sets.end(), each.first) == sets.end();
+  });
+  const auto [set, is_new] = buffer_sets_.try_emplace(sets[microbatch]);
+  std::vector<at::Tensor>& buffers = set->second;
+  for (std::size_t k = 0; k < state_.size(); ++k) {
+    const auto& [slot, tensor] = own_[state_[k]];
+    if (is_new) buffers.push_back(tensor.detach().clone());
+    slots[slot] = buffers[k];
+  }
 }
 
 void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
@@ -371,6 +391,8 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
                              c10::Device device, int region) {
   const Program& program = model_->program;
   const bool training = is_training();
+  // Whether nodes that change buffers run in eval mode.
+  const bool changes_sets = !model_->buffer_sets.empty();
   RegionScope scope(device.type());
   Stack stack;
   const Step* running = nullptr;
@@ -378,7 +400,9 @@ void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
     for (const Step& step : steps) {
       const Node& node = *step.node;
       running = &step;
-      if (!training && step.in_eval != InEval::kRun) {
+      const bool is_change =
+          changes_sets && step.in_eval != InEval::kPass && !node.random;
+      if (!training && step.in_eval != InEval::kRun && !is_change) {
         TORCH_CHECK_VALUE(
             step.in_eval != InEval::kRefuse,
             "the exported program cannot be switched to eval(): this node ",

@@ -32,6 +32,8 @@ struct Model {
   Program program;
   ConstantCache constants;
   std::string name;  // a prefix of the names of skip tensors
+  // See ExportedModel::use_buffer_sets().
+  std::vector<int64_t> buffer_sets;
 };
 
 // Returns the values of a weight of the program, by its number.
@@ -135,6 +137,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   static void find_releases(std::vector<Step>& steps, std::set<int> live);
 
   void check_inputs(const std::vector<at::Tensor>& inputs) const;
+  // Puts the buffers of the set of this micro-batch into their slots.
+  void use_buffer_set(Slots& slots);
   void run_constants(Slots& slots, c10::Device device);
   ConstantKey key_of(const Constant& constant, const Slots& slots,
                      c10::Device device) const;
@@ -157,6 +161,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   // The compiled form. Slots hold values while the layer runs.
   std::unordered_map<ValueId, int> slots_;
   std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
+  std::vector<std::size_t> state_;  // places in own_ of buffers that change
+  std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;  // of `state_`
   std::vector<int> inputs_, outputs_;
   std::vector<Skip> pops_, stashes_;
   std::vector<Size> sizes_;

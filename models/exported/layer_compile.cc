@@ -64,7 +64,11 @@ ProgramLayer::Skip ProgramLayer::skip_of(const Hop& hop) {
 }
 
 void ProgramLayer::add_weight(ValueId value, at::Tensor tensor) {
-  weights_.emplace_back(model_->program.values[value].weight, tensor);
+  const Value& weight = model_->program.values[value];
+  if (weight.origin == Origin::kBuffer && weight.written) {
+    state_.push_back(own_.size());
+  }
+  weights_.emplace_back(weight.weight, tensor);
   own_.emplace_back(slot_of(value), std::move(tensor));
 }
 

@@ -565,6 +565,72 @@ def tiny():
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
 
 
+class Decoder(nn.Module):
+    """A causal model of tokens. `attend(i, q, k, v)` is the attention of layer i."""
+
+    def __init__(self, words=13, width=8, heads=2, layers=2, most=24):
+        super().__init__()
+        self.heads, self.most = heads, most
+        self.embed, self.places = nn.Embedding(words, width), nn.Embedding(most, width)
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids, places, attend):
+        x = self.embed(ids) + self.places(places)
+        for i, (qkv, out) in enumerate(zip(self.qkv, self.out)):
+            rows, length, width = x.shape
+            q, k, v = (y.view(rows, length, self.heads, -1).transpose(1, 2)
+                       for y in qkv(x).chunk(3, dim=-1))
+            y = attend(i, q, k, v).transpose(1, 2).reshape(rows, length, width)
+            x = x + functional.gelu(out(y))
+        return self.head(x)
+
+
+class Window(nn.Module):
+    """A Decoder that reads all tokens in each call."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(
+            input_ids, torch.arange(input_ids.shape[1]),
+            lambda i, q, k, v: functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True))
+
+
+class Stepped(nn.Module):
+    """A Decoder that keeps the keys and values of earlier tokens in buffers. As in
+    transformers' exportable module, each layer has a length, and all are set first."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        size = (1, model.heads, model.most, model.embed.embedding_dim // model.heads)
+        for i in range(len(model.qkv)):
+            self.register_buffer(f"key_cache_{i}", torch.zeros(size), persistent=False)
+            self.register_buffer(f"value_cache_{i}", torch.zeros(size), persistent=False)
+            self.register_buffer(f"length_{i}", torch.tensor(0), persistent=False)
+
+    def forward(self, input_ids, cache_position):
+        for i in range(len(self.model.qkv)):
+            getattr(self, f"length_{i}").copy_(cache_position[0])
+        tokens = input_ids.shape[1]
+
+        def attend(i, q, k, v):
+            length = getattr(self, f"length_{i}")
+            places = torch.arange(tokens) + length
+            length.add_(tokens)
+            keys = getattr(self, f"key_cache_{i}").index_copy_(2, places, k)
+            values = getattr(self, f"value_cache_{i}").index_copy_(2, places, v)
+            mask = torch.arange(self.model.most)[None, :] <= places[:, None]
+            return functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+
+        return self.model(input_ids, torch.arange(tokens) + self.length_0, attend)
+
+
 # A function that makes the model, one that makes its inputs, and dimensions of the inputs
 # that vary beside dimension 0, with their names, largest sizes, and smallest sizes if
 # these are not 2.
@@ -628,6 +694,36 @@ def write_averages(folder):
     examples.save_step(write_program(model, inputs, {}, path + ".pt2"), inputs, path + ".pt")
 
 
+def write_generated(folder):
+    """Writes a Decoder as window.pt2, as stepped.pt2 for one token in each call, and as
+    prefilled.pt2 for any number. generated.safetensors has prompts and what follows."""
+    model = Decoder().eval()
+    for parameter in model.parameters():
+        parameter.data *= 2  # else the same token follows again and again
+    path = lambda name: os.path.join(folder, name)
+    window, stepped = Window(model).eval(), Stepped(model).eval()
+    write_program(window, (torch.randint(0, 13, (2, 6)),), {1: ("tokens", model.most)},
+                  path("window.pt2"))
+    inputs, tokens = (torch.tensor([[3]]), torch.tensor([0])), torch.export.Dim("tokens", max=24)
+    for name, dims in (("stepped", None), ("prefilled", ({1: tokens}, {0: tokens}))):
+        if dims:
+            inputs = (torch.tensor([[3, 4, 5]]), torch.arange(3))
+        with torch.no_grad():
+            exported = torch.export.export(stepped, inputs, dynamic_shapes=dims, strict=False)
+        shorten_paths(exported)
+        torch.export.save(exported, path(name + ".pt2"))
+    found = {}
+    for i, prompt in enumerate([[1, 2, 3], [7], [12, 0, 5, 5, 4]]):
+        ids = list(prompt)
+        with torch.no_grad():
+            for _ in range(12):
+                ids.append(window(torch.tensor([ids]))[0, -1].argmax().item())
+            found[f"logits.{i}"] = window(torch.tensor([ids]))[0]
+        found[f"prompt.{i}"], found[f"tokens.{i}"] = torch.tensor(prompt), torch.tensor(ids)
+        print(ids)
+    save_file(found, path("generated.safetensors"))
+
+
 def write_program(model, inputs, dims, path):
     """Exports a model to a file, and returns the program. `dims`: see MODELS."""
     varying = {0: torch.export.Dim("batch", min=1, max=4096)}
@@ -664,7 +760,7 @@ def cpu_name():
 
 def main(folder, names):
     others = {"weightless": write_weightless, "averages": write_averages,
-              "vmapped": write_vmapped}
+              "vmapped": write_vmapped, "generated": write_generated}
     for name, write in others.items():
         if not names or name in names:
             torch.manual_seed(1)
