@@ -298,10 +298,11 @@ std::string output_problem(const Value& output, const std::set<int>& rows) {
   return "";
 }
 
-void check_outputs(Program& program) {
+void check_outputs(Program& program, bool concatenates) {
   if (program.outputs.empty()) {
     program.problems.emplace_back("the program returns no tensor");
   }
+  if (!concatenates) return;
   const std::set<int> rows = row_symbols(program);
   for (const ValueId each : program.outputs) {
     const Value& output = program.values[each];
@@ -316,7 +317,7 @@ void check_outputs(Program& program) {
 
 }  // namespace
 
-void analyze(Program& program, bool keep_random) {
+void analyze(Program& program, bool keep_random, bool concatenates) {
   move_assignments(program);
   delay_assignments(program);
   find_stochastic_depth(program);
@@ -325,7 +326,7 @@ void analyze(Program& program, bool keep_random) {
   number_producers(program);
   find_pure(program);
   check_inputs(program);
-  check_outputs(program);
+  check_outputs(program, concatenates);
 }
 
 }  // namespace gpipe::exported

@@ -126,6 +126,27 @@ TEST(ExportedStateTest, TheSignatureHasTheBuffersThatACallReadsAndChanges) {
       exported_signature(testing::example_file("tiny.pt2")).state.empty());
 }
 
+TEST(ExportedStateTest, ManyTokensInOneCallNeedNoRowsInTheOutput) {
+  const std::string path = testing::example_file("prefilled.pt2");
+  EXPECT_THROW((void)load_exported(path), c10::ValueError);
+  ExportedModel model =
+      load_exported(path, ExportedOptions().concatenates(false));
+  model.layers->eval();
+  model.use_buffer_sets({0});
+  const c10::NoGradGuard no_grad;
+  Sequence a(0);
+  const int64_t count = a.tokens.size(0) - 1;
+  const auto call = [&](int64_t begin, int64_t end) {
+    return model.layers->forward(
+        Tensors{a.tokens.slice(0, begin, end).unsqueeze(0),
+                at::arange(begin, end, at::kLong)})[0];
+  };
+  EXPECT_TRUE(
+      at::allclose(call(0, count), a.logits.slice(0, 0, count), 1e-4, 1e-5));
+  EXPECT_TRUE(
+      at::allclose(call(count, count + 1)[0], a.logits[count], 1e-4, 1e-5));
+}
+
 TEST(ExportedStateTest, TheSignatureHasTheLargestSizes) {
   const ExportedSignature window =
       exported_signature(testing::example_file("window.pt2"));

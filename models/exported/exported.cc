@@ -279,7 +279,8 @@ class ExportedFile::State {
       : path(path), archive(path), model(std::make_shared<exported::Model>()) {
     model->program = exported::read_program(archive, options.outputs());
     exported::analyze(model->program,
-                      /*keep_random=*/options.outputs().empty());
+                      /*keep_random=*/options.outputs().empty(),
+                      options.concatenates());
     model->name = path.substr(path.rfind('/') + 1);
     exported::check_problems(model->program);
     plans = exported::plan_layers(model->program, options.max_crossing());

@@ -36,6 +36,11 @@ struct ExportedOptions {
   // load_state_dict() gives them values, and the file needs none: the model may
   // have been exported on the meta device.
   TORCH_ARG(bool, weights) = true;
+
+  // Whether each output must have the rows of the inputs in dimension 0, so
+  // that those of micro-batches can be concatenated. Not needed for inputs that
+  // are Microbatches (gpipe/gpipe.h).
+  TORCH_ARG(bool, concatenates) = true;
 };
 
 // An input or an output of an exported program.
