@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
@@ -232,11 +233,41 @@ WholeTimeline Engine::whole_timeline(const Timeline& own) {
   return {{NamedTimeline{"pipeline", own}}, 0};
 }
 
+Engine::Pipeline& Engine::evaluating() {
+  if (!evaluated_) return pipeline_;
+  // Again, because the optimizer may have replaced tensors.
+  share_tensors(module(), module_of(*evaluated_));
+  return *evaluated_;
+}
+
+std::optional<std::vector<at::Tensor>> Engine::forward(
+    const std::vector<Sample>& parts) {
+  const c10::AutoGradMode no_graph(false);
+  Pipeline& pipeline = evaluating();
+  auto outputs = parts.front().with_input([&](const auto& first) {
+    using Input = std::decay_t<decltype(first)>;
+    Microbatches<Input> input;
+    for (const Sample& each : parts) {
+      on_device(each).with_input([&](const auto& own) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(own)>, Input>) {
+          input.parts.push_back(own);
+        }
+      });
+    }
+    return std::visit(
+        [&](auto& each) -> std::optional<Microbatches<at::Tensor>> {
+          return each->forward(input);
+        },
+        pipeline);
+  });
+  if (!outputs) return std::nullopt;
+  for (at::Tensor& each : outputs->parts) each = each.cpu();
+  return std::move(outputs->parts);
+}
+
 std::optional<at::Tensor> Engine::forward(const Sample& sample) {
   const c10::AutoGradMode no_graph(false);
-  // Again, because the optimizer may have replaced tensors.
-  if (evaluated_) share_tensors(module(), module_of(*evaluated_));
-  Pipeline& pipeline = evaluated_ ? *evaluated_ : pipeline_;
+  Pipeline& pipeline = evaluating();
   std::optional<at::Tensor> output =
       on_device(sample).with_input([&](const auto& input) {
         return std::visit(

@@ -97,6 +97,11 @@ class Engine {
   // evaluate_with(), if there is one.
   std::optional<at::Tensor> forward(const Sample& sample);
 
+  // Does the same for a micro-batch from each of `parts`, which may have any
+  // shapes, and returns the outputs in this order.
+  std::optional<std::vector<at::Tensor>> forward(
+      const std::vector<Sample>& parts);
+
   // Returns the timelines of all processes on rank 0, of `own` and of those
   // that the other ranks pass. Only if Options::trace is given.
   WholeTimeline whole_timeline(const Timeline& own);
@@ -107,10 +112,12 @@ class Engine {
   }
 
  private:
+  using Pipeline = std::variant<GPipe, DistributedPipeline>;
+
   // Returns the sample with its inputs on the device of the first stage here.
   Sample on_device(Sample sample);
-
-  using Pipeline = std::variant<GPipe, DistributedPipeline>;
+  // Returns the pipeline that evaluates.
+  Pipeline& evaluating();
 
   const RunProcesses processes_;
   Pipeline pipeline_;

@@ -1,7 +1,9 @@
 #include "training/program/flags.h"
 
+#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <sstream>
 #include <variant>
@@ -84,20 +86,42 @@ void print_wrapped(std::ostream& out, const std::string& text,
   out << line << "\n";
 }
 
+void print_flag(std::ostream& out, const OptionRow& row) {
+  Options defaults;
+  out << "  --" << row.name << "=";
+  std::visit([&](const auto* value) { out << std::boolalpha << *value; },
+             row.value(defaults));
+  out << "\n";
+  print_wrapped(out, row.help, "      ");
+}
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
+
+void check_flags(const std::vector<std::string>& names) {
+  for (const OptionRow& row : option_rows()) {
+    const auto flag = gflags::GetCommandLineFlagInfoOrDie(row.name.c_str());
+    TORCH_CHECK_VALUE(flag.is_default || contains(names, row.name), "--",
+                      row.name, " is a flag of training; see --help");
+  }
+}
+
+void print_flags(std::ostream& out, const std::vector<std::string>& names) {
+  for (const OptionRow& row : option_rows()) {
+    if (contains(names, row.name)) print_flag(out, row);
+  }
+}
 
 void print_help(std::ostream& out) {
   out << kIntroduction;
-  Options defaults;
   std::string group;
   for (const OptionRow& row : option_rows()) {
     if (row.group != group) out << "\n" << row.group << "\n";
     group = row.group;
-    out << "  --" << row.name << "=";
-    std::visit([&](const auto* value) { out << std::boolalpha << *value; },
-               row.value(defaults));
-    out << "\n";
-    print_wrapped(out, row.help, "      ");
+    print_flag(out, row);
   }
 }
 

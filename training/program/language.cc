@@ -29,7 +29,7 @@ namespace F = torch::nn::functional;
 // The text of a run.
 struct Corpus {
   data::TextPart train, test;
-  int64_t vocabulary;
+  std::string vocabulary;      // the byte of each token
   at::Tensor tokens;           // of both parts, int64, [size]
   std::optional<int64_t> end;  // the token that ends a line, if there is one
 };
@@ -52,8 +52,7 @@ Corpus draw_sums(const Options& options) {
   const at::Tensor all = at::tensor(tokens);
   const auto cut = all.size(0) * 9 / 10;
   return {data::TextPart(all.slice(0, 0, cut), "sums"),
-          data::TextPart(all.slice(0, cut), "sums"),
-          static_cast<int64_t>(vocabulary.size()), all,
+          data::TextPart(all.slice(0, cut), "sums"), vocabulary, all,
           static_cast<int64_t>(vocabulary.find(';'))};
 }
 
@@ -62,7 +61,7 @@ Corpus open(const Options& options) {
   const data::Text text(options.data_dir);
   const auto line_end = text.vocabulary().find('\n');
   return {text.train(options.held_out), text.test(options.held_out),
-          static_cast<int64_t>(text.vocabulary().size()), text.tokens(),
+          text.vocabulary(), text.tokens(),
           line_end == std::string::npos
               ? std::nullopt
               : std::optional<int64_t>(static_cast<int64_t>(line_end))};
@@ -77,14 +76,14 @@ class Language : public Task {
         corpus_(open(options)) {
     TORCH_CHECK_VALUE(options.batch > 0, "--batch=", options.batch,
                       ": must be at least 1");
-    source_->check_outputs(corpus_.vocabulary, "different characters");
+    source_->check_outputs(tokens(), "different characters");
   }
 
   ModelSource& source() const override { return *source_; }
 
   torch::nn::Sequential model() const override {
     models::ModelOptions options = sizes_of(options_);
-    options.vocabulary = corpus_.vocabulary;
+    options.vocabulary = tokens();
     options.sequence = options_.length;
     options.dropout = options_.transformer_dropout;
     return source_->make(options);
@@ -98,6 +97,8 @@ class Language : public Task {
     }
     return sum;
   }
+
+  std::string vocabulary() const override { return corpus_.vocabulary; }
 
   WeightedLoss loss(const at::Tensor& output,
                     const at::Tensor& target) const override {
@@ -117,6 +118,10 @@ class Language : public Task {
  protected:
   const Options& options() const { return options_; }
   const Corpus& corpus() const { return corpus_; }
+  // Returns the number of different tokens.
+  int64_t tokens() const {
+    return static_cast<int64_t>(corpus_.vocabulary.size());
+  }
 
  private:
   const std::shared_ptr<ModelSource> source_;
@@ -142,8 +147,8 @@ class WindowTask : public Language {
     return std::to_string(corpus().train.size()) +
            " characters for training and " +
            std::to_string(test_.targets.numel()) + " for testing, " +
-           std::to_string(corpus().vocabulary) +
-           " different ones, windows of " + std::to_string(options().length);
+           std::to_string(tokens()) + " different ones, windows of " +
+           std::to_string(options().length);
   }
 
   std::string rows_name() const override { return "windows"; }
@@ -221,7 +226,7 @@ class SequenceTask : public Language {
            std::to_string(train_.num_tokens()) +
            " characters for training and " + std::to_string(test_.size()) +
            " of " + std::to_string(test_.num_tokens()) + " for testing, " +
-           std::to_string(corpus().vocabulary) + " different ones, cut at " +
+           std::to_string(tokens()) + " different ones, cut at " +
            std::to_string(options().length);
   }
 

@@ -64,7 +64,8 @@ std::unique_ptr<Task> make_task(const Options& options) {
                         ? std::nullopt
                         : std::optional(data_kind_at(options.data_dir));
   auto source = std::make_shared<ModelSource>(
-      options.model, exported_options(options), here == DataKind::kTensors);
+      options.model, exported_options(options),
+      here == DataKind::kTensors ? FileUse::kNamedTensors : FileUse::kAnyData);
   const DataKind kind = source->kind();
   if (here) {
     TORCH_CHECK_VALUE(*here == kind, "--model=", options.model, " needs ",

@@ -58,8 +58,8 @@ std::string lines_of(const std::vector<ExportedTensor>& tensors) {
 }
 
 DataKind kind_of_file(const std::string& path,
-                      const ExportedSignature& signature, bool named_tensors) {
-  const auto kind = named_tensors && signature.outputs.size() == 1
+                      const ExportedSignature& signature, FileUse use) {
+  const auto kind = use != FileUse::kAnyData && signature.outputs.size() == 1
                         ? std::optional(DataKind::kTensors)
                         : kind_of(signature);
   TORCH_CHECK_VALUE(kind, "--model=", path, " has the inputs",
@@ -69,6 +69,7 @@ DataKind kind_of_file(const std::string& path,
                     signature.outputs.size() > 1
                         ? "; --output=N chooses one of several outputs"
                         : "");
+  if (use == FileUse::kGeneration) return *kind;
   for (const ExportedTensor& each : signature.inputs) {
     TORCH_CHECK_VALUE(!each.sizes.empty(), "--model=", path, " has the input ",
                       each.name, " without rows; export it with dimension 0");
@@ -97,11 +98,11 @@ ExportedOptions exported_options(const Options& options) {
 }
 
 ModelSource::ModelSource(std::string model, ExportedOptions options,
-                         bool named_tensors)
+                         FileUse use)
     : model_(std::move(model)), options_(std::move(options)) {
   if (is_exported(model_)) {
     file_.emplace(model_, options_);
-    kind_ = kind_of_file(model_, file_->signature(), named_tensors);
+    kind_ = kind_of_file(model_, file_->signature(), use);
   } else {
     kind_ = models::data_kind_of(model_);
   }

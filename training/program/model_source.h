@@ -17,22 +17,29 @@ namespace gpipe::train_program {
 // the value if Options::max_crossing or Options::output is out of its range.
 ExportedOptions exported_options(const Options& options);
 
+// What a file is used for.
+enum class FileUse {
+  kAnyData,       // training; the kind of data follows from the file
+  kNamedTensors,  // training on DataKind::kTensors, which any file with one
+                  // output fits
+  kGeneration,    // as kNamedTensors, but the rows may be fixed
+};
+
 // A model of models/, or a file of Python's torch.export.save. Not thread-safe.
 class ModelSource {
  public:
   // `model`: Options::model. If it ends in ".pt2", it is the path of a file, of
   // which this reads inputs and outputs, but no weights. `options`: how such a
-  // file is read. `named_tensors`: the data is DataKind::kTensors, which any
-  // file with one output fits.
+  // file is read.
   //
   // Throws c10::ValueError if there is no such model, if the file cannot run as
   // a pipeline (models/exported/exported.h), or if its inputs and outputs fit
   // no kind of data. The text then has inputs, outputs and the forms that fit.
   explicit ModelSource(std::string model, ExportedOptions options = {},
-                       bool named_tensors = false);
+                       FileUse use = FileUse::kAnyData);
 
-  // For a file, the kind of data follows from inputs and outputs, unless it is
-  // kTensors:
+  // For a file, the kind of data is kTensors, or with FileUse::kAnyData follows
+  // from inputs and outputs:
   //   kText    int64 [rows, tokens] -> [rows, tokens, vocabulary]
   //   kImages  float32 [rows, 3, height, width] -> [rows, classes]
   //   kMasks   float32 [rows, 3, height, width] -> [rows, 1, height, width]

@@ -83,6 +83,10 @@ class Task {
   // data.
   virtual uint32_t checksum() const = 0;
 
+  // Returns the byte that each token of a text stands for; "" if the data is no
+  // text.
+  virtual std::string vocabulary() const { return {}; }
+
   // Returns the name of a row in the plural: "images".
   virtual std::string rows_name() const = 0;
 

@@ -1,0 +1,131 @@
+// Continues prompts with a model that Python's torch.export.save wrote, or that
+// examples:train has trained on a text, in one process or several. See --help.
+//
+//   ./bazelw run //examples:generate -- --model=/folder/model.pt2
+//       --prompt_tokens=1,2,3
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gpipe/program/working_directory.h"
+#include "training/program/exit_code.h"
+#include "training/program/flags.h"
+#include "training/program/generate_run.h"
+#include "training/program/run.h"
+
+DECLARE_bool(help);  // gflags' own
+
+DEFINE_string(prompt_tokens, "",
+              "Prompts as numbers of tokens: 5,17,200 or, for several prompts, "
+              "5,17,200;9,8.");
+DEFINE_string(prompts, "",
+              "A file with the numbers of the tokens of a prompt in each "
+              "line, as tools/tokenize.py --encode writes them.");
+DEFINE_string(prompt, "",
+              "A prompt as text, for a model of characters. Needs --data_dir.");
+DEFINE_int64(samples, 1, "Number of sequences for each prompt.");
+DEFINE_int64(max_tokens, 64, "Number of tokens that follow a prompt, at most.");
+DEFINE_string(eos, "",
+              "Tokens after which a sequence ends, such as 2 or 2,32.");
+DEFINE_string(stop, "",
+              "Lists of tokens after which a sequence ends: 13,13;50. With "
+              "--data_dir: a text.");
+DEFINE_int64(in_flight, 4,
+             "Number of sequences that are generated beside each other, as "
+             "micro-batches.");
+DEFINE_double(temperature, 0,
+              "0: take the most likely token. Above 0: draw it; small numbers "
+              "prefer likely tokens.");
+DEFINE_int64(top_k, 0,
+             "Draw among this many of the most likely tokens. 0: all.");
+DEFINE_double(top_p, 1,
+              "Draw among the most likely tokens whose probabilities add up to "
+              "this number.");
+
+namespace {
+
+std::vector<std::string> shared_flags() {
+  return absl::StrSplit(
+      "model weights weights_skip weights_entry weights_dtype operators "
+      "max_crossing output data_dir length transformer_layers "
+      "transformer_width transformer_heads precision seed partitions balance "
+      "devices threads distributed transfers own_address timeout "
+      "heartbeat_timeout",
+      ' ');
+}
+
+constexpr char kIntroduction[] =
+    R"(generate: continues sequences of tokens.
+
+A model that Python's torch.export.save wrote, for numbers of tokens:
+  generate --model=model.pt2 --prompt_tokens=1,2,3 --max_tokens=64
+A model that train has trained on a text:
+  generate --model=transformer --data_dir=book.txt --prompt='To be' \
+      --weights=/runs/1/step-500/model.safetensors --temperature=0.8
+Two processes, each with half of the layers:
+  launch --nproc=2 -- generate --distributed --model=model.pt2 ...
+
+Prints the tokens or the text of each sequence, with its prompt, on the standard
+output, and everything else on the standard error. docs/fine_tuning.md explains
+how to export a model with or without a cache.
+
+)";
+
+void print_help() {
+  std::cout << kIntroduction;
+  std::vector<gflags::CommandLineFlagInfo> flags;
+  gflags::GetAllFlags(&flags);
+  for (const auto& each : flags) {
+    if (each.filename != __FILE__) continue;
+    std::cout << "  --" << each.name << "=" << each.default_value << "\n      "
+              << each.description << "\n";
+  }
+  std::cout << "\nThe model and the pipeline. --balance: a list of layers per "
+               "partition; else the\nbytes of weights are as even as "
+               "possible.\n";
+  gpipe::train_program::print_flags(std::cout, shared_flags());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace program = gpipe::train_program;
+  try {
+    gpipe::enter_working_directory();
+    gflags::SetUsageMessage("continues sequences of tokens; see --help");
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      print_help();
+      return program::kDone;
+    }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    program::check_flags(shared_flags());
+    const program::Options options = program::options_of_flags();
+    program::GenerateRun run;
+    run.prompt_tokens = FLAGS_prompt_tokens;
+    run.prompts = FLAGS_prompts;
+    run.prompt = FLAGS_prompt;
+    run.samples = FLAGS_samples;
+    run.eos = FLAGS_eos;
+    run.stop = FLAGS_stop;
+    run.options.max_tokens = FLAGS_max_tokens;
+    run.options.in_flight = FLAGS_in_flight;
+    run.options.sampling = {FLAGS_temperature, FLAGS_top_k, FLAGS_top_p};
+    run.options.seed = options.seed;
+    program::run_generate(
+        options, run,
+        [](const std::string& line) { std::cout << line << std::endl; },
+        [](const std::string& line) { std::cerr << line << std::endl; });
+    return program::kDone;
+  } catch (const std::exception& error) {
+    const auto ending = program::ending_of(error);
+    std::cerr << "generate: " << ending.text << "\n";
+    return ending.code;
+  }
+}
