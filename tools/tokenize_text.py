@@ -54,9 +54,10 @@ def program_inputs(path):
         module = json.loads(archive.read(name))["graph_module"]
     inputs = []
     for spec in module["signature"]["input_specs"]:
-        if "user_input" not in spec:
+        tensor = spec.get("user_input", {}).get("arg", {}).get("as_tensor")
+        if tensor is None:
             continue
-        name = spec["user_input"]["arg"]["as_tensor"]["name"]
+        name = tensor["name"]
         value = module["graph"]["tensor_values"][name]
         inputs.append(Input(name, value["dtype"],
                             [size.get("as_int") for size in value["sizes"]]))
