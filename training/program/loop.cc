@@ -21,6 +21,7 @@
 #include "training/program/diagnosis.h"
 #include "training/program/exit_code.h"
 #include "training/program/prefetch.h"
+#include "training/program/sample_text.h"
 #include "training/program/status.h"
 #include "training/program/step_counts.h"
 #include "training/trace.h"
@@ -239,6 +240,10 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
   const std::string text = metrics_of(now, task_, values);
   say(absl::StrFormat("step %d/%d | epoch %.2f | %s | %s", step_, steps_,
                       epoch(), text, clock_text(seconds_)));
+  if (options_.sample > 0) {
+    say("the model writes: " +
+        sample_text(engine_, task_, options_, precision_, step_));
+  }
   if (on_evaluation_) on_evaluation_(now, engine_.module());
   return true;
 }

@@ -93,6 +93,7 @@ const RankProgramEntry kTrain("train", [] {
   set(options.accumulate, "accumulate");
   set(options.bucket, "bucket");
   set(options.eval_every, "eval_every");
+  set(options.sample, "sample");
   set(options.save_every, "save_every");
   if (argument("clip") == "0") options.clip = 0;
   options.train_score = argument("train_score") == "true";
@@ -196,6 +197,26 @@ TEST(ProcessesTest, TheTrainingScoreIsThatOfAllReplicas) {
   for (const int64_t step : {2, 4}) {
     EXPECT_NEAR(std::stod(logged(there, step, "train_perplexity")),
                 std::stod(logged(here, step, "train_perplexity")), 1e-4);
+  }
+}
+
+TEST(ProcessesTest, ProcessesAndReplicasWriteTheTextOfOneProcess) {
+  const std::string folder = new_folder();
+  Options one = options_of(folder + "here");
+  one.sample = 20;
+  const std::string text = run_here(one).line_with("the model writes: ");
+  EXPECT_EQ(text.size(), std::string("the model writes: ").size() + 8 + 20);
+  for (const std::string copies : {"1", "2"}) {
+    Ranks ranks("train", 2 * std::stoi(copies),
+                {{"folder", folder + copies},
+                 {"copies", copies},
+                 {"chunks", copies == "1" ? "2" : "1"},
+                 {"stop", "100"},
+                 {"sample", "20"}});
+    const auto results = ranks.wait();
+    EXPECT_NE(results[0].out.find(text + "\n"), std::string::npos)
+        << results[0].out << results[0].err;
+    EXPECT_EQ(results[1].out.find("the model writes"), std::string::npos);
   }
 }
 

@@ -30,6 +30,7 @@
 #include "training/program/make_task.h"
 #include "training/program/optimizer.h"
 #include "training/program/run_flags.h"
+#include "training/program/sample_text.h"
 #include "training/program/step_memory.h"
 #include "training/shardable.h"
 
@@ -142,6 +143,7 @@ int run(const Options& given_options, Task& task, const Print& print,
   const Options options = with_adapter_options(given_options);
   check(options);
   check_evaluation(options, task.source());
+  check_sample(options, task);
   std::optional<ExportedFile> evaluated;
   if (options.eval_every >= 0 && !options.eval_model.empty()) {
     evaluated = eval_file(options, task.source());

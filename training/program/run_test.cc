@@ -3,11 +3,14 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"
@@ -61,6 +64,12 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
   expect_refused(with([](Options& o) { o.bucket = 13; }),
                  "--bucket=13 is above --length=12");
   expect_refused(with([](Options& o) { o.clip = -1; }), "--clip=-1");
+  expect_refused(with([](Options& o) { o.sample = -1; }), "--sample=-1");
+  expect_refused(with([](Options& o) {
+                   o.model = "unet";
+                   o.sample = 9;
+                 }),
+                 "--sample=9 needs a text");
   expect_refused(with([](Options& o) { o.trace_step = 0; }),
                  "--trace_step=0: must be at least 1");
   expect_refused(with([](Options& o) { o.resume = "4000"; }),
@@ -104,6 +113,33 @@ TEST(RunTest, EvaluationsReachTheCallerWithThePipeline) {
   EXPECT_EQ(evaluations[0].steps, 2);
   EXPECT_EQ(evaluations[1].step, 3);
   EXPECT_EQ(evaluations[1].steps, 1);
+}
+
+TEST(RunTest, AModelWritesATextAfterEachEvaluation) {
+  Options options = small_options("transformer");
+  options.data_dir = gpipe::testing::new_folder() + "text.txt";
+  std::string text;
+  for (int k = 0; k < 300; ++k) text += "abcd";
+  std::ofstream(options.data_dir) << text;
+  options.steps = 60;
+  options.lr = 0.01;
+  options.eval_every = 30;
+  const auto lines_of = [&](int64_t sample) {
+    options.sample = sample;
+    std::vector<std::string> lines = run_here(options).lines;
+    // The time at the end of a line differs.
+    for (std::string& each : lines) each = each.substr(0, each.rfind(" |"));
+    return lines;
+  };
+  std::vector<std::string> lines = lines_of(40);
+  // The first 8 characters of the test data, and 40 more.
+  const std::string expected = "the model writes: " + text.substr(0, 48);
+  EXPECT_GE(std::count(lines.begin(), lines.end(), expected), 1);
+  // Nothing else changes.
+  std::erase_if(lines, [](const std::string& each) {
+    return each.find("the model writes: ") == 0;
+  });
+  EXPECT_EQ(lines_of(0), lines);
 }
 
 TEST(RunTest, EachModelTrainsOnWhatItDraws) {

@@ -35,6 +35,7 @@ class TaskWith : public Task {
   }
   std::string data() const override { return task_.data(); }
   uint32_t checksum() const override { return task_.checksum(); }
+  std::string vocabulary() const override { return task_.vocabulary(); }
   std::string rows_name() const override { return task_.rows_name(); }
   int64_t train_batches() const override { return task_.train_batches(); }
   int64_t test_batches() const override { return task_.test_batches(); }
