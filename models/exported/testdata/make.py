@@ -4,8 +4,9 @@ Python computes with exported.module() on one thread:
 
     python3 models/exported/testdata/make.py models/exported/testdata [NAME...]
 
-Needs torch and safetensors, and transformers for "experts". The tensors of NAME.safetensors, after one training step
-with torch.manual_seed(7) and the loss sum over i of (output.i * weight.i).sum():
+Needs torch and safetensors, and transformers for "experts" and "llama". The tensors of
+NAME.safetensors, after one training step with torch.manual_seed(7) and the loss sum over
+i of (output.i * weight.i).sum():
 
     input.i       an input
     output.i      an output
@@ -724,6 +725,30 @@ def write_generated(folder):
     save_file(found, path("generated.safetensors"))
 
 
+def write_llama(folder):
+    """Writes a small Llama of transformers as a folder, llama/, and what the first Python
+    program of docs/fine_tuning.md exports from it, llama.pt2. Its tokens are ASCII."""
+    import transformers
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=128, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=2048,
+    )).save_pretrained(os.path.join(folder, "llama"))
+    os.remove(os.path.join(folder, "llama/generation_config.json"))
+    path = os.path.join(os.path.dirname(__file__), "../../../docs/fine_tuning.md")
+    with open(path, encoding="utf-8") as file:
+        code = re.search("```python\n(.*?)```", file.read(), re.DOTALL).group(1)
+    save = torch.export.save
+
+    def save_without_traces(program, path):
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # most of the file
+        save(program, path)
+
+    torch.export.save = save_without_traces
+    exec(code.replace("/models/", folder + "/"), {})  # pylint: disable=exec-used
+    torch.export.save = save
+
+
 def write_program(model, inputs, dims, path):
     """Exports a model to a file, and returns the program. `dims`: see MODELS."""
     varying = {0: torch.export.Dim("batch", min=1, max=4096)}
@@ -760,7 +785,8 @@ def cpu_name():
 
 def main(folder, names):
     others = {"weightless": write_weightless, "averages": write_averages,
-              "vmapped": write_vmapped, "generated": write_generated}
+              "vmapped": write_vmapped, "generated": write_generated,
+              "llama": write_llama}
     for name, write in others.items():
         if not names or name in names:
             torch.manual_seed(1)
