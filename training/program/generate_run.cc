@@ -1,5 +1,6 @@
 #include "training/program/generate_run.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
@@ -29,6 +30,8 @@
 #include "training/program/make_task.h"
 #include "training/program/model_source.h"
 #include "training/program/precision.h"
+#include "training/program/run_flags.h"
+#include "training/program/same_flags.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -122,7 +125,7 @@ struct LoadedModel {
 
 LoadedModel load_model(const Options& options, ModelSource& source,
                        const std::function<torch::nn::Sequential()>& make,
-                       const PrintLine& say) {
+                       const PrintLine& say, FlagValues& flags) {
   const ExportedFile* const file = source.file();
   const bool reads_parts = options.distributed && file;
   LoadedModel model;
@@ -138,6 +141,7 @@ LoadedModel load_model(const Options& options, ModelSource& source,
         model.layers, source, options.weights, options.weights_skip,
         options.weights_entry, options.weights_dtype);
     say(loaded.line);
+    flags["--weights"] = "of checksum " + std::to_string(loaded.checksum);
     load_part = std::move(loaded.load_part);
     reads_weights = !loaded.sets_all;
   }
@@ -151,6 +155,32 @@ LoadedModel load_model(const Options& options, ModelSource& source,
     };
   }
   return model;
+}
+
+// Returns the flags that must be equal in all processes.
+FlagValues flags_of(const GenerateRun& run, const ModelSource& source,
+                    const std::vector<Tokens>& prompts) {
+  const GenerateOptions& options = run.options;
+  const auto text = [](const auto& value) { return absl::StrCat(value); };
+  FlagValues flags = {
+      {"--model", source.description()},
+      {"--max_tokens", text(options.max_tokens)},
+      {"--in_flight", text(options.in_flight)},
+      {"--temperature", text(options.sampling.temperature)},
+      {"--top_k", text(options.sampling.top_k)},
+      {"--top_p", text(options.sampling.top_p)},
+      {"--seed", text(options.seed)},
+      {"--eos", run.eos},
+      {"--stop", run.stop},
+  };
+  for (const Tokens& each : prompts) {
+    flags["the prompts"] += absl::StrJoin(each, ",") + ";";
+  }
+  if (const ExportedFile* const file = source.file()) {
+    flags["--model"] +=
+        ", weights of checksum " + std::to_string(file->weights_checksum());
+  }
+  return flags;
 }
 
 // Returns the layers per partition with the most even bytes of weights, or
@@ -228,9 +258,11 @@ void run_generate(const Options& options, const GenerateRun& run,
                     "--data_parallel=", options.data_parallel,
                     ": generation uses one replica");
   torch::manual_seed(options.seed);
+  FlagValues flags = flags_of(run, source, prompts);
   LoadedModel loaded = load_model(
       options, source, [&] { return task ? task->model() : source.make({}); },
-      say_once);
+      say_once, flags);
+  check_same_in_all(processes, flags);
   Cut cut;
   const int64_t partitions =
       options.distributed ? processes.ranks() : options.partitions;

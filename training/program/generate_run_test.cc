@@ -132,9 +132,10 @@ const RankProgramEntry kGenerate("generate", [] {
   Options options = options_of(argument("model"), 1);
   options.distributed = true;
   options.timeout = 60;
+  GenerateRun run = pythons_run();
+  if (argument("differ") == "true") run.options.max_tokens -= world.rank;
   run_generate(
-      options, pythons_run(),
-      [](const std::string& line) { std::cout << line << "\n"; },
+      options, run, [](const std::string& line) { std::cout << line << "\n"; },
       [](const std::string&) {});
   return 0;
 });
@@ -148,6 +149,14 @@ TEST(GenerateRunTest, ProcessesGenerateTogether) {
     testing::expect_all_ok(results);
     EXPECT_EQ(results[0].out, expected) << model;
     EXPECT_EQ(results[1].out, "") << model;
+  }
+}
+
+TEST(GenerateRunTest, AFlagThatDiffersIsNamedByAllProcesses) {
+  Ranks ranks("generate", 2, {{"model", "window"}, {"differ", "true"}});
+  for (const auto& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, 1);
+    EXPECT_NE(each.err.find("--max_tokens"), std::string::npos) << each.err;
   }
 }
 

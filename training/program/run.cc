@@ -30,6 +30,7 @@
 #include "training/program/make_task.h"
 #include "training/program/optimizer.h"
 #include "training/program/run_flags.h"
+#include "training/program/same_flags.h"
 #include "training/program/sample_text.h"
 #include "training/program/step_memory.h"
 #include "training/shardable.h"
@@ -113,27 +114,6 @@ FlagValues flags_of_run(const Options& options, const Task& task,
   }
   flags.insert(changeable.begin(), changeable.end());
   return flags;
-}
-
-// Throws c10::ValueError in all processes if these values differ between them.
-// Each process reads its own flags, data and weights.
-void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
-  std::vector<FlagValues> all;
-  for (const std::string& each : processes.all_gather(bytes_of(mine))) {
-    all.push_back(parse_flag_values(each));
-  }
-  try {
-    check_same_flags(all);
-  } catch (const c10::Error&) {
-    // All processes find the difference. This exchange waits until all have
-    // arrived. Otherwise a process could fail first because another has ended.
-    try {
-      processes.all_gather("");
-    } catch (const c10::Error&) {
-      // Other processes have arrived and already ended.
-    }
-    throw;
-  }
 }
 
 }  // namespace
