@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -63,7 +64,6 @@ class FineTuningTest(unittest.TestCase):
         """Runs a block with the folders of this test, few steps and short rows."""
         block = re.sub(r"\./bazelw run //(\w+):(\w+) -- ", r"\1/\2 ", block)
         block = re.sub(r"/(models|data|runs|tmp)/", rf"{self.folder}/\1/", block)
-        block = block.replace("step-000000000500", "step-000000000003")
         block = re.sub(r"--(steps|length)=\d+", lambda m: {
             "steps": "--steps=3 --batch=2 --chunks=2", "length": "--length=64"}[m.group(1)], block)
         done = subprocess.run(
@@ -73,12 +73,25 @@ class FineTuningTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, block + done.stdout + done.stderr)
         return done.stdout
 
-    def test_the_commands_of_the_page_train_a_model_and_write_a_text(self):
-        blocks = commands("How do I train on a text?")
+    def test_the_commands_of_the_page_write_an_adapter_and_a_text(self):
+        blocks = commands("How do I train an adapter?")
         self.assertEqual(len(blocks), 1)
         printed = self.run_block(blocks[0])
         self.assertIn("40 examples", printed)
         self.assertRegex(printed.splitlines()[-1], r"^1 2 3( \d+){64}$")
+
+        config = json.loads((self.folder / "runs/llama/adapter/adapter_config.json").read_text())
+        self.assertEqual(config["peft_type"], "LORA")
+        self.assertEqual(config["r"], 8)
+        self.assertEqual(sorted(config["target_modules"]), ["q_proj", "v_proj"])
+        with open(self.folder / "runs/llama/adapter/adapter_model.safetensors", "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        header.pop("__metadata__", None)
+        self.assertEqual(
+            {name: each["shape"] for name, each in header.items()},
+            {f"base_model.model.model.layers.0.self_attn.{module}.{part}.weight": shape
+             for module, size in (("q_proj", 16), ("v_proj", 8))
+             for part, shape in (("lora_A", [8, 16]), ("lora_B", [size, 8]))})
 
         blocks = commands("How do I generate text?")
         self.assertEqual(len(blocks), 1)

@@ -51,7 +51,8 @@ namespace {
 
 std::vector<std::string> shared_flags() {
   return absl::StrSplit(
-      "model weights weights_skip weights_entry weights_dtype operators "
+      "model weights weights_skip weights_entry weights_dtype adapter "
+      "lora_wrapper operators "
       "max_crossing output data_dir length transformer_layers "
       "transformer_width transformer_heads precision seed partitions balance "
       "devices threads distributed transfers own_address timeout "

@@ -27,6 +27,7 @@
 #include "gpipe/schedule.h"
 #include "training/program/engine.h"
 #include "training/program/initial_weights.h"
+#include "training/program/lora_setup.h"
 #include "training/program/make_task.h"
 #include "training/program/model_source.h"
 #include "training/program/precision.h"
@@ -146,11 +147,18 @@ LoadedModel load_model(const Options& options, ModelSource& source,
     reads_weights = !loaded.sets_all;
   }
   precision_of(options.precision).convert(model.layers);
+  flags["--adapter"] =
+      "of checksum " + std::to_string(adapter_checksum(options));
+  // If the layers have no values, only names and shapes are compared.
+  add_adapters(model.layers, options);
+  load_adapter(model.layers, options, /*whole=*/true);
   if (reads_parts) {
-    model.make = [file, reads_weights, load_part](int64_t first,
-                                                  int64_t count) {
+    model.make = [file, reads_weights, load_part, options](int64_t first,
+                                                           int64_t count) {
       ExportedModel part = file->read(first, count, reads_weights);
       if (load_part) load_part(part);
+      add_adapters(part.layers, options);
+      load_adapter(part.layers, options, /*whole=*/false);
       return part.layers;
     };
   }
@@ -217,8 +225,9 @@ std::vector<int64_t> balance_of(const Options& options,
 
 }  // namespace
 
-void run_generate(const Options& options, const GenerateRun& run,
+void run_generate(const Options& given, const GenerateRun& run,
                   const PrintLine& print, const PrintLine& say) {
+  const Options options = with_adapter_options(given);
   std::unique_ptr<Task> task;
   std::unique_ptr<ModelSource> own;
   std::optional<Bytes> bytes;

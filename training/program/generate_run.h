@@ -27,11 +27,11 @@ struct GenerateRun {
 // A function that prints a line.
 using PrintLine = std::function<void(const std::string& line)>;
 
-// Loads the model of Options::model and Options::weights, and continues the
-// prompts with it, in one process or several. On the first process calls
-// `print` with each sequence in the order of the prompts: its tokens, or a text
-// if Options::data_dir is given, whose vocabulary is that of the model; and
-// calls `say` with lines about the run.
+// Loads the model of Options::model, Options::weights and Options::adapter, and
+// continues the prompts with it, in one process or several. On the first
+// process calls `print` with each sequence in the order of the prompts: its
+// tokens, or a text if Options::data_dir is given, whose vocabulary is that of
+// the model; and calls `say` with lines about the run.
 //
 // Layers are divided among the partitions so that the bytes of their weights
 // are as even as possible, unless Options::balance is a list.

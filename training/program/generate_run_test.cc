@@ -14,6 +14,7 @@
 
 #include "gpipe/distributed/testing/ranks.h"
 #include "models/exported/exported.h"
+#include "models/lora.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/testing/files.h"
@@ -119,6 +120,30 @@ TEST(GenerateRunTest, WeightsComeFromAFile) {
   run.prompt_tokens = "1";
   run.options.max_tokens = 3;
   EXPECT_EQ(lines_of(options, run), std::vector<std::string>{"1 6 6 6"});
+}
+
+TEST(GenerateRunTest, AnAdapterIsAddedToTheWeights) {
+  const auto lora = LoraOptions().rank(2).targets({"head"}).wrapper("model");
+  torch::manual_seed(3);
+  ExportedModel model = add_lora(load_exported(file("window.pt2")), lora);
+  for (const auto& item : lora_state_dict(*model.layers)) {
+    item.value().normal_();  // B is 0 in a new adapter
+  }
+  const std::string folder = new_folder();
+  save_lora(folder + "adapter", *model.layers, lora);
+  merge_lora(*model.layers);
+  write_safetensors(folder + "merged.safetensors", model.state_dict());
+
+  Options merged = options_of("window", 1);
+  merged.weights = folder + "merged.safetensors";
+  const auto lines = lines_of(merged, pythons_run());
+  EXPECT_NE(lines, pythons_lines());
+  for (const char* name : {"window", "stepped"}) {
+    Options adapted = options_of(name, 2);
+    adapted.adapter = folder + "adapter";
+    adapted.lora_wrapper = "model";
+    EXPECT_EQ(lines_of(adapted, pythons_run()), lines) << name;
+  }
 }
 
 const RankProgramEntry kGenerate("generate", [] {
