@@ -59,6 +59,7 @@
 #include "gpipe/skip.h"
 #include "gpipe/summary.h"
 #include "gpipe/train.h"
+#include "gpipe/version.h"
 #include "gpipe/weighted_loss.h"
 #include "models/amoebanet.h"
 #include "models/exported/exported.h"

@@ -6,7 +6,8 @@
   but a program that links both has undefined behaviour);
 - tools/public_headers.cc, which is compiled with more warnings, has all public headers;
 - packages depend on each other as the two blocks of "The folders" in
-  docs/architecture.md say.
+  docs/architecture.md say;
+- all files that name gpipe's version name the same one.
 """
 
 import collections
@@ -239,6 +240,20 @@ class SourcesTest(unittest.TestCase):
         found = arrows(ROOT, packages(ROOT), Map(page).layer)
         self.assertEqual(Map(page).problems(found), [])
         self.assertIn("gpipe/runtime/run", found["gpipe/runtime/step"])
+
+    def test_all_files_name_the_same_version(self):
+        version = re.search(r'version = "(.*)"', (ROOT / "MODULE.bazel").read_text())[1]
+        numbers = re.findall(r"^#define GPIPE_VERSION_\w+ (\d+)$",
+                             (ROOT / "gpipe/version.h").read_text(), re.MULTILINE)
+        self.assertEqual(".".join(numbers), version)
+        for file, text in {
+                "gpipe/version.h": f'#define GPIPE_VERSION "{version}"',
+                "CHANGELOG.md": f"\n## {version}\n",
+                "docs/quick_start.md": f'name = "gpipe", version = "{version}"',
+                "docs/targets.md": f'name = "gpipe", version = "{version}"',
+                "examples/consumer/MODULE.bazel": f'name = "gpipe", version = "{version}"',
+        }.items():
+            self.assertIn(text, (ROOT / file).read_text(), file)
 
     def test_a_planted_arrow_is_found(self):
         page = ("\n## The folders\n\n    top\n    low/room  side\n    base\n\n"
