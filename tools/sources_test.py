@@ -246,12 +246,15 @@ class SourcesTest(unittest.TestCase):
         numbers = re.findall(r"^#define GPIPE_VERSION_\w+ (\d+)$",
                              (ROOT / "gpipe/version.h").read_text(), re.MULTILINE)
         self.assertEqual(".".join(numbers), version)
+        minor = ".".join(numbers[:2])
         for file, text in {
                 "gpipe/version.h": f'#define GPIPE_VERSION "{version}"',
                 "CHANGELOG.md": f"\n## {version}\n",
                 "docs/quick_start.md": f'name = "gpipe", version = "{version}"',
                 "docs/targets.md": f'name = "gpipe", version = "{version}"',
                 "examples/consumer/MODULE.bazel": f'name = "gpipe", version = "{version}"',
+                "examples/cmake_consumer/CMakeLists.txt": f"find_package(gpipe {minor} ",
+                "tools/cmake/BUILD": f"-soname,libgpipe.so.{minor}\"",
         }.items():
             self.assertIn(text, (ROOT / file).read_text(), file)
 

@@ -19,8 +19,14 @@ config_setting(
     define_values = {"gpipe_cuda": "1"},
 )
 
-# For programs that run on another machine (tools/pack.sh): without paths of
-# this one.
+# For files that find LibTorch where they run (tools/install.sh): without paths of this
+# machine.
+config_setting(
+    name = "without_paths",
+    define_values = {"gpipe_pack": "1"},
+)
+
+# The same with CUDA (tools/pack.sh).
 config_setting(
     name = "packed",
     define_values = {
@@ -58,7 +64,7 @@ cc_library(
         # indirect dependencies, such as libcudart.so.
         "-Wl,--disable-new-dtags",
     ] + ["-Wl,-rpath-link," + folder for folder in _FOLDERS] + select({
-        ":packed": [],
+        ":without_paths": [],
         "//conditions:default": ["-Wl,-rpath," + folder for folder in _FOLDERS],
     }),
     deps = ["@com_github_google_glog//:glog"],

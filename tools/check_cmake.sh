@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+#
+# Installs gpipe into an empty folder, and builds and runs examples/cmake_consumer in
+# another one with pip's torch, as a new user would:
+#
+#   tools/check_cmake.sh [--python=PYTHON] [BAZEL OPTIONS...]
+#
+# PYTHON has the torch; the default is python3. Its version must be that of the LibTorch
+# that Bazel uses (docs/testing.md). Builds with g++ and with clang++. Also checks that
+# CMake refuses another LibTorch, and that two copies of libgpipe.so can be loaded into the
+# Python that has loaded torch. Not a target of //..., since it needs pip's torch.
+set -euo pipefail
+
+die() {
+  echo "check_cmake: $*" >&2
+  exit 1
+}
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+python=python3
+options=()
+for option; do
+  case $option in
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit
+      ;;
+    --python=*) python=${option#*=} ;;
+    *) options+=("$option") ;;
+  esac
+done
+type -P cmake >/dev/null || die "no cmake; install with: sudo apt-get install -y cmake"
+torch=$("$python" -c 'import torch; print(torch.utils.cmake_prefix_path)') ||
+  die "$python has no torch; install one, or name another Python with --python=PYTHON"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/prefix
+"$root/tools/install.sh" "--prefix=$prefix" ${options[@]+"${options[@]}"}
+
+cp -r "$root/examples/cmake_consumer" "$scratch/consumer"
+cd "$scratch/consumer"
+for compiler in g++ clang++; do
+  SECONDS=0
+  cmake -B "$compiler" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" \
+    "-DCMAKE_PREFIX_PATH=$prefix;$torch"
+  cmake --build "$compiler"
+  output=$("$compiler/main")
+  echo "$output"
+  [[ $output == *"rank 0 of 1, loss of 4 micro-batches"* ]] ||
+    die "expected the line 'rank 0 of 1, loss of 4 micro-batches'"
+  echo "check_cmake: $compiler took $SECONDS s"
+done
+
+# A folder that looks like an older LibTorch.
+old=$scratch/old
+mkdir -p "$old/share/cmake/Torch" "$old/include/torch/headeronly"
+touch "$old/share/cmake/Torch/TorchConfig.cmake"
+printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 10' 'PATCH 1' \
+  >"$old/include/torch/headeronly/version.h"
+if output=$(cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$old/share/cmake" 2>&1); then
+  die "CMake accepted LibTorch 2.10.1"
+fi
+output=$(tr -s '[:space:]' ' ' <<<"$output")
+[[ $output == *"$old is LibTorch 2.10.1; install gpipe again with LIBTORCH=$old"* ]] ||
+  die "expected another error: $output"
+
+mkdir "$scratch/copy"
+cp "$prefix/lib/libgpipe.so" "$scratch/copy"
+"$python" - "$prefix" "$scratch/copy" <<'PYTHON'
+import ctypes, pathlib, sys
+import torch
+
+paths = {str(next(pathlib.Path(folder).rglob("libgpipe.so")).resolve()) for folder in sys.argv[1:]}
+for path in paths:
+    ctypes.CDLL(path)
+loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libgpipe" in line}
+assert loaded == paths and len(paths) == 2, loaded
+# Operators still run, and no kernel is registered twice.
+assert torch.ones(2, requires_grad=True).sum().item() == 2
+PYTHON
+echo "check_cmake: passed"
