@@ -2,11 +2,12 @@
 // next.
 #pragma once
 
-// Numbers for the preprocessor. //tools:sources_test compares them with
-// MODULE.bazel.
-#define GPIPE_VERSION_MAJOR 0
-#define GPIPE_VERSION_MINOR 2
-#define GPIPE_VERSION_PATCH 0
-
-// The same as text.
+// The version as text. //tools:sources_test compares it with MODULE.bazel.
 #define GPIPE_VERSION "0.2.0"
+
+// The first number, for the preprocessor.
+#define GPIPE_VERSION_MAJOR 0
+// The second number.
+#define GPIPE_VERSION_MINOR 2
+// The third number.
+#define GPIPE_VERSION_PATCH 0

@@ -23,7 +23,7 @@ if ! type -P doxygen >/dev/null; then
   } >&2 </dev/null
 fi
 
-public='attr(visibility, "//visibility:public", kind(cc_library, //...))'
+public='attr(visibility, "//visibility:public", kind(cc_library, //... except //tools/...))'
 mapfile -t headers < <(./bazelw query --noshow_progress "labels(hdrs, $public)" 2>/dev/null |
   sed 's|^//||; s|:|/|')
 ((${#headers[@]})) || { echo "api_docs: Bazel listed no public header" >&2; exit 1; }
@@ -40,7 +40,7 @@ mkdir api_docs
 } | doxygen -
 
 fields='Member \w+ \((variable|friend)\) of '
-constructors='Member (\w+)\(.*\) \(function\) of \w+ .*\b\1 is not documented'
+constructors='Member (\w+)\(.*\)( noexcept)? \(function\) of \w+ .*\b\1 is not documented'
 virtuals='Member (forward|reset|clone|pretty_print)\('
 operators='Member operator|scope for class std::hash'
 if grep -vE -e "$fields" -e "$constructors" -e "$virtuals" -e "$operators" api_docs/warnings >&2; then

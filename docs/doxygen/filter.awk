@@ -14,7 +14,7 @@ function depth(line) {
   sub(/^ *\/\/ ?/, "", text)
   if (text ~ /^SPDX-License-Identifier/) { print ""; next }
   # Escape the characters that begin Doxygen commands and HTML tags.
-  if (text !~ /`/) gsub(/[@<\\]/, "\\\\&", text)
+  if (text !~ /`/) gsub(/[@<#\\]/, "\\\\&", text)
   # An example is indented by two blanks more than the text; Markdown needs four.
   if (text ~ /^  /) text = "    " text
   line = "/// " text

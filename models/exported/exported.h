@@ -171,6 +171,7 @@ class ExportedFile {
   explicit ExportedFile(const std::string& path,
                         const ExportedOptions& options = {});
 
+  // Returns the inputs and outputs of the program.
   const ExportedSignature& signature() const;
   // Returns the number of layers.
   int64_t size() const;
