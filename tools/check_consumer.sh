@@ -5,6 +5,9 @@
 #
 #   tools/check_consumer.sh --jobs=2
 #
+# --registry=FOLDER copies the project into an empty folder, and takes gpipe from a registry
+# that tools/registry_entry.sh has made with --system. Needs Bazel 7 or later.
+#
 # --compile_only analyses the whole project and compiles only its main.cc. That checks
 # labels, visibility and included files in half a minute. //examples:examples_test
 # links and runs the same main.cc.
@@ -15,28 +18,49 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root/examples/consumer"
 
 compile_only=0
+registry=
+startup=(--max_idle_secs=60)
 options=()
 for option; do
   case $option in
     --compile_only) compile_only=1 ;;
+    --registry=*) registry=$(realpath "${option#*=}") ;;
     *) options+=("$option") ;;
   esac
 done
+cd "$root/examples/consumer"
+
+if [[ $registry ]]; then
+  scratch=$(mktemp -d)
+  startup+=("--output_base=$scratch/output")
+  # Bazel makes folders read-only.
+  trap '"$root/bazelw" "${startup[@]}" shutdown; chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
+  cp -r . "$scratch/consumer"
+  cd "$scratch/consumer"
+  rm WORKSPACE
+  sed -i '/^local_path_override($/,/^)$/d' MODULE.bazel
+  sed -i '/^common:/d; /^try-import/d' .bazelrc
+  echo "common --lockfile_mode=off --registry=file://$registry" >>.bazelrc
+fi
+
 # Creates no bazel-* links in the checkout.
 options+=(--symlink_prefix=/ --repo_env=CC=clang --copt=-O0 --noshow_progress
   --ui_event_filters=-info)
 
 if ((compile_only)); then
-  exec "$root/bazelw" --max_idle_secs=60 build "${options[@]}" \
+  "$root/bazelw" "${startup[@]}" build "${options[@]}" \
     --output_groups=compilation_outputs //:main
+  exit
 fi
 
-# Precompiled headers save most of the time. A project that uses gpipe does not need them.
-output=$("$root/bazelw" --max_idle_secs=60 run "${options[@]}" \
-  --@gpipe//tools/precompiled:compiler=clang --linkopt=-fuse-ld=lld //:main)
+# Precompiled headers save most of the time. A project that uses gpipe does not need them,
+# so the project of a registry has none.
+if [[ ! $registry ]]; then
+  options+=(--@gpipe//tools/precompiled:compiler=clang)
+fi
+output=$("$root/bazelw" "${startup[@]}" run "${options[@]}" --linkopt=-fuse-ld=lld //:main)
 echo "$output"
 if [[ $output != *"output [8, 10]"* ]]; then
   echo "check_consumer: expected the line 'output [8, 10]'" >&2

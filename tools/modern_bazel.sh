@@ -4,11 +4,16 @@
 # Debian's unstable release, with MODULE.bazel and with WORKSPACE:
 #
 #   tools/modern_bazel.sh [--root=FOLDER] [--mode=MODE] [--no-consumer] [COMMAND...]
+#   tools/modern_bazel.sh [--root=FOLDER] --registry [OPTIONS...]
 #
 # COMMAND is a Bazel command; the default is `test //...`. MODE is bzlmod or workspace;
-# the default is both. debootstrap installs the release into a folder (1.7 GB) the first
-# time: FOLDER, or GPIPE_SID, or ~/.cache/gpipe/sid. The command uses its own mount and
-# process namespaces, so that nothing stays mounted or running. LibTorch is that of the
+# the default is both. --registry does nothing else than to build examples/consumer by a
+# registry that has the committed state of this tree (tools/registry_entry.sh). OPTIONS are
+# those of tools/check_consumer.sh.
+#
+# debootstrap installs the release into a folder (1.7 GB) the first time: FOLDER, or
+# GPIPE_SID, or ~/.cache/gpipe/sid. The command uses its own mount and process namespaces,
+# so that nothing stays mounted or running. LibTorch is that of the
 # host: LIBTORCH, or the pinned wheel, which is downloaded once. user.bazelrc, which is
 # for the host, is hidden.
 #
@@ -25,6 +30,7 @@ cache=${GPIPE_CACHE:-$HOME/.cache/gpipe}
 root=${GPIPE_SID:-$cache/sid}
 modes=(bzlmod workspace)
 consumer=1
+registry=
 while (($#)); do
   case $1 in
     -h | --help)
@@ -34,11 +40,17 @@ while (($#)); do
     --root=*) root=${1#*=} ;;
     --mode=bzlmod | --mode=workspace) modes=("${1#*=}") ;;
     --no-consumer) consumer= ;;
+    --registry)
+      registry=$cache/registry
+      shift
+      break
+      ;;
     -*) die "unknown option $1; Bazel's options come after its command (see --help)" ;;
     *) break ;;
   esac
   shift
 done
+given=("$@")
 (($#)) || set -- test //...
 ((EUID == 0)) || die "creating and entering the other Debian needs root; use sudo"
 type -P apt-get >/dev/null || die "this needs Debian, but there is no apt-get"
@@ -113,6 +125,7 @@ enter() {
 
 [[ -e $root/etc/debian_version ]] || make_root
 root=$(cd "$root" && pwd)
+cd "$tree"
 
 declare -A config=([bzlmod]=offline [workspace]=workspace)
 command=$1
@@ -133,7 +146,16 @@ try() {
   results+=("$name ($mode): $( ((status)) && echo "failed, status $status" || echo passed)")
   if ((status)); then failed=1; fi
 }
-for mode in "${modes[@]}"; do
+
+if [[ $registry ]]; then
+  modes=()
+  rm -rf "$registry"
+  tools/registry_entry.sh "$(sed -n 's/^    version = "\(.*\)",$/\1/p' MODULE.bazel)" \
+    --ref=HEAD --system "--output=$registry"
+  try bzlmod "examples/consumer by a registry" tools/check_consumer.sh \
+    "--registry=$registry" "${given[@]}"
+fi
+for mode in ${modes[@]+"${modes[@]}"}; do
   try "$mode" "bazel $command" ./bazelw "$command" "--config=${config[$mode]}" "$@"
   if [[ $consumer ]]; then
     try "$mode" examples/consumer tools/check_consumer.sh "--config=${config[$mode]}" "${jobs[@]}"
