@@ -8,6 +8,8 @@
 # --registry=FOLDER copies the project into an empty folder, and takes gpipe from a registry
 # that tools/registry_entry.sh has made with --system. Needs Bazel 7 or later.
 #
+# --compiler=gcc compiles with g++ instead of clang.
+#
 # --compile_only analyses the whole project and compiles only its main.cc. That checks
 # labels, visibility and included files in half a minute. //examples:examples_test
 # links and runs the same main.cc.
@@ -20,12 +22,14 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 compile_only=0
+compiler=clang
 registry=
 startup=(--max_idle_secs=60)
 options=()
 for option; do
   case $option in
     --compile_only) compile_only=1 ;;
+    --compiler=*) compiler=${option#*=} ;;
     --registry=*) registry=$(realpath "${option#*=}") ;;
     *) options+=("$option") ;;
   esac
@@ -46,7 +50,7 @@ if [[ $registry ]]; then
 fi
 
 # Creates no bazel-* links in the checkout.
-options+=(--symlink_prefix=/ --repo_env=CC=clang --copt=-O0 --noshow_progress
+options+=(--symlink_prefix=/ "--repo_env=CC=$compiler" --copt=-O0 --noshow_progress
   --ui_event_filters=-info)
 
 if ((compile_only)); then
@@ -55,12 +59,9 @@ if ((compile_only)); then
   exit
 fi
 
-# Precompiled headers save most of the time. A project that uses gpipe does not need them,
-# so the project of a registry has none.
-if [[ ! $registry ]]; then
-  options+=(--@gpipe//tools/precompiled:compiler=clang)
-fi
-output=$("$root/bazelw" "${startup[@]}" run "${options[@]}" --linkopt=-fuse-ld=lld //:main)
+# Precompiled headers save most of the time. A project that uses gpipe does not need them.
+output=$("$root/bazelw" "${startup[@]}" run "${options[@]}" \
+  "--@gpipe//tools/precompiled:compiler=$compiler" --linkopt=-fuse-ld=lld //:main)
 echo "$output"
 if [[ $output != *"output [8, 10]"* ]]; then
   echo "check_consumer: expected the line 'output [8, 10]'" >&2
