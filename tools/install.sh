@@ -9,7 +9,7 @@
 #   find_package(gpipe 0.2 REQUIRED)
 #   target_link_libraries(main PRIVATE gpipe::gpipe)
 #
-# The folder gets include/, lib/libgpipe.so and lib/cmake/gpipe. The library is for the
+# The folder gets include/gpipe, lib/libgpipe.so and lib/cmake/gpipe. The library is for the
 # LibTorch of the build, which must be that of the project: the torch of python3 on the
 # PATH, or LIBTORCH. It contains no path of this machine. --config=cuda installs a library
 # that can use GPUs.
@@ -55,9 +55,11 @@ ln -sf "libgpipe.so.$version" "$library.${version%.*}"
 ln -sf "libgpipe.so.${version%.*}" "$library"
 install -m 644 "$built"/*.cmake "$prefix/lib/cmake/gpipe"
 
-# The public headers, and what they include.
-rm -rf "$prefix/include"/{gpipe,balancing,models,training}
-python3 - "$prefix/include" <<'PYTHON'
+# The public headers, and what they include. They have a folder of their own, since other
+# projects of a common prefix may have a folder named models, too.
+headers=$prefix/include/gpipe
+rm -rf "$headers"
+python3 - "$headers" <<'PYTHON'
 import pathlib, re, shutil, sys
 
 found, left = set(), ["tools/public_headers.cc"]
