@@ -197,7 +197,7 @@ const RankProgramEntry kShards("shards", [] {
     std::vector<Summand> whole, rows;
     std::vector<Tensor> parameters;
     for (std::size_t n = 0; n < by_member[0].size(); ++n) {
-      parameters.push_back(like(by_member, n));
+      parameters.push_back(like(by_member, n).requires_grad_());
       whole.push_back({parameters[n], by_member[world->rank()][n]});
     }
     rows = whole;
@@ -219,7 +219,9 @@ const RankProgramEntry kShards("shards", [] {
       check(same_bits(rows[k].grad, expected), "sum of own rows");
     }
     ParameterShards shards(parameters, ranks, world->rank());
-    for (const Tensor& each : shards.own()) each.fill_(world->rank() + 1);
+    for (const Tensor& each : shards.own()) {
+      each.detach().fill_(world->rank() + 1);
+    }
     if (ranks > 1) {
       Reducer reducer(*world, own, everybody, kTag);
       shards.spread(reducer);
@@ -252,7 +254,11 @@ int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
     begin = end;
   }
   if (sharded) {
-    ParameterShards(gradients, world.size(), world.rank()).spread(reducer);
+    std::vector<Tensor> parameters;
+    for (const Tensor& each : gradients) {
+      parameters.push_back(each.detach().requires_grad_());
+    }
+    ParameterShards(parameters, world.size(), world.rank()).spread(reducer);
   }
   int64_t sent = 0;
   for (const std::string& each :
