@@ -219,7 +219,7 @@ void Reducer::all_reduce(const at::Tensor& flat) {
   };
   const at::Tensor sum = reduce_scatter(part_of);
   exchange([&](std::size_t) { return sum; }, part_of, action);
-  part_of(own_).copy_(sum);
+  if (own_ > 0) part_of(own_).copy_(sum);  // else the sum is there
 }
 
 at::Tensor Reducer::reduce_scatter(
@@ -253,9 +253,9 @@ at::Tensor Reducer::reduce_scatter(
   }
   exchange(
       part, [&](std::size_t k) { return theirs[k]; }, action);
-  for (std::size_t k = 0; k < members_.size(); ++k) {
-    const at::Tensor& each = k == own_ ? mine : theirs[k];
-    sum = sum.defined() ? sum.add_(each) : each.clone();
+  sum = own_ == 0 ? mine : theirs[0];
+  for (std::size_t k = 1; k < members_.size(); ++k) {
+    sum.add_(k == own_ ? mine : theirs[k]);
   }
   return sum;
 }

@@ -21,9 +21,9 @@ struct Summand {
   at::Tensor like, grad;
 };
 
-// The default size of a bucket in bytes: 16 MiB. One bucket is added up at a
+// The default size of a bucket in bytes: 8 MiB. One bucket is added up at a
 // time.
-constexpr int64_t kBucketBytes = int64_t{1} << 24;
+constexpr int64_t kBucketBytes = int64_t{1} << 23;
 
 // Cuts a list into buckets and returns where they end, ascending; the last end
 // is the size of the list. All tensors of a bucket have one dtype. A bucket
@@ -118,7 +118,8 @@ class Reducer {
   void all_reduce(const at::Tensor& flat);
   // Returns the sum of the tensors part(own index) of all members. `part` is
   // called on each member for each index; its tensors have one dimension and
-  // are on device(), and for one index they have one size.
+  // are on device(), and for one index they have one size. That of the own
+  // index may be overwritten.
   at::Tensor reduce_scatter(const std::function<at::Tensor(std::size_t)>& part);
   Communicator& world_;
   Transport& transport_;
