@@ -5,8 +5,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "balancing/profile/testing.h"
-#include "benchmarks/unet_timeline/skip_layers.h"
 #include "benchmarks/unet_timeline/relay.h"
+#include "benchmarks/unet_timeline/skip_layers.h"
 
 namespace gpipe::benchmarks {
 namespace {

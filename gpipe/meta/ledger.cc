@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/libtorch/registration.h"
 #include "gpipe/libtorch/debug_info.h"
+#include "gpipe/libtorch/registration.h"
 #include "gpipe/meta/devices.h"
 
 namespace gpipe {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "models/weights/testing/files.h"
-#include "training/testing/image_files.h"
 #include "training/program/language.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"
+#include "training/testing/image_files.h"
 
 namespace gpipe::train_program {
 namespace {
