@@ -25,7 +25,7 @@ DEFINE_string(prompt_tokens, "",
               "5,17,200;9,8.");
 DEFINE_string(prompts, "",
               "A file with the numbers of the tokens of a prompt in each "
-              "line, as tools/tokenize.py --encode writes them.");
+              "line, as tools/tokenize_text.py --encode writes them.");
 DEFINE_string(prompt, "",
               "A prompt as text, for a model of characters. Needs --data_dir.");
 DEFINE_int64(samples, 1, "Number of sequences for each prompt.");

@@ -48,6 +48,9 @@ namespace gpipe {
 // Models", 2021. Operators, their order and the initial values are those of
 // Python's PEFT, so that bits agree where the operators of the model do.
 
+// Threads: any thread may call a function while no other thread uses the
+// modules, dicts or folders that it is given.
+
 // Adds adapters to the linear layers of `layers`, freezes all other parameters
 // (requires_grad is false), and returns `layers`. The modules themselves
 // change, so that a GPipe and an optimizer must be made afterwards.
@@ -72,7 +75,6 @@ namespace gpipe {
 // - two modules have the same weight, or a module of an exported program is
 //   called in several layers, or
 // - an option is out of its range.
-// Threads: no other thread may use the modules.
 torch::nn::Sequential add_lora(torch::nn::Sequential layers,
                                const LoraOptions& options);
 

@@ -24,18 +24,8 @@ std::vector<int64_t> balance_of(const Options& options,
   TORCH_CHECK_VALUE(stages <= layers, stages,
                     " stages are more than the model's ", layers,
                     " layers; use fewer --partitions or --stages_per_rank");
-  const bool listed = options.balance != "time" && options.balance != "size";
-  if (listed) {
-    const auto balance = with_value_error(
-        [&] { return parse_numbers("balance", options.balance); });
-    const auto sum =
-        std::accumulate(balance.begin(), balance.end(), int64_t{0});
-    TORCH_CHECK_VALUE(
-        static_cast<int64_t>(balance.size()) == stages && sum == layers,
-        "--balance=", options.balance, " is ", balance.size(), " stages with ",
-        sum, " layers; there are ", stages, " stages and ", layers,
-        " layers (or use time or size)");
-    return balance;
+  if (auto listed = listed_balance(options, stages, layers, "stages")) {
+    return *std::move(listed);
   }
   if (static_cast<int64_t>(sources.before.size()) == stages) {
     return sources.before;
@@ -83,6 +73,24 @@ std::vector<int64_t> automatic_ranks(const Options& options,
 }
 
 }  // namespace
+
+std::optional<std::vector<int64_t>> listed_balance(const Options& options,
+                                                   int64_t parts,
+                                                   int64_t layers,
+                                                   const std::string& kind) {
+  if (options.balance == "time" || options.balance == "size") {
+    return std::nullopt;
+  }
+  auto balance = with_value_error(
+      [&] { return parse_numbers("balance", options.balance); });
+  const auto sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(balance.size()) == parts && sum == layers,
+      "--balance=", options.balance, " is ", balance.size(), " ", kind,
+      " with ", sum, " layers; there are ", parts, " ", kind, " and ", layers,
+      " layers (or use time or size)");
+  return balance;
+}
 
 Cut make_cut(const Options& options, const CutSources& sources) {
   TORCH_CHECK_VALUE(options.chunks > 0, "--chunks=", options.chunks,

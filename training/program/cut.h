@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,15 @@ struct CutSources {
   // processes. Otherwise each process could measure different times.
   std::function<std::string(const std::function<std::string()>&)> of_first;
 };
+
+// Returns the layers per part if Options::balance is a list, nullopt if it is
+// "time" or "size". `kind`: the word for the parts, for errors: "stages".
+// Throws c10::ValueError if the list does not have `parts` entries, or `layers`
+// layers.
+std::optional<std::vector<int64_t>> listed_balance(const Options& options,
+                                                   int64_t parts,
+                                                   int64_t layers,
+                                                   const std::string& kind);
 
 // Returns the schedule and the balance for `options`. Options::balance is
 // "time" (layers are timed), "size" (their memory is counted) or a list of

@@ -13,18 +13,16 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "balancing/partition.h"
-#include "gpipe/base/text/lists.h"
 #include "gpipe/eval_scope.h"
 #include "gpipe/meta.h"
 #include "gpipe/program/operators.h"
-#include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
+#include "training/program/cut.h"
 #include "training/program/engine.h"
 #include "training/program/initial_weights.h"
 #include "training/program/lora_setup.h"
@@ -45,10 +43,11 @@ Tokens parse_tokens(const std::string& flag, absl::string_view list) {
     int64_t token = 0;
     const auto [end, error] =
         std::from_chars(word.data(), word.data() + word.size(), token);
-    TORCH_CHECK_VALUE(error == std::errc() && end == word.data() + word.size(),
-                      flag, ": '", std::string(word),
-                      "' is no number of a token; tools/tokenize.py "
-                      "--encode turns a text into numbers");
+    TORCH_CHECK_VALUE(
+        error == std::errc() && end == word.data() + word.size(), flag, ": '",
+        std::string(word),
+        "' is no number of a token; "
+        "tools/tokenize_text.py --encode turns a text into numbers");
     tokens.push_back(token);
   }
   return tokens;
@@ -153,14 +152,8 @@ LoadedModel load_model(const Options& options, ModelSource& source,
   add_adapters(model.layers, options);
   load_adapter(model.layers, options, /*whole=*/true);
   if (reads_parts) {
-    model.make = [file, reads_weights, load_part, options](int64_t first,
-                                                           int64_t count) {
-      ExportedModel part = file->read(first, count, reads_weights);
-      if (load_part) load_part(part);
-      add_adapters(part.layers, options);
-      load_adapter(part.layers, options, /*whole=*/false);
-      return part.layers;
-    };
+    model.make =
+        adapted_layers(*file, reads_weights, std::move(load_part), options);
   }
   return model;
 }
@@ -197,17 +190,8 @@ std::vector<int64_t> balance_of(const Options& options,
                                 const torch::nn::Sequential& layers,
                                 int64_t partitions) {
   const auto count = static_cast<int64_t>(layers->size());
-  if (options.balance != "time" && options.balance != "size") {
-    auto balance = with_value_error(
-        [&] { return parse_numbers("balance", options.balance); });
-    const auto sum =
-        std::accumulate(balance.begin(), balance.end(), int64_t{0});
-    TORCH_CHECK_VALUE(
-        static_cast<int64_t>(balance.size()) == partitions && sum == count,
-        "--balance=", options.balance, " is ", balance.size(),
-        " partitions with ", sum, " layers; there are ", partitions,
-        " partitions and ", count, " layers");
-    return balance;
+  if (auto listed = listed_balance(options, partitions, count, "partitions")) {
+    return *std::move(listed);
   }
   TORCH_CHECK_VALUE(partitions <= count, partitions,
                     " partitions are more than the model's ", count,

@@ -71,6 +71,19 @@ void load_adapter(torch::nn::Sequential layers, const Options& options,
   if (!options.adapter.empty()) load_lora(options.adapter, *layers, whole);
 }
 
+LayerBuilder adapted_layers(const ExportedFile& file, bool reads_weights,
+                            std::function<void(ExportedModel&)> load_part,
+                            const Options& options) {
+  return [&file, reads_weights, load_part = std::move(load_part), options](
+             int64_t first, int64_t count) {
+    ExportedModel part = file.read(first, count, reads_weights);
+    if (load_part) load_part(part);
+    add_adapters(part.layers, options);
+    load_adapter(part.layers, options, /*whole=*/false);
+    return part.layers;
+  };
+}
+
 uint32_t adapter_checksum(const Options& options) {
   if (options.adapter.empty()) return 0;
   uint32_t sum = 0;

@@ -3,8 +3,12 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
+#include "gpipe/distributed/pipeline.h"
+#include "models/exported/exported.h"
 #include "training/program/engine.h"
 #include "training/program/options.h"
 
@@ -32,6 +36,14 @@ void add_adapters(torch::nn::Sequential layers, const Options& options);
 // load_lora() throws.
 void load_adapter(torch::nn::Sequential layers, const Options& options,
                   bool whole);
+
+// Returns a function that reads layers of `file`, loads their weights by
+// `load_part` unless that is empty, and adds and loads their adapters.
+// `reads_weights`: whether the weights in `file` are read. `file` must outlive
+// the function. The function throws what these steps throw.
+LayerBuilder adapted_layers(const ExportedFile& file, bool reads_weights,
+                            std::function<void(ExportedModel&)> load_part,
+                            const Options& options);
 
 // Returns the checksum of the tensors in Options::adapter; 0 without it.
 uint32_t adapter_checksum(const Options& options);

@@ -201,15 +201,8 @@ int run(const Options& given_options, Task& task, const Print& print,
                                 std::to_string(file->weights_checksum())}});
   }
   if (reads_parts) {
-    parts.make = [file, &options, reads_weights,
-                  load_part = std::move(load_part)](int64_t first,
-                                                    int64_t count) {
-      ExportedModel part = file->read(first, count, reads_weights);
-      if (load_part) load_part(part);
-      add_adapters(part.layers, options);
-      load_adapter(part.layers, options, /*whole=*/false);
-      return part.layers;
-    };
+    parts.make =
+        adapted_layers(*file, reads_weights, std::move(load_part), options);
   }
   if (evaluated) add_eval_model(*evaluated, options, reads_parts, parts);
   precision.convert(parts.model);
