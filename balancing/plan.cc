@@ -23,7 +23,7 @@
 #include "balancing/planner/workload.h"
 #include "balancing/profile/threads_scope.h"
 #include "gpipe/runtime/cell/microbatch.h"
-#include "gpipe/runtime/device/threads.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/layer_adapter.h"
+#include "gpipe/runtime/cell/layer.h"
 
 namespace gpipe {
 

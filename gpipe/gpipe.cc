@@ -7,12 +7,10 @@
 #include <ostream>
 #include <utility>
 
-#include "gpipe/runtime/autograd/grad_norm.h"
+#include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/device/threads.h"
-#include "gpipe/runtime/pipeline/assembly.h"
 #include "gpipe/runtime/pipeline/pipeline.h"
 #include "gpipe/skip/verify.h"
 

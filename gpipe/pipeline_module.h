@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "gpipe/failure.h"
-#include "gpipe/runtime/cell/batch.h"
-#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"

@@ -18,7 +18,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/runtime/cell/checkpointed_call.h"
-#include "gpipe/runtime/cell/layer_adapter.h"
+#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
 
 namespace gpipe {

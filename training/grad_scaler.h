@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe {
 

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "balancing/profile/profile_tracker.h"
-#include "gpipe/runtime/autograd/grad_sum.h"
+#include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/device/stamp.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::balancing {
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "gpipe/runtime/device/ordering.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::benchmarks {
 

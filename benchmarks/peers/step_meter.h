@@ -8,7 +8,7 @@
 
 #include "benchmarks/harness/experiment/table.h"
 #include "benchmarks/peers/process_memory.h"
-#include "gpipe/runtime/device/stamp.h"
+#include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::benchmarks {
 

@@ -22,8 +22,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/pipeline/assembly.h"
-#include "gpipe/runtime/pipeline/step_peers.h"
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "gpipe/phase.h"
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::faults {
 namespace {

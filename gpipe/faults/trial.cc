@@ -18,7 +18,7 @@
 #include "gpipe/base/instruments/tensor_bytes.h"
 #include "gpipe/failure.h"
 #include "gpipe/phase.h"
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule/generators/named.h"
 #include "gpipe/skip.h"
 #include "gpipe/testing/cuts.h"

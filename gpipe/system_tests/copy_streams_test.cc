@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gpipe/runtime/device/copier.h"
-#include "gpipe/runtime/device/ordering.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::benchmarks {

@@ -3,8 +3,6 @@
 //
 // Runs on the simulated accelerators only. They detect an access that no wait
 // orders, whatever the timing was.
-#include "gpipe/runtime/device/ordering.h"
-
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -25,7 +23,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/run/run_ahead.h"
+#include "gpipe/runtime/device/test_hooks.h"
+#include "gpipe/runtime/run/executor.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/testing/models.h"

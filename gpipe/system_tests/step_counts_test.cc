@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/runtime/run/run_ahead.h"
+#include "gpipe/runtime/run/executor.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/simulated/test_fixture.h"

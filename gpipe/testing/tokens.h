@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::testing {
 

@@ -10,9 +10,9 @@
 
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {
 namespace {

@@ -10,7 +10,7 @@
 #include "gpipe/distributed/channel/shape_prediction.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/channel/wire.h"
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {
 

@@ -11,8 +11,8 @@
 
 #include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/runtime/autograd/grad_norm.h"
-#include "gpipe/runtime/cell/read_scalars.h"
+#include "gpipe/runtime/autograd/gradients.h"
+#include "gpipe/runtime/device/copier.h"
 
 namespace gpipe::internal {
 namespace {

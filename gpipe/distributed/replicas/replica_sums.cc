@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
-#include "gpipe/runtime/run/new_worker.h"
+#include "gpipe/runtime/run/executor.h"
 
 namespace gpipe::internal {
 

@@ -23,8 +23,7 @@
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/recording.h"
-#include "gpipe/runtime/step/remote_stages.h"
-#include "gpipe/runtime/step/stage_workers.h"
+#include "gpipe/runtime/step/passes.h"
 
 namespace gpipe::internal {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "gpipe/runtime/step/remote_stages.h"
+#include "gpipe/runtime/step/passes.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/schedule.h"
 

@@ -22,7 +22,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/pipeline/train_schedule.h"
-#include "gpipe/runtime/pipeline/training.h"
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"
 

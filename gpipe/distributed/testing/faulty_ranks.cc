@@ -20,7 +20,7 @@
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/distributed/transfers.h"
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/devices.h"
 

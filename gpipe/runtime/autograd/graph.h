@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -15,12 +16,28 @@
 
 namespace gpipe::internal {
 
+// Returns whether `tensor` is defined and has a tangent. Thread-safe.
+inline bool has_tangent(const at::Tensor& tensor) {
+  return tensor.defined() && tensor._fw_grad(/*level=*/0).defined();
+}
+
+// Throws c10::NotImplementedError if `tensor` has a tangent. `what`: the
+// tensor, for the error. Thread-safe.
+inline void check_no_tangent(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !has_tangent(tensor), what,
+      " has a tangent (forward-mode AD), and a pipeline computes none. Run the "
+      "torch::nn::Sequential that the pipeline was made of, which has the same "
+      "parameters; or give the pipeline the primal, "
+      "std::get<0>(torch::_unpack_dual(tensor, 0))");
+}
+
 // A tensor at the boundary of a cell, without graph. Undefined: a skip that was
 // stashed as "no tensor", or an undefined element of a vector.
 struct Activation {
   at::Tensor tensor;
   bool requires_grad = false;  // in the graph of the cell that made it
-  // Whether another tensor shares its memory: see shared_memory.h.
+  // Whether another tensor shares its memory: see cell.h.
   bool shared = false;
   // The index of the element of the pipeline's input that this tensor is, if
   // all micro-batches get the same (GPipeOptions::unsplit); else -1. Such a
@@ -118,5 +135,14 @@ std::vector<at::Tensor> run_backward(
     const std::vector<torch::autograd::Edge>& targets, bool keep_graph,
     const Leaves& leaves, const std::vector<bool>& wanted,
     const LeafSink& sink);
+
+// Runs the autograd engine with one gradient of `grads` per edge of `edges`
+// (see torch::autograd::impl::gradient_edge). As in any backward, the engine
+// adds gradients to `.grad` of leaves, passes them on through the graphs of
+// other tensors, and calls hooks. Undefined gradients are skipped.
+//
+// Throws whatever hooks and graphs throw. Threads: as Tensor::backward().
+void accumulate(std::vector<torch::autograd::Edge> edges,
+                std::vector<at::Tensor> grads);
 
 }  // namespace gpipe::internal

@@ -1,10 +1,11 @@
-// Tests the ends of a cell's graph and its backward.
 #include "gpipe/runtime/autograd/graph.h"
 
+#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <string>
@@ -221,6 +222,41 @@ TEST(RunBackward, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
                          std::to_string(grad.item<int64_t>()) + " ";
                });
   EXPECT_EQ(sums, "0:10 ");
+}
+
+Tensor number(double value) { return at::full({1}, value, at::kDouble); }
+Tensor leaf_of(double value) { return number(value).requires_grad_(); }
+
+torch::autograd::Edge edge(const Tensor& tensor) {
+  return torch::autograd::impl::gradient_edge(tensor);
+}
+
+TEST(Accumulate, AddsToGradAndCallsHooksOnce) {
+  const Tensor w = leaf_of(3), v = leaf_of(5);
+  const Tensor outer = v * 10;  // a graph of the user
+  v.mutable_grad() = number(1);
+  int hooks = 0;
+  w.register_hook([&](const Tensor& grad) {
+    ++hooks;
+    return grad * 2;
+  });
+  accumulate({edge(w), edge(outer)}, {number(7), number(2)});
+  EXPECT_EQ(hooks, 1);
+  EXPECT_EQ(w.grad().item<double>(), 14);
+  EXPECT_EQ(v.grad().item<double>(), 21);
+}
+
+TEST(Accumulate, SkipsUndefinedGradients) {
+  const Tensor w = leaf_of(3), v = leaf_of(5);
+  int hooks = 0;
+  w.register_hook([&](const Tensor&) { ++hooks; });
+  accumulate({edge(w), edge(v)}, {Tensor(), number(2)});
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(v.grad().item<double>(), 2);
+  accumulate({edge(w)}, {Tensor()});
+  accumulate({}, {});
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(hooks, 0);
 }
 
 }  // namespace

@@ -1,28 +1,159 @@
 #include "gpipe/runtime/cell/cell.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/autograd/non_finite.h"
-#include "gpipe/runtime/cell/cell_tracker.h"
+#include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/phase_scope.h"
-#include "gpipe/runtime/cell/shared_memory.h"
-#include "gpipe/runtime/device/fault_point.h"
+#include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/parameter_casts.h"
 
 namespace gpipe::internal {
+namespace {
+
+bool has_memory(const Activation& crossing) {
+  return crossing.tensor.defined() && crossing.tensor.has_storage();
+}
+
+bool in_common(const Activation& a, const Activation& b) {
+  if (!has_memory(a) || !has_memory(b)) return false;
+  if (!a.tensor.is_alias_of(b.tensor)) return false;
+  return at::get_overlap_status(a.tensor, b.tensor) != at::MemOverlapStatus::No;
+}
+
+}  // namespace
+
+void mark_shared(std::vector<Activation>& crossings) {
+  for (std::size_t k = 1; k < crossings.size(); ++k) {
+    for (std::size_t n = 0; n < k; ++n) {
+      if (!in_common(crossings[n], crossings[k])) continue;
+      crossings[n].shared = crossings[k].shared = true;
+    }
+  }
+}
+
+SharedInput::SharedInput(const std::vector<Activation>& input) {
+  for (const Activation& each : input) {
+    if (!each.shared || !has_memory(each) || each.tensor.is_inference()) {
+      continue;
+    }
+    tensors_.push_back({WatchedVersion(each.tensor),
+                        each.tensor.storage().getWeakStorageImpl()});
+  }
+}
+
+void SharedInput::check_unchanged(int64_t partition) const {
+  for (const Tensor& each : tensors_) {
+    TORCH_CHECK(
+        !each.version.is_changed(), "a layer of partition ", partition,
+        " changes a tensor in place that an earlier partition has given to "
+        "more than one layer (returned twice, or stashed and returned), so "
+        "that the other layers would get another value or gradient than in "
+        "the plain model; let that layer work out of place (such as ReLU "
+        "without inplace), or pass a clone()");
+  }
+}
+
+void SharedInput::mark(std::vector<Activation>& outputs) const {
+  for (const Tensor& each : tensors_) {
+    const auto memory = each.memory.lock();
+    for (Activation& output : outputs) {
+      if (memory && has_memory(output) &&
+          output.tensor.storage().unsafeGetStorageImpl() == memory.get()) {
+        output.shared = true;
+      }
+    }
+  }
+}
+
+UnsplitInput::UnsplitInput(const std::vector<Activation>& input) {
+  for (const Activation& each : input) {
+    if (each.unsplit >= 0 && has_memory(each)) {
+      tensors_.push_back({each.unsplit, each.tensor});
+    }
+  }
+}
+
+void UnsplitInput::mark(std::vector<Activation>& outputs) const {
+  for (const auto& [element, input] : tensors_) {
+    for (Activation& output : outputs) {
+      if (has_memory(output) && output.tensor.is_alias_of(input) &&
+          output.tensor.storage_offset() == input.storage_offset() &&
+          output.tensor.sizes() == input.sizes() &&
+          output.tensor.strides() == input.strides() &&
+          output.tensor.scalar_type() == input.scalar_type()) {
+        output.unsplit = element;
+      }
+    }
+  }
+}
+
+CellTracker::CellTracker(const Partition& partition,
+                         std::vector<std::optional<at::Tensor>> imported)
+    : partition_(partition) {
+  for (std::size_t k = 0; k < imported.size(); ++k) {
+    held_.emplace(partition.imports[k].key, std::move(imported[k]));
+  }
+}
+
+void CellTracker::save(const SkipKey& key, std::optional<at::Tensor> tensor) {
+  fault_point("stash", partition_.index, microbatch_at_work());
+  held_[key] = std::move(tensor);
+  stashed_.insert(key);
+}
+
+std::optional<at::Tensor> CellTracker::load(const SkipKey& key) {
+  fault_point("pop", partition_.index, microbatch_at_work());
+  auto found = held_.find(key);
+  if (found == held_.end()) throw_not_stashed(key);
+  std::optional<at::Tensor> tensor = std::move(found->second);
+  held_.erase(found);
+  popped_.insert(key);
+  return tensor;
+}
+
+const at::Tensor* CellTracker::find(const SkipKey& key) const {
+  const auto found = held_.find(key);
+  return found != held_.end() && found->second ? &*found->second : nullptr;
+}
+
+void CellTracker::check_done(const LayerSkips& declared) {
+  for (const SkipKey& key : declared.stash) {
+    TORCH_CHECK(stashed_.count(key), "'", key.name,
+                "' must be stashed but have not");
+  }
+  for (const SkipKey& key : declared.pop) {
+    TORCH_CHECK(popped_.count(key), "'", key.name,
+                "' must be popped but have not");
+  }
+  stashed_.clear();
+  popped_.clear();
+}
+
+std::vector<std::optional<at::Tensor>> CellTracker::take_exported() {
+  std::vector<std::optional<at::Tensor>> exported;
+  for (const SkipRoute& route : partition_.exports) {
+    auto found = held_.find(route.key);
+    exported.push_back(std::move(found->second));
+    held_.erase(found);
+  }
+  return exported;
+}
+
 namespace {
 
 // Returns "undefined", or the type and the sizes of `tensor`.

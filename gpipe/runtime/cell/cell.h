@@ -3,10 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -15,16 +18,111 @@
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
-#include "gpipe/runtime/cell/loss.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/recompute/past_call.h"
+#include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {
 
+// A layer may return a tensor twice, or stash a tensor that it also returns. In
+// the plain model this is one variable in two places: in-place work on one
+// changes both, and their gradients add up. At the boundary of a cell the two
+// become separate variables, with the same memory, or with copies on another
+// device. So layers must not change a shared tensor in place.
+
+// Marks the tensors of `crossings` that share memory with each other
+// (Activation::shared). Views of one tensor are marked if they overlap, or if
+// this is not known.
+void mark_shared(std::vector<Activation>& crossings);
+
+// The shared input tensors of a cell, to be checked after its layers have run.
+// Does not keep the tensors alive.
+class SharedInput {
+ public:
+  explicit SharedInput(const std::vector<Activation>& input);
+
+  // Throws c10::Error, with the partition's number, if one of the tensors was
+  // changed in place.
+  void check_unchanged(int64_t partition) const;
+  // Marks the tensors of `outputs` that share memory with one of the inputs.
+  void mark(std::vector<Activation>& outputs) const;
+
+ private:
+  struct Tensor {
+    WatchedVersion version;
+    c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+  };
+  std::vector<Tensor> tensors_;
+};
+
+// The tensors among a cell's inputs that all micro-batches share
+// (Activation::unsplit).
+class UnsplitInput {
+ public:
+  explicit UnsplitInput(const std::vector<Activation>& input);
+
+  // Sets Activation::unsplit of the outputs that a layer has passed on
+  // unchanged: same memory, sizes, strides and dtype as an input. Call after
+  // SharedInput::check_unchanged().
+  void mark(std::vector<Activation>& outputs) const;
+
+ private:
+  struct Tensor {
+    int element;
+    at::Tensor alias;  // without graph
+  };
+  std::vector<Tensor> tensors_;
+};
+
+// Holds the skip tensors that earlier partitions sent, those that stay in the
+// partition, and those that go to later partitions. A tensor that was popped is
+// held no longer.
+class CellTracker : public SkipTracker {
+ public:
+  // `imported`: one per element of partition.imports; nullopt for "no tensor".
+  CellTracker(const Partition& partition,
+              std::vector<std::optional<at::Tensor>> imported);
+
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
+  std::optional<at::Tensor> load(const SkipKey& key) override;
+
+  // Returns the tensor that is stored under `key`; null if there is none, if
+  // "no tensor" was stashed, or if it was popped.
+  const at::Tensor* find(const SkipKey& key) const;
+
+  // Checks the layer that has just run. Call after each layer. Throws
+  // c10::Error if the layer has not stashed or popped all names that it
+  // declares.
+  void check_done(const LayerSkips& declared);
+
+  // Moves out the skip tensors for later partitions, in the order of
+  // partition.exports.
+  std::vector<std::optional<at::Tensor>> take_exported();
+
+ private:
+  const Partition& partition_;
+  std::map<SkipKey, std::optional<at::Tensor>> held_;
+  std::set<SkipKey> stashed_, popped_;  // by the layer that runs now
+};
+
 class CellTracker;
+
+// The loss of one micro-batch. The last stage's cell runs it after its last
+// layer and outputs the loss.
+struct LossHead {
+  const LossFunction* function = nullptr;
+  Value target;
+  bool keep_output = false;
+
+  // Set by the first run of the cell.
+  Value output;       // without graph; set if keep_output
+  at::Tensor weight;  // without graph; undefined if the loss is a mean
+  Metrics metrics;    // without graph
+};
 
 // The activations that go from cell to cell in the forward: the tensors between
 // two layers (`boundary`), and skip tensors in the order of the partition's

@@ -1,5 +1,6 @@
 #include "gpipe/runtime/cell/cell.h"
 
+#include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -27,6 +29,9 @@ using testing::error_of;
 using ::testing::StartsWith;
 using torch::Tensor;
 namespace nn = torch::nn;
+using Grads = std::map<std::string, Tensor>;
+using at::Tensor;
+using ::testing::ElementsAre;
 
 const auto layer = [](auto function) {
   return testing::layer(std::move(function));
@@ -61,7 +66,6 @@ Activations input_of(const Tensor& tensor, bool requires_grad = true) {
 Gradients gradients(const Tensor& grad) { return {{grad}, {}}; }
 
 // The gradients of the leaves, by the name of the parameter.
-using Grads = std::map<std::string, Tensor>;
 
 LeafSink sink_of(const Partition& part, const Cell& cell, Grads& grads) {
   return [&](std::size_t leaf, const Tensor& grad) {
@@ -460,6 +464,156 @@ TEST(Cell, WithoutGradModeThereIsNoGraph) {
   EXPECT_FALSE(output.boundary[0].requires_grad);
   EXPECT_TRUE(output.boundary[0].tensor.equal(model.plain(model.input)));
   EXPECT_TRUE(cell.leaves().empty());
+}
+
+SkipKey key(const std::string& name) { return {Namespace::none(), name}; }
+
+// A partition that imports "in" and "none", and exports "out" and "also".
+Partition some_partition() {
+  Partition partition;
+  partition.index = 1;
+  partition.imports = {{key("in"), 0, 1}, {key("none"), 0, 1}};
+  partition.exports = {{key("out"), 1, 2}, {key("also"), 1, 3}};
+  return partition;
+}
+
+TEST(CellTracker, GivesEachImportOnce) {
+  const Partition partition = some_partition();
+  const Tensor in = at::ones({2});
+  CellTracker tracker(partition, {in, std::nullopt});
+  EXPECT_TRUE(tracker.find(key("in"))->is_same(in));
+  EXPECT_EQ(tracker.find(key("none")), nullptr);
+  EXPECT_TRUE(tracker.load(key("in"))->is_same(in));
+  EXPECT_FALSE(tracker.load(key("none")).has_value());
+  EXPECT_EQ(tracker.find(key("in")), nullptr);
+  for (const char* name : {"in", "none", "never"}) {
+    EXPECT_EQ(error_of([&] { tracker.load(key(name)); }),
+              "c10::Error: '" + std::string(name) + "' has not been stashed");
+  }
+}
+
+TEST(CellTracker, HoldsATensorNoLongerThanUntilItsPop) {
+  const Partition partition = some_partition();
+  Tensor in = at::ones({2});
+  CellTracker tracker(partition, {in, std::nullopt});
+  const Tensor inner = at::ones({2});
+  tracker.save(key("inner"), inner);
+  EXPECT_EQ(in.use_count(), 2);
+  EXPECT_EQ(inner.use_count(), 2);
+  tracker.load(key("in"));
+  tracker.load(key("inner"));
+  EXPECT_EQ(in.use_count(), 1);
+  EXPECT_EQ(inner.use_count(), 1);
+}
+
+TEST(CellTracker, MovesExportsOutInTheOrderOfThePartition) {
+  const Partition partition = some_partition();
+  const Tensor out = at::ones({2});
+  CellTracker tracker(partition, {std::nullopt, std::nullopt});
+  tracker.save(key("also"), std::nullopt);
+  tracker.save(key("out"), at::zeros({1}));
+  tracker.save(key("out"), out);  // the last one counts
+  const auto exported = tracker.take_exported();
+  ASSERT_EQ(exported.size(), 2u);
+  EXPECT_TRUE(exported[0]->is_same(out));
+  EXPECT_FALSE(exported[1].has_value());
+  EXPECT_EQ(out.use_count(), 2);
+}
+
+TEST(CellTracker, NamesWhatALayerHasNotStashedOrPopped) {
+  const Partition partition = some_partition();
+  CellTracker tracker(partition, {at::ones({1}), std::nullopt});
+  const LayerSkips stashes{"0", {key("out"), key("also")}, {}};
+  const LayerSkips pops{"1", {}, {key("in")}};
+  tracker.save(key("out"), at::ones({1}));
+  EXPECT_EQ(error_of([&] { tracker.check_done(stashes); }),
+            "c10::Error: 'also' must be stashed but have not");
+  tracker.save(key("also"), at::ones({1}));
+  tracker.check_done(stashes);
+  EXPECT_EQ(error_of([&] { tracker.check_done(pops); }),
+            "c10::Error: 'in' must be popped but have not");
+  tracker.load(key("in"));
+  tracker.check_done(pops);
+  // What an earlier layer has stashed does not count for a later one.
+  EXPECT_EQ(error_of([&] { tracker.check_done(stashes); }),
+            "c10::Error: 'out' must be stashed but have not");
+}
+
+std::vector<Activation> activations(const std::vector<Tensor>& tensors,
+                                    bool shared = false) {
+  std::vector<Activation> all;
+  for (const Tensor& each : tensors) all.push_back({each, false, shared});
+  return all;
+}
+
+std::vector<bool> marks(const std::vector<Activation>& all) {
+  std::vector<bool> marks;
+  for (const Activation& each : all) marks.push_back(each.shared);
+  return marks;
+}
+
+std::vector<bool> marked(const std::vector<Tensor>& tensors) {
+  auto all = activations(tensors);
+  mark_shared(all);
+  return marks(all);
+}
+
+TEST(MarkShared, MarksBothOfTwoThatOverlap) {
+  const Tensor x = at::arange(6);
+  EXPECT_THAT(marked({x, at::arange(6), x}), ElementsAre(true, false, true));
+  EXPECT_THAT(marked({x, x.view({2, 3})}), ElementsAre(true, true));
+  EXPECT_THAT(marked({x.narrow(0, 0, 4), x.narrow(0, 3, 3)}),
+              ElementsAre(true, true));
+  // Whether these overlap is not known.
+  EXPECT_THAT(marked({x.slice(0, 0, 6, 2), x.slice(0, 1, 6, 2)}),
+              ElementsAre(true, true));
+}
+
+TEST(MarkShared, LeavesDisjointAndUndefinedOnesAlone) {
+  const Tensor x = at::arange(6);
+  EXPECT_THAT(marked({x.narrow(0, 0, 3), x.narrow(0, 3, 3)}),
+              ElementsAre(false, false));
+  EXPECT_THAT(marked({Tensor(), Tensor(), x}),
+              ElementsAre(false, false, false));
+}
+
+TEST(SharedInput, DetectsAChangeOfASharedTensorOnly) {
+  const Tensor shared = at::zeros({2}), alone = at::zeros({2});
+  auto all = activations({shared}, true);
+  all.push_back({alone, false, false});
+  all.push_back({Tensor(), false, true});
+  const SharedInput input(all);
+  alone.add_(1);
+  input.check_unchanged(3);
+  shared.view({1, 2}).add_(1);
+  EXPECT_THAT(
+      error_of([&] { input.check_unchanged(3); }),
+      StartsWith("c10::Error: a layer of partition 3 changes a tensor in place "
+                 "that an earlier partition has given to more than one layer"));
+}
+
+TEST(SharedInput, MarksOutputsOfItsMemory) {
+  const Tensor shared = at::zeros({4}), alone = at::zeros({4});
+  auto all = activations({shared}, true);
+  all.push_back({alone, false, false});
+  const SharedInput input(all);
+  auto outputs = activations(
+      {alone, shared.narrow(0, 1, 2), Tensor(), at::zeros({4}), shared});
+  input.mark(outputs);
+  EXPECT_THAT(marks(outputs), ElementsAre(false, true, false, false, true));
+}
+
+TEST(SharedInput, DoesNotKeepTensorsAlive) {
+  Tensor shared = at::zeros({4});
+  const c10::weak_intrusive_ptr<c10::StorageImpl> memory =
+      shared.storage().getWeakStorageImpl();
+  const SharedInput input(activations({shared}, true));
+  shared.reset();
+  EXPECT_TRUE(memory.expired());
+  auto outputs = activations({at::zeros({4})});
+  input.mark(outputs);
+  EXPECT_THAT(marks(outputs), ElementsAre(false));
+  input.check_unchanged(0);
 }
 
 }  // namespace

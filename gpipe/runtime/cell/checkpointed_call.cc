@@ -20,16 +20,11 @@
 
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/autograd/graph.h"
-#include "gpipe/runtime/autograd/tangent.h"
-#include "gpipe/runtime/cell/call_state.h"
 #include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/recompute/buffer_copies.h"
-#include "gpipe/runtime/recompute/called_modules.h"
-#include "gpipe/runtime/recompute/outline.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/recompute/past_call.h"
-#include "gpipe/runtime/recompute/watched_version.h"
 #include "gpipe/skip/tracker.h"
 
 namespace gpipe::internal {

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/runtime/recompute/buffer_copies.h"
+#include "gpipe/runtime/recompute/buffers.h"
 
 namespace gpipe::internal {
 namespace {

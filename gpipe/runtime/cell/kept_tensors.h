@@ -15,7 +15,7 @@
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/recompute/watched_version.h"
+#include "gpipe/runtime/recompute/buffers.h"
 
 namespace gpipe::internal {
 

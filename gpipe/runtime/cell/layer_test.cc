@@ -20,6 +20,7 @@ using testing::error_of;
 using testing::layer;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
+namespace nn = torch::nn;
 
 Tensors counted(int64_t count) {
   Tensors tensors;
@@ -105,6 +106,19 @@ TEST(CallLayer, LetsTheExceptionOfTheLayerThrough) {
   EXPECT_EQ(
       error_of([&] { call_layer(throws, Value::wrap(torch::ones({1}))); }),
       "std::out_of_range: no row 7");
+}
+
+TEST(SourceModel, RefusesASequentialWithMoreLayersThanBefore) {
+  nn::Sequential model(nn::Linear(1, 1));
+  const SourceModel source(model);
+  source.check();
+  model->push_back(nn::Linear(1, 1));
+  EXPECT_EQ(error_of([&] { source.check(); }),
+            "c10::ValueError: the Sequential has 2 layers now, but it had 1 "
+            "when the pipeline was made of it, and the pipeline runs these; "
+            "make the pipeline after the last push_back()");
+  model = nullptr;
+  source.check();
 }
 
 }  // namespace

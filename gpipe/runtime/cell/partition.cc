@@ -1,6 +1,18 @@
 #include "gpipe/runtime/cell/partition.h"
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
 #include <utility>
+
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/skip/verify.h"
 
 namespace gpipe::internal {
 
@@ -31,6 +43,153 @@ std::vector<Partition> partition(std::vector<Layer> layers,
     partitions[route.to].imports.push_back(std::move(route));
   }
   return partitions;
+}
+
+namespace {
+
+constexpr char kRemedy[] =
+    "; balancing/balancing.h computes a balance from a profile of the layers "
+    "(gpipe::balancing::balance_by_time)";
+
+}  // namespace
+
+void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
+  const int64_t sum =
+      std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
+                    "module and sum of balance have different length "
+                    "(module: ",
+                    layers, ", sum of balance: ", sum,
+                    ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
+  check_positive(balance);
+}
+
+void check_positive(const std::vector<int64_t>& balance) {
+  for (const int64_t each : balance) {
+    TORCH_CHECK_VALUE(each > 0,
+                      "all balance numbers must be positive integer (balance: ",
+                      c10::IntArrayRef(balance), ")", kRemedy);
+  }
+}
+
+void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank) {
+  TORCH_CHECK_VALUE(stages_per_rank > 0 &&
+                        static_cast<int64_t>(partitions) % stages_per_rank == 0,
+                    "the number of partitions must be a multiple of "
+                    "stages_per_rank, which must be positive (partitions: ",
+                    partitions, ", stages_per_rank: ", stages_per_rank, ")");
+}
+
+void check_chunks(int64_t chunks) {
+  TORCH_CHECK_VALUE(
+      chunks > 0, "number of chunks must be positive integer (chunks: ", chunks,
+      ")");
+}
+
+void check_layers_differ(const torch::nn::Sequential& module) {
+  std::map<const torch::nn::Module*, std::string> names;
+  for (const auto& child : module->named_children()) {
+    const auto [first, is_new] =
+        names.emplace(child.value().get(), child.key());
+    TORCH_CHECK_VALUE(is_new,
+                      "module with duplicate layers is not supported: "
+                      "layers '",
+                      first->second, "' and '", child.key(),
+                      "' are the same object; make a second one");
+  }
+}
+
+std::vector<Layer> layers_of(torch::nn::Sequential module) {
+  std::vector<Layer> layers;
+  const std::vector<LayerSkips> skips = declared_skips(module);
+  const auto children = module->named_children();
+  for (torch::nn::AnyModule& layer : *module) {
+    const std::size_t k = layers.size();
+    layers.push_back(
+        {layer, children[k].key(), static_cast<int64_t>(k), skips[k]});
+  }
+  return layers;
+}
+
+void check_sharing(const std::vector<Partition>& partitions,
+                   const std::vector<std::string>& places,
+                   const std::string& kind) {
+  std::map<const at::TensorImpl*, std::pair<const Partition*, std::string>>
+      owners;
+  for (const Partition& partition : partitions) {
+    std::set<const at::TensorImpl*> norms;
+    for (const at::Tensor& each : partition.modules.norm_buffers()) {
+      norms.insert(each.unsafeGetTensorImpl());
+    }
+    const auto check = [&](const Layer& layer, const std::string& what,
+                           const auto& named) {
+      if (!named.value().defined()) return;
+      const at::TensorImpl* const tensor = named.value().unsafeGetTensorImpl();
+      const std::string name = layer.name + "." + named.key();
+      const auto [owner, is_new] =
+          owners.emplace(tensor, std::make_pair(&partition, name));
+      const auto& [first, first_name] = owner->second;
+      TORCH_CHECK_VALUE(
+          is_new || places[first->index] == places[partition.index],
+          "module with a ", what, " shared by partitions on different ", kind,
+          "s is not supported: '", first_name, "' (partition ", first->index,
+          " on ", places[first->index], ") and '", name, "' (partition ",
+          partition.index, " on ", places[partition.index],
+          ") are the same; choose a balance that puts both into one "
+          "partition, or the same ",
+          kind, " for both", kRemedy);
+      TORCH_CHECK_VALUE(
+          is_new || first == &partition || !norms.count(tensor),
+          "module with running statistics shared by partitions is not "
+          "supported: '",
+          first_name, "' (partition ", first->index, ") and '", name,
+          "' (partition ", partition.index,
+          ") are the same, and two workers would count in them at the same "
+          "time; choose a balance that puts both into one partition",
+          kRemedy);
+    };
+    for (const Layer& layer : partition.layers) {
+      const auto& module = *layer.module.ptr();
+      for (const auto& each : module.named_parameters()) {
+        check(layer, "parameter", each);
+      }
+      for (const auto& each : module.named_buffers()) {
+        check(layer, "buffer", each);
+      }
+    }
+  }
+}
+
+void defer_norms(std::vector<Partition>& partitions) {
+  for (Partition& partition : partitions) {
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    for (const Layer& layer : partition.layers) {
+      modules.push_back(layer.module.ptr());
+    }
+    partition.norms = std::make_shared<NormStatistics>(modules);
+  }
+}
+
+bool is_off(const torch::nn::Module& module, const c10::Device& device) {
+  const auto check = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.device() != device;
+  };
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), check) ||
+         std::any_of(buffers.begin(), buffers.end(), check);
+}
+
+void move_layers(std::vector<Partition>& partitions) {
+  for (const Partition& part : partitions) check_linked(part.device);
+  for (Partition& part : partitions) {
+    for (Layer& layer : part.layers) {
+      if (!is_off(*layer.module.ptr(), part.device)) continue;
+      // With several meta devices, tensors are created on the current one.
+      const c10::DeviceGuard guard(part.device);
+      layer.module.ptr()->to(part.device);
+    }
+  }
 }
 
 }  // namespace gpipe::internal

@@ -1,16 +1,23 @@
 // The values between layers: one tensor, a vector of tensors, or a tuple of 1
-// to 8 tensors. torch::nn::Sequential chains the same types.
+// to 8 tensors. torch::nn::Sequential chains the same types. A mini-batch of
+// them, and a loss on them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
+
+#include "gpipe/microbatches.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/weighted_loss.h"
 
 namespace gpipe::internal {
 
@@ -110,6 +117,104 @@ class Value {
 
   Kind kind_ = Kind::kTensor;
   std::vector<at::Tensor> tensors_;
+};
+
+// The type of what a micro-batch gets of a T: of Microbatches<U> a U, else a T.
+template <typename T>
+struct PartOfBatch {
+  using type = T;
+};
+template <typename T>
+struct PartOfBatch<Microbatches<T>> {
+  using type = T;
+};
+template <typename T>
+using PartOf = typename PartOfBatch<T>::type;
+
+// A mini-batch: one Value that the pipeline splits, or one per micro-batch.
+class Batch {
+ public:
+  // An empty value, for a rank that does not read its argument.
+  Batch() : values_(1) {}
+  // A batch to be split.
+  /* implicit */ Batch(Value whole) { values_.push_back(std::move(whole)); }
+  // A batch that is already split.
+  /* implicit */ Batch(std::vector<Value> parts)
+      : values_(std::move(parts)), split_(true) {}
+
+  // Returns a Batch that holds `value`: Microbatches, or what Value::wrap()
+  // takes. Throws as Value::wrap() does.
+  template <typename T>
+  static Batch wrap(T value) {
+    return Batch(Value::wrap(std::move(value)));
+  }
+  template <typename T>
+  static Batch wrap(Microbatches<T> value) {
+    std::vector<Value> parts;
+    parts.reserve(value.parts.size());
+    for (T& part : value.parts) parts.push_back(Value::wrap(std::move(part)));
+    return Batch(std::move(parts));
+  }
+
+  // Whether the batch is already split.
+  bool split() const { return split_; }
+  // The number of parts, if the batch is split.
+  int64_t parts() const { return static_cast<int64_t>(values_.size()); }
+  // The parts; a single one if the batch is not split.
+  const std::vector<Value>& values() const { return values_; }
+  // The whole value; the batch must not be split.
+  const Value& whole() const { return values_.front(); }
+
+  // Returns the content as a T, for a batch that is not split. Throws
+  // c10::TypeError if the content is not a T.
+  template <typename T>
+  T unwrap() && {
+    return std::move(values_.front()).template unwrap<T>();
+  }
+  // Returns the parts as Ts. Throws c10::TypeError if a part is not a T.
+  template <typename T>
+  Microbatches<T> unwrap_parts() && {
+    Microbatches<T> result;
+    result.parts.reserve(values_.size());
+    for (Value& part : values_) {
+      result.parts.push_back(std::move(part).template unwrap<T>());
+    }
+    return result;
+  }
+
+ private:
+  std::vector<Value> values_;
+  bool split_ = false;
+};
+
+// A loss function on Values. Its result has no weight if the loss is a mean
+// over the rows of the micro-batch.
+class LossFunction {
+ public:
+  LossFunction() = default;
+  // `function(output, target)` returns an at::Tensor or a WeightedLoss.
+  template <typename Function,
+            typename Result = std::invoke_result_t<Function&, Value, Value>>
+  /* implicit */ LossFunction(Function function)
+      : weighted_(std::is_same_v<Result, WeightedLoss>) {
+    if constexpr (std::is_same_v<Result, WeightedLoss>) {
+      function_ = std::move(function);
+    } else {
+      function_ = [function = std::move(function)](
+                      Value output, Value target) mutable -> WeightedLoss {
+        return {function(std::move(output), std::move(target)), at::Tensor()};
+      };
+    }
+  }
+
+  bool weighted() const { return weighted_; }
+  WeightedLoss operator()(Value output, Value target) const {
+    return function_(std::move(output), std::move(target));
+  }
+
+ private:
+  std::function<WeightedLoss(Value, Value)> function_;
+  bool weighted_ = false;
 };
 
 }  // namespace gpipe::internal

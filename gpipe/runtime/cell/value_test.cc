@@ -3,9 +3,11 @@
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@ using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Single = std::tuple<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
+using torch::Tensor;
 
 TEST(Value, HoldsATensor) {
   const Tensor x = at::ones({2});
@@ -84,6 +87,61 @@ TEST(Value, RefusesEverythingElse) {
               StartsWith("c10::TypeError: expected"));
   EXPECT_THAT(error_of([&] { Value::wrap(x).unwrap<int>(); }),
               HasSubstr("but got int"));
+}
+
+static_assert(std::is_same_v<PartOf<Tensor>, Tensor>);
+static_assert(std::is_same_v<PartOf<Microbatches<std::vector<Tensor>>>,
+                             std::vector<Tensor>>);
+
+TEST(Batch, HoldsAWholeValue) {
+  const Tensor tensor = torch::ones({2});
+  Batch batch = Batch::wrap(tensor);
+  EXPECT_FALSE(batch.split());
+  EXPECT_EQ(batch.values().size(), 1u);
+  EXPECT_TRUE(batch.whole().tensors()[0].is_same(tensor));
+  EXPECT_TRUE(std::move(batch).unwrap<Tensor>().is_same(tensor));
+}
+
+TEST(Batch, HoldsPartsOfAnyShapes) {
+  using Pair = std::tuple<Tensor, Tensor>;
+  const Tensor a = torch::ones({2}), b = torch::ones({3, 1});
+  Batch batch = Batch::wrap(Microbatches<Pair>{{{a, b}, {b, a}}});
+  EXPECT_TRUE(batch.split());
+  EXPECT_EQ(batch.parts(), 2);
+  const auto parts = std::move(batch).unwrap_parts<Pair>().parts;
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_TRUE(std::get<0>(parts[1]).is_same(b));
+  EXPECT_TRUE(std::get<1>(parts[1]).is_same(a));
+}
+
+TEST(Batch, RefusesAnotherTypeThanItHolds) {
+  Batch whole = Batch::wrap(torch::ones({2}));
+  EXPECT_EQ(error_of([&] {
+              std::move(whole).unwrap<std::vector<Tensor>>();
+            }).find("c10::TypeError"),
+            0u);
+}
+
+TEST(Batch, MayHaveNoParts) {
+  EXPECT_EQ(Batch::wrap(Microbatches<Tensor>()).parts(), 0);
+  EXPECT_FALSE(Batch().split());
+  EXPECT_TRUE(Batch().whole().tensors().empty());
+}
+
+TEST(LossFunction, KnowsByItsTypeWhetherItIsWeighted) {
+  const LossFunction mean = [](Value output, Value target) {
+    return (output.tensors()[0] - target.tensors()[0]).sum();
+  };
+  const LossFunction weighted = [](Value output, Value) {
+    return WeightedLoss{output.tensors()[0].sum(), torch::tensor(4), {}};
+  };
+  const Value output = Value::wrap(torch::full({2}, 3.f));
+  const Value target = Value::wrap(torch::ones({2}));
+  EXPECT_FALSE(mean.weighted());
+  EXPECT_EQ(mean(output, target).sum.item<float>(), 4);
+  EXPECT_FALSE(mean(output, target).weight.defined());
+  EXPECT_TRUE(weighted.weighted());
+  EXPECT_EQ(weighted(output, target).weight.item<int64_t>(), 4);
 }
 
 }  // namespace

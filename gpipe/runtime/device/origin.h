@@ -1,6 +1,9 @@
 // Detects whether an object is used in a forked child process.
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstdint>
 
 namespace gpipe::internal {
@@ -10,12 +13,18 @@ namespace gpipe::internal {
 // work. Thread-safe.
 class Origin {
  public:
-  Origin();
+  Origin() {
+    [[maybe_unused]] static const int registered =
+        ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    forks_ = forks;
+  }
   // Returns whether this process was forked after the object was made.
-  bool forked() const;
+  bool forked() const { return forks != forks_; }
 
  private:
-  int64_t forks_;  // number of forks at construction
+  inline static std::atomic<int64_t> forks{
+      0};          // from the first process to this
+  int64_t forks_;  // at construction
 };
 
 }  // namespace gpipe::internal

@@ -1,18 +1,80 @@
 #include "gpipe/runtime/device/stream.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/device/event_pool.h"
-
 namespace gpipe::internal {
+namespace {
+
+// Thread-safe.
+class EventPool {
+ public:
+  // Device and whether the event has a time. LibTorch binds an event to the
+  // device on which it is first recorded.
+  using Key = std::tuple<c10::DeviceType, c10::DeviceIndex, bool>;
+
+  // Never destroyed, because static objects may keep events, and because the
+  // device may be gone when they are.
+  static EventPool& get() {
+    static auto* const pool = new EventPool();
+    return *pool;
+  }
+
+  std::unique_ptr<c10::Event> take(const Key& key) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto& unused = unused_[key];
+      if (!unused.empty()) {
+        auto event = std::move(unused.back());
+        unused.pop_back();
+        return event;
+      }
+    }
+    const auto& [type, index, timed] = key;
+    // LibTorch's default flag makes events without times.
+    return std::make_unique<c10::Event>(
+        type, timed ? c10::EventFlag::BACKEND_DEFAULT
+                    : c10::EventFlag::PYTORCH_DEFAULT);
+  }
+
+  void give_back(const Key& key, std::unique_ptr<c10::Event> event) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    unused_[key].push_back(std::move(event));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::vector<std::unique_ptr<c10::Event>>> unused_;
+};
+
+}  // namespace
+
+std::shared_ptr<c10::Event> record_event(const c10::Device& device,
+                                         bool timed) {
+  // Without this guard LibTorch would set the thread's device of before, in a
+  // way that makes a context on it (300 MB of a GPU that may belong to another
+  // process).
+  const c10::DeviceGuard on_device(device);
+  const EventPool::Key key(device.type(), device.index(), timed);
+  std::shared_ptr<c10::Event> event(
+      EventPool::get().take(key).release(), [key](c10::Event* used) {
+        EventPool::get().give_back(key, std::unique_ptr<c10::Event>(used));
+      });
+  event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
 namespace {
 
 c10::impl::VirtualGuardImpl implementation(const c10::Device& device) {
@@ -133,6 +195,39 @@ void record_stream(const at::Tensor& tensor, const c10::Device& device,
 bool is_read_late(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided &&
          tensor.is_pinned();
+}
+
+Stamp Stamp::now(const c10::Device& device) {
+  Stamp stamp;
+  if (has_streams(device)) {
+    stamp.event_ = record_event(device, /*timed=*/true);
+  } else {
+    stamp.time_ = std::chrono::steady_clock::now();
+  }
+  return stamp;
+}
+
+void Stamp::wait() const {
+  if (event_) event_->synchronize();
+}
+
+double Stamp::seconds_since(const Stamp& start) const {
+  if (event_) {
+    start.wait();
+    wait();
+    constexpr double kMilliseconds = 1e-3;
+    const c10::DeviceGuard on_device(event_->device());  // see record_event()
+    return kMilliseconds * start.event_->elapsedTime(*event_);
+  }
+  return std::chrono::duration<double>(time_ - start.time_).count();
+}
+
+int share_of_threads(const std::vector<c10::Device>& devices) {
+  const auto on_cpu =
+      std::count_if(devices.begin(), devices.end(),
+                    [](const c10::Device& device) { return device.is_cpu(); });
+  return std::max(
+      1, at::get_num_threads() / std::max(1, static_cast<int>(on_cpu)));
 }
 
 }  // namespace gpipe::internal

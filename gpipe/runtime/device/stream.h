@@ -1,5 +1,6 @@
-// Streams and events of any accelerator, without CUDA headers. Only this file
-// knows that a CPU has neither.
+// Where and when the work of a device runs, for devices of any type, without
+// CUDA headers: streams, events, times, intra-op threads. Only this file knows
+// that a CPU has no streams.
 //
 // `site` parameters name the caller for tests; leave them out.
 #pragma once
@@ -9,10 +10,12 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <vector>
 
-#include "gpipe/runtime/device/ordering.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {
 
@@ -95,5 +98,44 @@ void record_stream(const at::Tensor& tensor, const c10::Device& device,
 // host does meanwhile. True for pinned host memory. Other host memory has been
 // read by then.
 bool is_read_late(const at::Tensor& tensor);
+
+// Records an event on the current stream of `device` on this thread, and
+// returns it. It is taken from a pool, to which it goes back with its last
+// reference: a step needs several events for each action, and to make and
+// destroy one takes longer than to record it.
+//
+// `device`: must have streams. `timed`: whether the event has a time. Throws
+// c10::Error if the device has failed. Thread-safe.
+std::shared_ptr<c10::Event> record_event(const c10::Device& device, bool timed);
+
+// The time at which a device reaches a point of its current stream. On a device
+// with streams it is an event with a time, and the host does not wait for it.
+// On other devices it is the host's clock. A default-constructed stamp is
+// empty.
+//
+// Threads: may be taken on one thread and read on another, once it was passed
+// there.
+class Stamp {
+ public:
+  Stamp() = default;
+
+  // Takes a stamp on the current stream of `device` on this thread.
+  static Stamp now(const c10::Device& device);
+
+  // Blocks until the device has reached the stamp.
+  void wait() const;
+
+  // Returns the seconds from `start`, a stamp of the same device. The host
+  // waits for both.
+  double seconds_since(const Stamp& start) const;
+
+ private:
+  std::shared_ptr<c10::Event> event_;
+  std::chrono::steady_clock::time_point time_;
+};
+
+// Returns the intra-op threads of each CPU partition: an equal share of
+// LibTorch's threads (at::get_num_threads() on this thread), at least 1.
+int share_of_threads(const std::vector<c10::Device>& devices);
 
 }  // namespace gpipe::internal

@@ -1,16 +1,21 @@
 #include "gpipe/runtime/device/stream.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/simulated/contexts.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {
@@ -21,6 +26,8 @@ using internal::Event;
 using internal::Ordering;
 using internal::Site;
 using internal::StreamScope;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
 const c10::Device kHost(c10::kCPU);
@@ -209,5 +216,106 @@ TEST_F(StreamTest, ARecordIsMadeOnlyForTensorsOfTheDevice) {
   EXPECT_EQ(records, 1);
 }
 
+class EventPoolTest : public SimulatedTest {};
+
+TEST_F(EventPoolTest, AnEventIsMadeOnceAndUsedAgain) {
+  const auto record = [](int device, bool timed) {
+    return internal::record_event(hpu(device), timed);
+  };
+  record(2, false);
+  record(2, true);
+  record(3, false);
+  const auto made = events_made();
+  for (int k = 0; k < 4; ++k) {
+    record(2, false);
+    record(2, true);
+    record(3, false);
+  }
+  EXPECT_EQ(events_made(), made);
+  const auto one = record(2, false);
+  const auto two = record(2, false);
+  EXPECT_NE(one, two);
+}
+
+TEST_F(EventPoolTest, AStreamThatWaitsKeepsTheRecordThatItSaw) {
+  const c10::Stream late = new_stream(0);
+  Gate gate(default_stream(1));
+  const c10::Event* const first = [&] {
+    const auto event = internal::record_event(hpu(1), false);
+    event->block(late);
+    return event.get();
+  }();
+  const internal::StreamScope idle(new_stream(1));
+  const auto again = internal::record_event(hpu(1), false);
+  ASSERT_EQ(again.get(), first);
+  again->synchronize();
+  EXPECT_FALSE(late.query());
+  gate.open();
+  late.synchronize();
+}
+
+TEST_F(EventPoolTest, EventsOfADeviceTouchNoOther) {
+  synchronize();
+  forget_contexts();
+  {
+    const auto event = internal::Event::record(hpu(2));
+    event.wait(hpu(3));
+    const auto start = internal::Stamp::now(hpu(2));
+    internal::Stamp::now(hpu(2)).seconds_since(start);
+  }
+  EXPECT_THAT(devices_with_context(), ElementsAre(2, 3));
+}
+
+class StampTest : public SimulatedTest {};
+
+TEST_F(StampTest, OnACpuItIsTheClock) {
+  const internal::Stamp start = internal::Stamp::now(c10::kCPU);
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_GE(internal::Stamp::now(c10::kCPU).seconds_since(start), 0.02);
+}
+
+TEST_F(StampTest, OnAnAcceleratorItIsTheTimeOfTheStreamNotOfTheHost) {
+  const auto before = std::chrono::steady_clock::now();
+  const internal::Stamp start = internal::Stamp::now(hpu(1));
+  EXPECT_EQ(start.seconds_since(start), 0);  // waits for the stamp
+  Gate gate(default_stream(1));
+  const internal::Stamp end = internal::Stamp::now(hpu(1));
+  std::this_thread::sleep_for(milliseconds(20));
+  gate.open();
+  const double seconds = end.seconds_since(start);
+  EXPECT_GE(seconds, 0.02);
+  const std::chrono::duration<double> passed =
+      std::chrono::steady_clock::now() - before;
+  EXPECT_LE(seconds, passed.count());
+}
+
+TEST_F(StampTest, TakingItDoesNotMakeTheHostWait) {
+  const auto before = Simulation::get().counts().host_waits;
+  const internal::Stamp start = internal::Stamp::now(hpu(0));
+  const internal::Stamp end = internal::Stamp::now(hpu(0));
+  EXPECT_EQ(Simulation::get().counts().host_waits, before);
+  EXPECT_GE(end.seconds_since(start), 0);
+  EXPECT_GT(Simulation::get().counts().host_waits, before);
+}
+
 }  // namespace
 }  // namespace gpipe::simulated
+
+namespace gpipe::internal {
+namespace {
+
+TEST(ShareOfThreads, IsAnEqualPartForEachCpuPartitionAndAtLeastOne) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(7);
+  const c10::Device cpu(c10::kCPU), other(c10::kHPU, 0);
+  EXPECT_EQ(share_of_threads({cpu}), 7);
+  EXPECT_EQ(share_of_threads({cpu, cpu}), 3);
+  EXPECT_EQ(share_of_threads({other, cpu, other, cpu}), 3);
+  EXPECT_EQ(share_of_threads({other}), 7);
+  EXPECT_EQ(share_of_threads({}), 7);
+  EXPECT_EQ(share_of_threads(std::vector<c10::Device>(8, cpu)), 1);
+  at::set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace gpipe::internal

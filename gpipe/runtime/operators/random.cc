@@ -2,10 +2,21 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/_cudnn_init_dropout_state.h>
+#include <c10/core/Device.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
+
+#include "gpipe/libtorch/interceptor.h"
 
 namespace gpipe::internal {
 namespace {
@@ -205,6 +216,244 @@ at::Generator RandomScope::replayed(const at::Generator& generator) {
     if (draw.generator == generator) return draw.before.clone();
   }
   return generator;  // made by the layer during this call
+}
+
+namespace {
+
+// Devices with the same index modulo this number share a lock.
+constexpr std::size_t kMostDevices = 64;
+
+// Returns the device on which an operator runs: that of its first tensor
+// argument, else its device argument, else the CPU.
+c10::Device device_of(const c10::IValue* arguments, std::size_t count,
+                      std::optional<std::size_t> device_argument) {
+  for (std::size_t k = 0; k < count; ++k) {
+    if (arguments[k].isTensor() && arguments[k].toTensor().defined()) {
+      return arguments[k].toTensor().device();
+    }
+  }
+  if (device_argument && arguments[*device_argument].isDevice()) {
+    return arguments[*device_argument].toDevice();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+std::optional<std::size_t> argument(const c10::FunctionSchema& schema,
+                                    const std::string& name) {
+  const auto index = schema.argumentIndexWithName(name);
+  if (!index) return std::nullopt;
+  return static_cast<std::size_t>(*index);
+}
+
+// The interceptor of operators with a generator argument. It fills an empty
+// argument with the cell's generator. A given generator is replaced by
+// RandomScope::given().
+class FillGenerator : public c10::OperatorKernel {
+ public:
+  explicit FillGenerator(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()),
+        generator_(*argument(schema, "generator")),
+        device_(argument(schema, "device")) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    RandomScope* const scope = RandomScope::current();
+    c10::IValue& given = arguments[generator_];
+    // An undefined generator, which cannot be unboxed. It counts as none.
+    if (given.isGenerator() && !given.isPtrType()) given = c10::IValue();
+    if (scope && given.isGenerator()) {
+      arguments[generator_] = scope->given(given.toGenerator());
+      // Operators called inside this one must use the same generator, as part
+      // of this draw.
+      return run_uncovered(Interceptor::kCell, op, stack);
+    }
+    if (scope) {
+      const auto device = device_of(arguments, count_, device_);
+      if (auto generator = scope->generator(device)) {
+        arguments[generator_] = *generator;
+      }
+    }
+    run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
+
+ private:
+  std::size_t count_, generator_;
+  std::optional<std::size_t> device_;
+};
+
+// The interceptor of operators that draw from the default generator of their
+// device and have no generator argument. During the call the default generator
+// has the state of the cell's generator.
+class LendState : public c10::OperatorKernel {
+ public:
+  explicit LendState(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()),
+        dropout_(argument(schema, "dropout_p")) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    const auto device = device_of(arguments, count_, std::nullopt);
+    RandomScope* const scope = RandomScope::current();
+    std::optional<at::Generator> own;
+    if (scope && !device.is_cpu() && draws(arguments)) {
+      own = scope->generator(device);
+    }
+    if (!own || *own == at::globalContext().defaultGenerator(device)) {
+      return run_intercepted(Interceptor::kCell, op, keys, stack);
+    }
+
+    // Workers of one device run one at a time here.
+    static std::array<std::mutex, kMostDevices> lending;
+    std::lock_guard<std::mutex> lock(
+        lending[static_cast<std::size_t>(device.index()) % kMostDevices]);
+    at::Generator shared = at::globalContext().defaultGenerator(device);
+    const at::Tensor outer_state = shared.get_state();
+    shared.set_state(own->get_state());
+    struct Restore {
+      at::Generator &shared, &own;
+      const at::Tensor& outer_state;
+      ~Restore() {
+        own.set_state(shared.get_state());
+        shared.set_state(outer_state);
+      }
+    } restore{shared, *own, outer_state};
+    run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
+
+ private:
+  // Attention without dropout draws nothing.
+  bool draws(const c10::IValue* arguments) const {
+    return !dropout_ || !arguments[*dropout_].isDouble() ||
+           arguments[*dropout_].toDouble() > 0;
+  }
+
+  std::size_t count_;
+  std::optional<std::size_t> dropout_;
+};
+
+// The interceptor of cuDNN's recurrent layers. Their dropout continues the
+// state of its `dropout_state` argument. If there is none, LibTorch passes one
+// that it keeps for each device.
+class MakeDropoutState : public c10::OperatorKernel {
+ public:
+  explicit MakeDropoutState(const c10::FunctionSchema& schema)
+      : count_(schema.arguments().size()),
+        state_(*argument(schema, "dropout_state")),
+        dropout_(*argument(schema, "dropout")),
+        train_(*argument(schema, "train")) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    c10::IValue* arguments = stack->data() + (stack->size() - count_);
+    RandomScope* const scope = RandomScope::current();
+    const double dropout = arguments[dropout_].toDouble();
+    const bool train = arguments[train_].toBool();
+    if (scope && train && dropout > 0) {
+      if (const auto generator = scope->generator(c10::Device(c10::kCPU))) {
+        const auto device = device_of(arguments, count_, std::nullopt);
+        arguments[state_] = at::_cudnn_init_dropout_state(
+            dropout, train, static_cast<int64_t>(random64(*generator)),
+            at::TensorOptions(at::kByte).device(device));
+      }
+    }
+    run_intercepted(Interceptor::kCell, op, keys, stack);
+  }
+
+ private:
+  std::size_t count_, state_, dropout_, train_;
+};
+
+// The operators that draw from the default generator of their device.
+const std::set<std::string>& without_argument() {
+  static const std::set<std::string> names = {
+      "aten::native_dropout",
+      "aten::_scaled_dot_product_flash_attention",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_scaled_dot_product_fused_attention_overrideable",
+      "aten::_triton_scaled_dot_attention",
+      "aten::_flash_attention_forward",
+      "aten::_efficient_attention_forward",
+      "aten::_cudnn_attention_forward",
+  };
+  return names;
+}
+
+// The operators that draw nothing although they have the tag.
+const std::set<std::string>& drawing_nothing() {
+  static const std::set<std::string> names = {
+      // Backwards, which get the seed and the offset of the forward.
+      "aten::_cudnn_attention_backward",
+      "aten::_scaled_dot_product_cudnn_attention_backward",
+      "aten::_scaled_dot_product_efficient_attention_backward",
+      // They get a seed as an argument.
+      "aten::_cudnn_init_dropout_state",
+      "aten::_fill_mem_eff_dropout_mask_",
+      "rngprims::philox_rand",
+      // Without dropout, as their names say, or since they refuse it.
+      "aten::_cudnn_attention_forward_no_dropout_inplace",
+      "aten::_flash_attention_forward_no_dropout_inplace",
+      "aten::_scaled_dot_product_flash_attention_for_cpu",
+      // They choose an implementation, or compute a softmax.
+      "aten::_fused_sdp_choice",
+      "aten::_nested_tensor_softmax_with_shape",
+      // For Apple's and AMD's devices.
+      "aten::_lstm_mps",
+      "aten::_scaled_dot_product_attention_math_for_mps",
+      "aten::miopen_rnn",
+  };
+  return names;
+}
+
+template <typename Kernel>
+void intercept_with(const c10::OperatorHandle& op) {
+  intercept(Interceptor::kCell, op,
+            c10::KernelFunction::makeFromBoxedFunctor(
+                std::make_unique<Kernel>(op.schema())),
+            "gpipe: random numbers of a cell");
+}
+
+[[maybe_unused]] const bool intercepted = [] {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    switch (draw_of(*op)) {
+      case Draw::kGenerator:
+        intercept_with<FillGenerator>(*op);
+        break;
+      case Draw::kDefaultGenerator:
+        intercept_with<LendState>(*op);
+        break;
+      case Draw::kDropoutState:
+        intercept_with<MakeDropoutState>(*op);
+        break;
+      case Draw::kCallees:
+      case Draw::kNothing:
+      case Draw::kUnknown:
+        break;
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+
+Draw draw_of(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (argument(op.schema(), "generator")) return Draw::kGenerator;
+  if (without_argument().count(name)) return Draw::kDefaultGenerator;
+  if (name == "aten::_cudnn_rnn") return Draw::kDropoutState;
+  if (drawing_nothing().count(name)) return Draw::kNothing;
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return Draw::kNothing;
+  // Code for all devices, which calls other operators.
+  for (const auto key : {c10::DispatchKey::CompositeImplicitAutograd,
+                         c10::DispatchKey::CompositeExplicitAutograd}) {
+    if (op.hasKernelForDispatchKey(key)) return Draw::kCallees;
+  }
+  return Draw::kUnknown;
 }
 
 }  // namespace gpipe::internal

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Device.h>
 
 #include <cstddef>
@@ -81,7 +82,7 @@ struct CallDraws {
 // workers of the process.
 //
 // Implementation: interceptors, registered only for operators that draw
-// (random_operators.h), so that other operators pay nothing.
+// (draw_of()), so that other operators pay nothing.
 //
 // An operator that is called with a generator uses that generator. In a
 // recompute it gets a copy of the generator as it was in the forward. The
@@ -153,5 +154,29 @@ class RandomScope {
   RandomScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };
+
+// The way by which an operator gets random numbers.
+enum class Draw {
+  // A `generator` argument. An empty one is filled.
+  kGenerator,
+  // The state of its device's default generator, which is exchanged for that
+  // of the cell's generator during the call.
+  kDefaultGenerator,
+  // A `dropout_state` tensor, which is made from a seed of the cell. cuDNN
+  // would use one per device, which changes with each call of any thread.
+  kDropoutState,
+  // Other operators that it calls, and that are intercepted themselves.
+  kCallees,
+  // It draws nothing although it has the tag nondeterministic_seeded, or it
+  // does not exist in the builds of LibTorch that gpipe supports.
+  kNothing,
+  // Nothing is known about it: numbers of a recompute may differ.
+  kUnknown,
+};
+
+// Returns how `op` draws. For operators without the tag
+// nondeterministic_seeded and without a generator argument: kNothing.
+// Thread-safe.
+Draw draw_of(const c10::OperatorHandle& op);
 
 }  // namespace gpipe::internal

@@ -1,10 +1,27 @@
 #include "gpipe/runtime/operators/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_cudnn_rnn.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <c10/core/TensorOptions.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gpipe/testing/devices.h"
@@ -207,6 +224,228 @@ TEST(RandomScope, ThatCannotBeMadeLeavesTheThreadAsItWas) {
   EXPECT_THROW(RandomScope(draws, /*again=*/true), c10::Error);
   EXPECT_EQ(RandomScope::current(), nullptr);
   torch::rand({8});  // draws from no destroyed scope
+}
+
+c10::OperatorHandle operator_named(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
+
+TEST(RandomOperatorsTest, AnOperatorOfEachKind) {
+  EXPECT_EQ(draw_of(operator_named("aten::bernoulli")), Draw::kGenerator);
+  EXPECT_EQ(draw_of(operator_named("aten::native_dropout")),
+            Draw::kDefaultGenerator);
+  EXPECT_EQ(draw_of(operator_named("aten::_cudnn_rnn")), Draw::kDropoutState);
+  EXPECT_EQ(draw_of(operator_named("aten::rand_like")), Draw::kCallees);
+  EXPECT_EQ(draw_of(operator_named("aten::dropout")), Draw::kCallees);
+  EXPECT_EQ(draw_of(operator_named("aten::relu")), Draw::kNothing);
+}
+
+// Fails if a LibTorch brings a random operator that gpipe does not know.
+TEST(RandomOperatorsTest, AllOperatorsOfThisLibTorchAreKnown) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::vector<std::string> unknown;
+  int random = 0;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !op->hasTag(at::Tag::nondeterministic_seeded)) continue;
+    ++random;
+    if (draw_of(*op) == Draw::kUnknown) unknown.push_back(toString(name));
+  }
+  EXPECT_THAT(unknown, ::testing::IsEmpty());
+  EXPECT_GT(random, 100);
+}
+
+// An optional argument may also be an undefined object.
+TEST(RandomOperatorsTest, AnUndefinedGeneratorIsNone) {
+  StepSeed step;
+  step.set(7);
+  std::vector<at::Tensor> draws;
+  for (const auto& generator : std::vector<std::optional<at::Generator>>{
+           std::nullopt, at::Generator()}) {
+    RandomScope scope(step, 0, c10::Device(c10::kCPU));
+    scope.enter_layer(0);
+    draws.push_back(at::rand({4}, generator));
+  }
+  EXPECT_TRUE(draws[0].equal(draws[1]));
+}
+
+// Kernels for the CPU that replace cuDNN's and record their arguments.
+class Recurrent {
+ public:
+  Recurrent()
+      : library_(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__,
+                 __LINE__) {
+    library_.impl("_cudnn_init_dropout_state", &init);
+    library_.impl("_cudnn_rnn", &forward);
+    seeds().clear();
+    states().clear();
+  }
+
+  // Calls the operator with a dropout state of zeros.
+  void call(double dropout, bool train) {
+    const at::Tensor x = at::ones({2, 1, 3});
+    at::_cudnn_rnn(x, {x}, 1, {}, x, {}, /*mode=*/2, /*hidden_size=*/3,
+                   /*proj_size=*/0, /*num_layers=*/2, /*batch_first=*/false,
+                   dropout, train, /*bidirectional=*/false, {},
+                   at::full({1}, 0, at::kLong));
+  }
+
+  // The seeds of the states that were made, and the states that were used: a
+  // made one contains its seed.
+  static std::vector<int64_t>& seeds() {
+    static std::vector<int64_t> seeds;
+    return seeds;
+  }
+  static std::vector<int64_t>& states() {
+    static std::vector<int64_t> states;
+    return states;
+  }
+
+ private:
+  static at::Tensor init(double, bool, int64_t seed,
+                         std::optional<at::ScalarType>,
+                         std::optional<at::Layout>, std::optional<at::Device>,
+                         std::optional<bool>) {
+    seeds().push_back(seed);
+    return at::full({1}, seed, at::kLong);
+  }
+
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+  forward(const at::Tensor& input, at::TensorList, int64_t,
+          const std::optional<at::Tensor>&, const at::Tensor&,
+          const std::optional<at::Tensor>&, int64_t, c10::SymInt, c10::SymInt,
+          int64_t, bool, double, bool, bool, c10::SymIntArrayRef,
+          const std::optional<at::Tensor>& dropout_state) {
+    states().push_back(dropout_state->item<int64_t>());
+    const at::Tensor none = at::empty({0});
+    return {input, none, none, none, none};
+  }
+
+  torch::Library library_;
+};
+
+// Returns the states that two calls in a layer use.
+std::vector<int64_t> states_of(uint64_t step_seed, int64_t microbatch,
+                               int64_t layer) {
+  Recurrent recurrent;
+  StepSeed step;
+  step.set(step_seed);
+  RandomScope scope(step, microbatch, c10::Device(c10::kCPU));
+  scope.enter_layer(layer);
+  recurrent.call(0.5, /*train=*/true);
+  recurrent.call(0.5, /*train=*/true);
+  EXPECT_EQ(Recurrent::states(), Recurrent::seeds());
+  return Recurrent::states();
+}
+
+TEST(RandomOperatorsTest, TheDropoutOfCudnnHasTheSeedsOfTheCell) {
+  const auto states = states_of(7, 1, 2);
+  ASSERT_EQ(states.size(), 2u);
+  EXPECT_NE(states[0], states[1]);
+  EXPECT_EQ(states_of(7, 1, 2), states);  // as in a recompute
+  EXPECT_NE(states_of(8, 1, 2), states);
+  EXPECT_NE(states_of(7, 2, 2), states);
+  EXPECT_NE(states_of(7, 1, 3), states);
+}
+
+TEST(RandomOperatorsTest, WithoutDropoutOrScopeCudnnKeepsItsState) {
+  Recurrent recurrent;
+  recurrent.call(0.5, /*train=*/true);
+  StepSeed step;
+  step.set(7);
+  RandomScope scope(step, 0, c10::Device(c10::kCPU));
+  scope.enter_layer(0);
+  recurrent.call(0, /*train=*/true);
+  recurrent.call(0.5, /*train=*/false);
+  EXPECT_EQ(Recurrent::seeds(), std::vector<int64_t>());
+  EXPECT_EQ(Recurrent::states(), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_FALSE(step.used());
+}
+
+// Takes all arguments of an operator and returns undefined tensors and zeros.
+void return_nothing(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  for (const c10::Argument& result : op.schema().returns()) {
+    if (result.type()->isSubtypeOf(c10::TensorType::get())) {
+      stack->emplace_back(at::Tensor());
+    } else {
+      stack->emplace_back(int64_t{0});
+    }
+  }
+}
+
+// Replaces the kernel of attention on accelerators. Simulated ones have none.
+class Attention {
+ public:
+  using Kernel = void(const c10::OperatorHandle&, torch::jit::Stack*);
+
+  template <Kernel* kernel>
+  static torch::Library replace() {
+    torch::Library library(
+        torch::Library::IMPL, "aten",
+        c10::computeDispatchKey(std::nullopt, std::nullopt, testing::device()),
+        __FILE__, __LINE__);
+    library.impl("_scaled_dot_product_flash_attention",
+                 torch::CppFunction::makeFromBoxedFunction<kernel>());
+    return library;
+  }
+  static void call(const at::Tensor& x, double dropout) {
+    at::_scaled_dot_product_flash_attention(x, x, x, dropout);
+  }
+
+  // A kernel that blocks until two threads are in it.
+  static void meet(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    static std::mutex mutex;
+    static std::condition_variable changed;
+    static int threads = 0;
+    {
+      std::unique_lock<std::mutex> lock(mutex);
+      ++threads;
+      changed.notify_all();
+      EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(30),
+                                   [] { return threads == 2; }));
+    }
+    return_nothing(op, stack);
+  }
+};
+
+TEST(RandomOperatorsTest, WorkersOfTwoDevicesDrawAtTheSameTime) {
+  if (testing::device().type() != c10::kHPU) {
+    GTEST_SKIP() << "replaces a kernel that only simulated devices lack";
+  }
+  if (testing::device(0) == testing::device(1)) {
+    GTEST_SKIP() << "workers of one device take turns";
+  }
+  const torch::Library library = Attention::replace<&Attention::meet>();
+  std::vector<std::thread> workers;
+  for (const int k : {0, 1}) {
+    workers.emplace_back([k] {
+      const c10::Device device = testing::device(k);
+      StepSeed step;
+      step.set(7);
+      RandomScope scope(step, 0, device);
+      scope.enter_layer(0);
+      Attention::call(at::ones({1, 1, 2, 2}).to(device), /*dropout=*/0.5);
+    });
+  }
+  for (std::thread& each : workers) each.join();
+}
+
+TEST(RandomOperatorsTest, AttentionWithoutDropoutDrawsNothing) {
+  const c10::Device device = testing::device();
+  if (device.type() != c10::kHPU) {
+    GTEST_SKIP() << "replaces a kernel that only simulated devices lack";
+  }
+  const torch::Library library = Attention::replace<&return_nothing>();
+  const at::Tensor x = testing::ones({1, 1, 2, 2});
+  StepSeed step;
+  step.set(7);
+  RandomScope scope(step, 0, device);
+  scope.enter_layer(0);
+  Attention::call(x, /*dropout=*/0);
+  EXPECT_FALSE(step.used());
+  Attention::call(x, /*dropout=*/0.5);
+  EXPECT_TRUE(step.used());
 }
 
 }  // namespace

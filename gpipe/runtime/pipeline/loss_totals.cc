@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/runtime/cell/read_scalars.h"
+#include "gpipe/runtime/device/copier.h"
 
 namespace gpipe::internal {
 namespace {

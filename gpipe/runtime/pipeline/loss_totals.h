@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "gpipe/runtime/cell/loss.h"
+#include "gpipe/runtime/cell/cell.h"
 #include "gpipe/train.h"
 
 namespace gpipe::internal {

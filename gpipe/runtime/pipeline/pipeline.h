@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "gpipe/failure.h"
-#include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/pipeline/recent_plans.h"
-#include "gpipe/runtime/pipeline/step_peers.h"
-#include "gpipe/runtime/pipeline/training.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/step/stage_workers.h"
+#include "gpipe/runtime/step/passes.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"

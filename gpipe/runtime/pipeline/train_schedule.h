@@ -1,8 +1,10 @@
-// The schedule of a training step: checks, recomputes, and which cells have
-// which actions.
+// The schedule of a training step: checks, recomputes, which cells have which
+// actions, and a cache of what is made from it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,5 +33,36 @@ std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
 // Returns `schedule` with the recomputes of `checkpoint` added. Returns it
 // unchanged if it has no backwards, or has recomputes of its own.
 Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
+
+// A cache of values made from (schedule, checkpoint mode). It keeps the 8 most
+// recently made. Not thread-safe.
+template <typename Made>
+class RecentPlans {
+ public:
+  // Returns the cached value, or that of make() if there is none. The reference
+  // is valid until 8 other values have been made.
+  template <typename Make>
+  const Made& get(const Schedule& schedule, Checkpoint checkpoint, Make make) {
+    for (const Entry& each : entries_) {
+      if (each.checkpoint == checkpoint &&
+          each.schedule.ranks == schedule.ranks) {
+        return each.made;
+      }
+    }
+    Made made = make();
+    if (entries_.size() == kKept) entries_.pop_front();
+    entries_.push_back({schedule, checkpoint, std::move(made)});
+    return entries_.back().made;
+  }
+
+ private:
+  static constexpr std::size_t kKept = 8;
+  struct Entry {
+    Schedule schedule;
+    Checkpoint checkpoint;
+    Made made;
+  };
+  std::deque<Entry> entries_;
+};
 
 }  // namespace gpipe::internal

@@ -1,5 +1,6 @@
 #include "gpipe/runtime/recompute/past_call.h"
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -7,18 +8,105 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {
 namespace {
-
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using torch::Tensor;
+
+TEST(Outline, IsEqualForEqualSizesAndDtypes) {
+  const Outline outline(torch::ones({2, 3}));
+  EXPECT_EQ(outline, Outline(torch::zeros({2, 3}).requires_grad_()));
+  EXPECT_NE(outline, Outline(torch::zeros({3, 2})));
+  EXPECT_NE(outline, Outline(torch::zeros({2, 3}, torch::kLong)));
+  EXPECT_NE(outline, Outline(torch::Tensor()));
+}
+
+TEST(Outline, ComparesRequiresGradIfWanted) {
+  const auto outline = [](const torch::Tensor& tensor) {
+    return Outline(tensor, /*with_grad=*/true);
+  };
+  const torch::Tensor tensor = torch::ones({2, 3});
+  EXPECT_EQ(outline(tensor), outline(tensor + 1));
+  EXPECT_NE(outline(tensor), outline(tensor.clone().requires_grad_()));
+  EXPECT_EQ(outline(torch::Tensor()), outline(torch::Tensor()));
+}
+
+TEST(Outline, HasAText) {
+  const torch::Tensor tensor = torch::ones({2, 3}).requires_grad_();
+  EXPECT_EQ(Outline(tensor).text(), "[2, 3] Float");
+  EXPECT_EQ(Outline(tensor, /*with_grad=*/true).text(),
+            "[2, 3] Float that requires grad");
+  EXPECT_EQ(Outline(torch::Tensor()).text(), "undefined");
+}
+
+TEST(KeptTensor, ReturnsALeafWithTheValuesAndNoGraph) {
+  const Tensor input = torch::ones({2}).requires_grad_() * 3;
+  const KeptTensor kept(input);
+  const Tensor leaf = kept.get();
+  EXPECT_TRUE(leaf.is_leaf());
+  EXPECT_TRUE(leaf.requires_grad());
+  EXPECT_TRUE(leaf.equal(input));
+  EXPECT_FALSE(KeptTensor(input.detach()).get().requires_grad());
+  EXPECT_FALSE(KeptTensor(Tensor()).get().defined());
+}
+
+TEST(UseAutocast, SetsTheStateOfTheFirstCallAndRestoresTheOther) {
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const AutocastState on;
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  {
+    const UseAutocast use(on);
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+    EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
+  }
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+// A tracker that holds one tensor per key.
+struct Store : SkipTracker {
+  std::map<SkipKey, std::optional<Tensor>> held;
+  void save(const SkipKey& key, std::optional<Tensor> tensor) override {
+    held[key] = std::move(tensor);
+  }
+  std::optional<Tensor> load(const SkipKey& key) override {
+    return held.extract(key).mapped();
+  }
+};
+
+TEST(CallSkips, ASecondCallPopsWhatTheFirstOnePopped) {
+  const SkipKey in{Namespace::none(), "in"}, out{Namespace::none(), "out"};
+  Store outer;
+  Tensor popped = torch::ones({2});
+  outer.save(in, popped);
+  CallSkips skips;
+  {
+    CallSkips::First first(skips, outer,
+                           [](const SkipKey& key, const Tensor& tensor) {
+                             EXPECT_EQ(key.name, "in");
+                             return KeptTensor(tensor);
+                           });
+    EXPECT_TRUE(first.load(in)->is_same(popped));
+    first.save(out, popped);
+    first.load(out);  // stashed by the function itself, so not kept
+  }
+  CallSkips::Second second(skips);
+  EXPECT_TRUE(second.load(in)->equal(popped));
+  EXPECT_NE(error_of([&] { second.load(in); }), "");
+  EXPECT_NE(error_of([&] { second.load(out); }), "");
+  second.save(out, popped);
+  EXPECT_TRUE(second.load(out)->is_same(popped));
+}
 
 std::string error_of_check(const PastCall& past) {
   return error_of([&] { past.check_unchanged(); });

@@ -1,5 +1,6 @@
 #include "gpipe/runtime/run/executor.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
@@ -10,6 +11,8 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <exception>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -18,13 +21,63 @@
 
 #include "gpipe/base/threads/exit_gate.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/run/caught.h"
-#include "gpipe/runtime/run/new_worker.h"
-#include "gpipe/runtime/run/run_ahead.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 
 namespace gpipe::internal {
+
+Failure at_partition(int64_t partition, Phase phase) {
+  return {partition, Failure::kAll, phase, "", ""};
+}
+
+Failure caught_at(Failure place) {
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    place.what = error.what_without_backtrace();
+    error.add_context("in " + place.place());
+  } catch (const std::exception& error) {
+    place.what = error.what();
+  } catch (...) {
+  }
+  return place;
+}
+
+std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
+                                   int spins) {
+  if (threads == 0) return std::make_unique<Worker>(std::move(prepare), spins);
+  const int caller_threads = at::get_num_threads();
+  auto prepared = std::make_shared<std::promise<void>>();
+  auto worker = std::make_unique<Worker>(
+      [prepare = std::move(prepare), prepared, threads] {
+        prepare();
+        // set_num_threads() must run before the thread's first operator, which
+        // would start a team of threads on all cores. It must run after
+        // LibTorch's own initialisation of the thread, which the first
+        // get_num_threads() triggers and which would undo it.
+        at::get_num_threads();
+        at::set_num_threads(threads);
+        prepared->set_value();
+      },
+      spins);
+  prepared->get_future().wait();
+  // The call also changed the default for future threads; restore it.
+  at::set_num_threads(caller_threads);
+  return worker;
+}
+
+void RunAhead::wait() {
+  while (under_way_.size() >= kActions) {
+    under_way_.front()->synchronize();
+    under_way_.pop_front();
+  }
+}
+
+void RunAhead::end_action() {
+  if (!has_streams(device_)) return;
+  under_way_.push_back(record_event(device_, /*timed=*/false));
+}
+
 namespace {
 
 // Tests of a condition before a thread sleeps: about 0.1 ms, which is what

@@ -3,24 +3,73 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "gpipe/failure.h"
-#include "gpipe/runtime/device/copy_log.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/origin.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/run/notifier.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/run/worker.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
+
+// Returns the place of work on a whole mini-batch, which belongs to no cell.
+Failure at_partition(int64_t partition, Phase phase);
+
+// Returns `place` with the text of the exception that is being handled. If that
+// is a c10::Error, adds the place to its text. Call inside a catch block.
+Failure caught_at(Failure place);
+
+// Returns a new worker. `prepare` runs first on the new thread. `threads`:
+// number of intra-op threads of its CPU operators; 0: LibTorch's default.
+// `spins`: see Worker. The number of intra-op threads of the calling thread and
+// of other threads is unchanged.
+std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
+                                   int spins = 0);
+
+// The actions of a rank that its host has issued and its device has not done.
+//
+// A copy from another device lies in memory of the copy stream. After its last
+// use a caching allocator gives the memory to the next copy only once the
+// device has come there. A host without bound would issue all copies of a step
+// meanwhile, each into new memory: 1F1B would hold the inputs of all
+// micro-batches instead of those in flight.
+//
+// Threads: used by the rank's worker only.
+class RunAhead {
+ public:
+  // The device computes one action while the host issues the next one. The
+  // second action is there so that the device need not wait for a host that
+  // wakes up late.
+  static constexpr std::size_t kActions = 2;
+
+  explicit RunAhead(c10::Device device) : device_(device) {}
+
+  // Blocks the host until the device has fewer than kActions actions to do.
+  // Returns at once if the device has no streams. Throws c10::Error if the
+  // device has failed.
+  void wait();
+
+  // Notes the end of an action, on the current stream of this thread. Throws
+  // c10::Error if the device has failed.
+  void end_action();
+
+ private:
+  const c10::Device device_;
+  std::deque<std::shared_ptr<c10::Event>> under_way_;  // the end of each action
+};
 
 // A schedule, with data that the executor derives from it once.
 struct Plan {

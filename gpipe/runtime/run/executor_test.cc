@@ -1,13 +1,17 @@
 #include "gpipe/runtime/run/executor.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <future>
 #include <map>
@@ -24,6 +28,7 @@
 #include "gpipe/schedule/generators/forward_only.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::internal {
 namespace {
@@ -34,6 +39,7 @@ using ::testing::ElementsAreArray;
 using ::testing::UnorderedElementsAre;
 
 using Names = std::vector<std::string>;
+using testing::error_of;
 
 Action action(int stage, ActionKind kind, int microbatch) {
   return {stage, kind, microbatch};
@@ -374,5 +380,126 @@ TEST(Executor, RefusesACallerThatItWouldWaitFor) {
   EXPECT_THAT(refusals, ElementsAre("", refusal, refusal, refusal, ""));
 }
 
+TEST(Caught, WorkOnAWholeMiniBatchBelongsToAllMicrobatches) {
+  EXPECT_EQ(at_partition(2, Phase::kGather).place(),
+            "partition 2, all micro-batches, gather");
+  EXPECT_EQ(at_partition(Failure::kAll, Phase::kGradients).place(),
+            "all partitions, all micro-batches, gradients");
+}
+
+Failure in_layer() {
+  Failure failure;
+  failure.partition = 1;
+  failure.microbatch = 3;
+  failure.phase = Phase::kRecomputing;
+  failure.layer = "5";
+  return failure;
+}
+
+// Returns the failure of an exception at in_layer(); `after` becomes the
+// exception as the caller sees it.
+template <typename Throw>
+Failure caught(Throw thrown, std::string& after) {
+  Failure failure;
+  after = error_of([&] {
+    try {
+      thrown();
+    } catch (...) {
+      failure = caught_at(in_layer());
+      throw;
+    }
+  });
+  EXPECT_EQ(failure.place(), in_layer().place());
+  return failure;
+}
+
+TEST(Caught, AddsThePlaceToATorchErrorOfTheSameType) {
+  std::string after;
+  const Failure failure =
+      caught([] { TORCH_CHECK_VALUE(false, "too few rows"); }, after);
+  EXPECT_EQ(failure.what, "too few rows");
+  EXPECT_EQ(after,
+            "c10::ValueError: too few rows (in partition 1, micro-batch 3, "
+            "recompute, layer '5')");
+}
+
+TEST(Caught, LeavesOtherExceptionsAsTheyAre) {
+  std::string after;
+  Failure failure = caught([] { throw std::out_of_range("no row 7"); }, after);
+  EXPECT_EQ(failure.what, "no row 7");
+  EXPECT_EQ(after, "std::out_of_range: no row 7");
+  failure = caught([] { throw 42; }, after);
+  EXPECT_EQ(failure.what, "");
+  EXPECT_EQ(after, "not a std::exception");
+}
+
+TEST(NewWorker, HasItsThreadsAndLeavesThoseOfOthers) {
+  at::set_num_threads(3);
+  std::string order;
+  int threads = 0, later = 0;
+  {
+    const auto worker = new_worker([&] { order += "p"; }, 2);
+    EXPECT_EQ(at::get_num_threads(), 3);
+    std::thread([&] { later = at::get_num_threads(); }).join();
+    worker->post([&] {
+      order += "t";
+      threads = at::get_num_threads();
+    });
+  }
+  EXPECT_EQ(order, "pt");
+  EXPECT_EQ(threads, 2);
+  EXPECT_EQ(later, 3);
+}
+
+TEST(NewWorker, OfNoNumberHasThoseOfLibTorch) {
+  at::set_num_threads(3);
+  int threads = 0;
+  new_worker([] {}, 0)->post([&] { threads = at::get_num_threads(); });
+  EXPECT_EQ(threads, 3);
+}
+
 }  // namespace
 }  // namespace gpipe::internal
+
+namespace gpipe::simulated {
+namespace {
+
+using internal::RunAhead;
+
+class RunAheadTest : public SimulatedTest {};
+
+TEST_F(RunAheadTest, TheHostWaitsForTheSecondActionBefore) {
+  const c10::DeviceGuard on_device(hpu(1));
+  const c10::Stream stream = default_stream(1);
+  RunAhead ahead(hpu(1));
+  const auto before = host_waits();
+  {
+    Gate gate(stream);
+    for (std::size_t k = 0; k < RunAhead::kActions; ++k) {
+      ahead.wait();  // does not block
+      ahead.end_action();
+    }
+    EXPECT_EQ(host_waits(), before);
+    EXPECT_FALSE(stream.query());
+  }
+  ahead.wait();
+  EXPECT_EQ(host_waits(), before + 1);
+  for (int k = 0; k < 5; ++k) {
+    ahead.end_action();
+    ahead.wait();
+  }
+  EXPECT_EQ(host_waits(), before + 6);
+}
+
+TEST_F(RunAheadTest, ACpuIsNeverWaitedFor) {
+  RunAhead ahead{c10::Device(c10::kCPU)};
+  const auto before = host_waits();
+  for (int k = 0; k < 5; ++k) {
+    ahead.wait();
+    ahead.end_action();
+  }
+  EXPECT_EQ(host_waits(), before);
+}
+
+}  // namespace
+}  // namespace gpipe::simulated

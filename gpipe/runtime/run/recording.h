@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gpipe/device_memory.h"
-#include "gpipe/runtime/device/copy_log.h"
-#include "gpipe/runtime/device/stamp.h"
+#include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/timeline.h"
 

@@ -5,12 +5,12 @@
 
 #include <utility>
 
-#include "gpipe/runtime/autograd/grad_sum.h"
-#include "gpipe/runtime/autograd/tangent.h"
+#include "gpipe/runtime/autograd/gradients.h"
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/microbatch.h"
-#include "gpipe/runtime/cell/shared_memory.h"
-#include "gpipe/runtime/device/fault_point.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {
 

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpipe/runtime/cell/batch.h"
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"

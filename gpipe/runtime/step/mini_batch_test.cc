@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpipe/runtime/step/small_stages_testing.h"
+#include "gpipe/runtime/step/testing.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::internal {

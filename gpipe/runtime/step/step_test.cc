@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/step/passes_testing.h"
-#include "gpipe/runtime/step/small_stages_testing.h"
+#include "gpipe/runtime/step/testing.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

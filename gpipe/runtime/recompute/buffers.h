@@ -1,0 +1,185 @@
+// The modules that a cell or a recomputed function calls, and the values that
+// their buffers had at an earlier call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace gpipe::internal {
+
+// The version of a tensor at the construction of this object. LibTorch counts
+// the changes of a tensor in place by its version. Does not keep the tensor's
+// memory.
+class WatchedVersion {
+ public:
+  WatchedVersion() = default;
+  // Undefined and inference tensors have no version, and count as unchanged.
+  explicit WatchedVersion(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+    then_ = now();
+  }
+
+  // Returns whether the tensor has been changed in place since.
+  bool is_changed() const { return now() != then_; }
+
+  // Return the version at the construction and the present one; 0 for tensors
+  // without version.
+  uint32_t then() const { return then_; }
+  uint32_t now() const {
+    return counter_.enabled() ? counter_.current_version() : 0;
+  }
+
+ private:
+  c10::VariableVersion counter_;
+  uint32_t then_ = 0;
+};
+
+// A buffer before a call, with a copy of its value.
+struct BufferValue {
+  at::Tensor buffer;
+  WatchedVersion version;
+  at::Tensor value;
+  bool is_norm;  // among CalledModules::norm_buffers()
+};
+
+// The layers of a partition, or one module, with all submodules: their training
+// modes, parameters, buffers and names. The lists are made once, so that a
+// micro-batch walks through no modules.
+class CalledModules {
+ public:
+  // Adds a module and its submodules. `prefix`: what precedes the names of its
+  // parameters and buffers, such as "3." for a layer of a Sequential.
+  void add(std::string prefix, std::shared_ptr<torch::nn::Module> module);
+
+  // Returns for each module whether it is in train mode.
+  std::vector<bool> training() const;
+
+  // Returns the parameters, including frozen ones.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+  // Returns the buffers of LibTorch's BatchNorm and InstanceNorm, and others
+  // that a layer has passed to the operator of BatchNorm as running statistics.
+  // In training, a forward changes them without raising their version.
+  const std::vector<at::Tensor>& norm_buffers() const { return norm_buffers_; }
+  bool is_norm_buffer(const at::Tensor& buffer) const;
+  // Adds the buffers among `statistics`, which operators have changed as such.
+  void add_norm_buffers(const std::vector<at::Tensor>& statistics);
+
+  // Copies all buffers. Other buffers than norm_buffers() that have not changed
+  // since the last call share the copies of that call, if these still live.
+  std::vector<BufferValue> copy_buffers();
+
+  // Returns the name of a parameter or a buffer ("3.weight"), or "" if no
+  // module has it.
+  std::string name_of(const at::Tensor& tensor) const;
+
+ private:
+  using WeakTensor =
+      c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  // The modules that were added, with their prefixes.
+  std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
+      roots_;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_;
+  // The last copies of `other_buffers_`, or empty.
+  std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;
+};
+
+// The values that some buffers had at an earlier time. Each direction takes one
+// operator per dtype and device, however many buffers there are: a model may
+// have hundreds, and on an accelerator the launch of a small copy takes longer
+// than the copy.
+class BufferCopies {
+ public:
+  BufferCopies() = default;
+  // Copies the present values of `buffers`.
+  explicit BufferCopies(const std::vector<at::Tensor>& buffers);
+
+  // Adds a buffer with a copy of its value.
+  void add(const at::Tensor& buffer, at::Tensor value);
+
+  // Copies the values back without raising versions: autograd may have saved
+  // the buffers for a backward, and must not see a change.
+  void put_back() const;
+
+  bool empty() const { return groups_.empty(); }
+  std::vector<at::Tensor> buffers() const;
+  // Calls visit(buffer, value) for each buffer.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Group& group : groups_) {
+      for (std::size_t k = 0; k < group.buffers.size(); ++k) {
+        visit(group.buffers[k], group.values[k]);
+      }
+    }
+  }
+
+ private:
+  // Buffers of one dtype and device, with their values.
+  struct Group {
+    std::vector<at::Tensor> buffers, values;
+  };
+  Group& group_of(const at::Tensor& buffer);
+
+  std::vector<Group> groups_;
+};
+
+// Gives buffers their values of an earlier call of some layers, for another
+// call of these layers while in scope. The values of now come back at the end,
+// without raising versions.
+//
+// So the memory of the buffers changes below autograd, although operators of
+// the call may save a buffer for their backward. Whatever hooks keep in the
+// scope must therefore go through to_save().
+//
+// Threads: all calls on the thread of the constructor. Scopes are nested.
+class PastBuffers {
+ public:
+  // Writes the values of `past`. Throws what a copy throws, and then has
+  // restored the values of now where the device allows it.
+  explicit PastBuffers(const BufferCopies& past);
+  ~PastBuffers();
+  PastBuffers(const PastBuffers&) = delete;
+  PastBuffers& operator=(const PastBuffers&) = delete;
+
+  // Writes the values of now, before the destructor does. Throws what a copy
+  // throws.
+  void restore();
+
+  // Returns what a graph must keep of `tensor`: a copy if `tensor` shares
+  // memory with a buffer of a scope on this thread, else `tensor`. If the
+  // tensor changes in place between this call and the end of the scope, the
+  // version of the copy rises at the end, so that the backward is refused as
+  // that of the plain layers. Running statistics that no backward reads
+  // (UnreadStatistics) are not copied.
+  static at::Tensor to_save(const at::Tensor& tensor);
+
+ private:
+  struct Saved {
+    WatchedVersion version;  // of the tensor
+    at::Tensor copy;
+  };
+  void end() noexcept;
+
+  const BufferCopies now_;
+  std::unordered_set<const c10::StorageImpl*> storages_;
+  std::vector<Saved> saved_;
+  bool restored_ = false;
+  PastBuffers* const outer_;
+};
+
+}  // namespace gpipe::internal

@@ -1,0 +1,242 @@
+#include "gpipe/runtime/recompute/buffers.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/testing/simulated/test_fixture.h"
+
+namespace gpipe::internal {
+namespace {
+using ::testing::ElementsAre;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+TEST(WatchedVersion, NoticesChangesInPlaceAlsoThroughViews) {
+  at::Tensor tensor = at::ones({2});
+  tensor.mul_(2);
+  const WatchedVersion version(tensor);
+  EXPECT_FALSE(version.is_changed());
+  EXPECT_EQ(version.then(), tensor._version());
+  tensor.mul_(2);
+  tensor.view({1, 2}).add_(1);
+  EXPECT_TRUE(version.is_changed());
+  EXPECT_EQ(version.now(), version.then() + 2);
+}
+
+TEST(WatchedVersion, OfTensorsWithoutVersionsNeverChanges) {
+  EXPECT_FALSE(WatchedVersion().is_changed());
+  EXPECT_FALSE(WatchedVersion(at::Tensor()).is_changed());
+  const c10::InferenceMode inference;
+  at::Tensor tensor = at::ones({2});
+  const WatchedVersion version(tensor);
+  tensor.mul_(2);
+  EXPECT_FALSE(version.is_changed());
+}
+
+TEST(WatchedVersion, DoesNotKeepTheMemory) {
+  at::Tensor tensor = at::ones({2});
+  const auto memory = tensor.storage().getWeakStorageImpl();
+  const WatchedVersion version(tensor);
+  tensor.reset();
+  EXPECT_TRUE(memory.expired());
+  EXPECT_FALSE(version.is_changed());
+}
+
+// A module with a frozen parameter and a buffer, around a BatchNorm.
+struct Counter : nn::Module {
+  Tensor frozen = register_parameter("frozen", torch::ones({2}), false);
+  Tensor count = register_buffer("count", torch::zeros({1}));
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(3));
+};
+
+bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    if (!a[k].is_same(b[k])) return false;
+  }
+  return true;
+}
+
+class CalledModulesTest : public ::testing::Test {
+ protected:
+  CalledModulesTest() { modules.add("0.", counter); }
+
+  // Returns the copy of the only buffer that is no norm's.
+  BufferValue copy_of_count() {
+    const std::vector<BufferValue> all = modules.copy_buffers();
+    EXPECT_EQ(all.size(), 4u);
+    EXPECT_FALSE(all.back().is_norm);
+    EXPECT_TRUE(all.back().buffer.is_same(counter->count));
+    return all.back();
+  }
+
+  std::shared_ptr<Counter> counter = std::make_shared<Counter>();
+  CalledModules modules;
+};
+
+TEST_F(CalledModulesTest, ListModesParametersNormBuffersAndNames) {
+  nn::Linear last(3, 1);
+  last->eval();
+  modules.add("1.", last.ptr());
+  EXPECT_THAT(modules.training(), ElementsAre(true, true, false));
+  EXPECT_TRUE(same(modules.parameters(),
+                   {counter->frozen, counter->norm->weight, counter->norm->bias,
+                    last->weight, last->bias}));
+  EXPECT_TRUE(same(modules.norm_buffers(),
+                   {counter->norm->running_mean, counter->norm->running_var,
+                    counter->norm->num_batches_tracked}));
+  EXPECT_EQ(modules.name_of(counter->norm->weight), "0.norm.weight");
+  EXPECT_EQ(modules.name_of(counter->count), "0.count");
+  EXPECT_EQ(modules.name_of(last->bias), "1.bias");
+  EXPECT_EQ(modules.name_of(last->bias.detach()), "");
+}
+
+TEST_F(CalledModulesTest, BuffersThatAnOperatorUsesAsStatisticsAreOfANorm) {
+  modules.add_norm_buffers({torch::ones({1}), counter->norm->running_mean});
+  EXPECT_EQ(modules.norm_buffers().size(), 3u);
+  EXPECT_FALSE(modules.is_norm_buffer(counter->count));
+  modules.add_norm_buffers({counter->count});
+  EXPECT_TRUE(modules.is_norm_buffer(counter->count));
+  for (const BufferValue& each : modules.copy_buffers()) {
+    EXPECT_TRUE(each.is_norm);
+  }
+}
+
+TEST_F(CalledModulesTest, CopyABufferAgainOnlyIfItHasChanged) {
+  const BufferValue first = copy_of_count();
+  EXPECT_FALSE(first.value.is_alias_of(counter->count));
+  EXPECT_TRUE(copy_of_count().value.is_same(first.value));
+  counter->count.add_(5);
+  EXPECT_TRUE(first.version.is_changed());
+  const BufferValue later = copy_of_count();
+  EXPECT_FALSE(later.version.is_changed());
+  EXPECT_EQ(later.value.item<float>(), 5);
+  EXPECT_EQ(first.value.item<float>(), 0);
+}
+
+TEST_F(CalledModulesTest, DoNotKeepCopiesOfBuffersAlive) {
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> copy(
+      copy_of_count().value.getIntrusivePtr());
+  EXPECT_TRUE(copy.expired());
+  EXPECT_EQ(copy_of_count().value.item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace gpipe::internal
+
+namespace gpipe::simulated {
+namespace {
+
+using at::Tensor;
+using internal::BufferCopies;
+using internal::PastBuffers;
+
+class BufferCopiesTest : public SimulatedTest {};
+
+// Returns the buffers of `norms` BatchNorms.
+std::vector<Tensor> buffers_of(int norms, const c10::Device& device) {
+  std::vector<Tensor> buffers;
+  for (int k = 0; k < norms; ++k) {
+    buffers.push_back(at::full({5}, k).to(device));
+    buffers.push_back(at::full({5}, k + 0.5).to(device));
+    buffers.push_back(at::full({}, k, at::TensorOptions(at::kLong)).to(device));
+  }
+  return buffers;
+}
+
+TEST_F(BufferCopiesTest, PutBackTheValuesAndRaiseNoVersion) {
+  for (const c10::Device& device : {hpu(1), c10::Device(c10::kCPU)}) {
+    const std::vector<Tensor> buffers = buffers_of(3, device);
+    const BufferCopies copies(buffers);
+    std::vector<int64_t> versions;
+    for (Tensor buffer : buffers) {
+      buffer.add_(7);
+      versions.push_back(buffer._version());
+    }
+    copies.put_back();
+    const std::vector<Tensor> expected = buffers_of(3, device);
+    for (std::size_t k = 0; k < buffers.size(); ++k) {
+      EXPECT_TRUE(buffers[k].cpu().equal(expected[k].cpu())) << k;
+      EXPECT_EQ(buffers[k]._version(), versions[k]) << k;
+    }
+  }
+}
+
+// One for the statistics and one for the numbers of batches, each way.
+TEST_F(BufferCopiesTest, TakeALaunchPerDtypeAndNoWait) {
+  const std::vector<Tensor> buffers = buffers_of(100, hpu(0));
+  synchronize();
+  const Counts before = counts();
+  const BufferCopies copies(buffers);
+  EXPECT_EQ((counts() - before).launches, 2);
+  copies.put_back();
+  EXPECT_EQ((counts() - before).launches, 2 + 2);
+  EXPECT_EQ((counts() - before).host_waits, 0);
+}
+
+TEST_F(BufferCopiesTest, OfNothingDoNothing) {
+  const Counts before = counts();
+  BufferCopies(std::vector<Tensor>()).put_back();
+  EXPECT_EQ((counts() - before).launches, 0);
+}
+
+TEST_F(BufferCopiesTest, PastValuesLastUntilTheEndOfTheScope) {
+  for (const c10::Device& device : {hpu(1), c10::Device(c10::kCPU)}) {
+    Tensor buffer = at::zeros({3}).to(device);
+    const BufferCopies past({buffer});
+    buffer.add_(1);
+    const int64_t version = buffer._version();
+    {
+      const PastBuffers scope(past);
+      EXPECT_TRUE(buffer.cpu().equal(at::zeros({3})));
+      EXPECT_EQ(buffer._version(), version);
+      buffer.add_(5);
+    }
+    EXPECT_TRUE(buffer.cpu().equal(at::ones({3})));
+  }
+}
+
+TEST_F(BufferCopiesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
+  Tensor buffer = at::zeros({3, 2});
+  const Tensor other = at::ones({2});
+  EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
+  const BufferCopies past({buffer});
+  buffer.fill_(2);
+  Tensor row, late;
+  {
+    PastBuffers scope(past);
+    EXPECT_TRUE(PastBuffers::to_save(other).is_same(other));
+    EXPECT_FALSE(PastBuffers::to_save(Tensor()).defined());
+    {
+      const internal::UnreadStatistics unread;
+      EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
+    }
+    row = PastBuffers::to_save(buffer[1]);
+    EXPECT_FALSE(row.is_alias_of(buffer));
+    EXPECT_EQ(row._version(), 0);
+    scope.restore();
+    EXPECT_EQ(row._version(), 0);
+  }
+  EXPECT_TRUE(row.equal(at::zeros({2})));
+  EXPECT_TRUE(buffer.equal(at::full({3, 2}, 2.)));
+  {
+    const PastBuffers scope(past);
+    late = PastBuffers::to_save(buffer);
+    buffer.add_(1);
+  }
+  EXPECT_EQ(late._version(), 1);  // so that a backward is refused
+}
+
+}  // namespace
+}  // namespace gpipe::simulated

@@ -1,0 +1,565 @@
+#include "gpipe/runtime/step/passes.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "gpipe/libtorch/interceptor.h"
+#include "gpipe/runtime/cell/phase_scope.h"
+#include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/test_hooks.h"
+
+namespace gpipe::internal {
+namespace {
+
+Phase forward_phase(const Step& step, const Action& action) {
+  return step.cells[action.stage][action.microbatch].checkpointed()
+             ? Phase::kCheckpointing
+             : Phase::kForward;
+}
+
+}  // namespace
+
+ForwardPass::ForwardPass(Stages& stages, Step& step,
+                         std::vector<Activations> inputs, bool leaf_input,
+                         RemoteStages* remote)
+    : stages_(stages),
+      step_(step),
+      leaf_input_(leaf_input),
+      remote_(remote),
+      inboxes_(stages.partitions.size()),
+      unsplit_copies_(stages.partitions.size()),
+      outputs_(step.microbatches()) {
+  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+    const std::size_t skips = stages.partitions[j].imports.size();
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
+      Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
+      inbox.activations.skips.resize(skips);
+      inbox.skip_ready.resize(skips);
+    }
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
+            inputs[i].kind, std::move(inputs[i].boundary), Event());
+  }
+}
+
+void ForwardPass::deliver(const StageEdge& edge, Value::Kind kind,
+                          std::vector<Activation> content, const Event& ready) {
+  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
+  if (edge.link < 0) {
+    inbox.activations.kind = kind;
+    inbox.activations.boundary = std::move(content);
+    inbox.boundary_ready = ready;
+  } else {
+    const int64_t k = stages_.links[edge.link].imported;
+    inbox.activations.skips[k] = std::move(content.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void ForwardPass::pass_on(const StageEdge& edge, Value::Kind kind,
+                          std::vector<Activation> content, const Event& made,
+                          std::vector<StageOutput>& leaving) {
+  if (stages_.partitions[edge.to].remote) {
+    leaving.push_back({edge, kind, std::move(content)});
+  } else {
+    deliver(edge, kind, std::move(content), made);
+  }
+}
+
+bool ForwardPass::ready(const Action& action) {
+  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
+                         std::memory_order_acquire) == 0;
+  if (remote_) remote_->waits_for(there ? -1 : action.stage - 1);
+  if (remote_ && !there) remote_->check();
+  return there;
+}
+
+void ForwardPass::fetch(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const PhaseScope phase(forward_phase(step_, action), i);
+  fault_point("copy-in", j, i);
+  Inbox& inbox = inboxes_[j][i];
+  if (log)
+    log->made_by = {action.stage - 1, ActionKind::kForward, action.microbatch};
+  for (Activation& each : inbox.activations.boundary) {
+    bring(j, each, inbox.boundary_ready, log);
+  }
+  for (std::size_t k = 0; k < inbox.activations.skips.size(); ++k) {
+    if (log) {
+      log->made_by.stage =
+          static_cast<int>(stages_.partitions[j].imports[k].from);
+    }
+    bring(j, inbox.activations.skips[k], inbox.skip_ready[k], log);
+  }
+}
+
+void ForwardPass::bring(int64_t j, Activation& activation, const Event& ready,
+                        CopyLog* log) {
+  Copier& copier = step_.copier_of(j);
+  at::Tensor& tensor = activation.tensor;
+  const bool stays =
+      activation.unsplit < 0 || tensor.device() == stages_.partitions[j].device;
+  if (stays) {
+    tensor = copier.to_device(tensor, ready, log);
+    return;
+  }
+  UnsplitCopy& known = unsplit_copies_[j][activation.unsplit];
+  // The sources of all micro-batches are aliases of one tensor.
+  if (!known.copy.defined() || !tensor.is_alias_of(known.source)) {
+    known = {tensor, copier.to_device(tensor, ready, log)};
+  }
+  tensor = known.copy;
+}
+
+void ForwardPass::perform(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  const PhaseScope phase(forward_phase(step_, action), i,
+                         &cell.layer_at_work());
+  fault_point("forward", j, i);
+  Activations output = cell.forward(std::move(inboxes_[j][i].activations),
+                                    step_.seed, j == 0 && leaf_input_);
+  step_.number_leaves(j, i);
+  fault_point("copy-out", j, i);
+  const Event made = Event::record(stages_.partitions[j].device);
+  std::vector<StageOutput> leaving;
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
+    if (link.from != j) continue;
+    pass_on({/*backward=*/false, j, link.to, static_cast<int64_t>(k), i},
+            Value::Kind::kTensor, {std::move(output.skips[link.exported])},
+            made, leaving);
+  }
+  output.skips.clear();
+  if (j + 1 == stages_.size()) {
+    outputs_[i] = std::move(output);
+  } else {
+    pass_on({/*backward=*/false, j, j + 1, -1, i}, output.kind,
+            std::move(output.boundary), made, leaving);
+  }
+  if (!leaving.empty()) remote_->send(std::move(leaving), made);
+}
+
+Failure ForwardPass::place(const Action& action) {
+  return step_.failure_at(action, forward_phase(step_, action));
+}
+
+namespace {
+
+Phase phase_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kRecompute:
+      return Phase::kRecomputing;
+    case ActionKind::kOffload:
+      return Phase::kOffload;
+    case ActionKind::kReload:
+      return Phase::kReload;
+    default:
+      return Phase::kBackward;
+  }
+}
+
+}  // namespace
+
+BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
+                           RemoteStages* remote)
+    : stages_(stages),
+      step_(step),
+      options_(std::move(options)),
+      remote_(remote),
+      offers_gradients_(remote && remote->takes_gradients()),
+      inboxes_(stages.partitions.size()),
+      input_grads_(step.microbatches()) {
+  if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
+    while (first_wanted_ < stages.size()) {
+      const auto& wanted = options_.leaf_wanted[first_wanted_];
+      if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) break;
+      ++first_wanted_;
+    }
+  }
+  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+    sums_.emplace_back(options_.order, step.microbatches());
+    const std::size_t skips = stages.partitions[j].exports.size();
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
+      Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
+      inbox.grads.skips.resize(skips);
+      inbox.skip_ready.resize(skips);
+    }
+  }
+}
+
+BackwardPass::~BackwardPass() {
+  for (Copier& copier : stages_.copiers) {
+    try {
+      copier.finish();
+    } catch (...) {
+      // The device has failed, and the step ends with that error.
+    }
+  }
+}
+
+void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
+  deliver(
+      {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
+      std::move(grads), Event());
+}
+
+void BackwardPass::deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
+                           const Event& ready) {
+  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
+  if (edge.link < 0) {
+    inbox.grads.boundary = std::move(grads);
+    inbox.boundary_ready = ready;
+  } else {
+    const int64_t k = stages_.links[edge.link].exported;
+    inbox.grads.skips[k] = std::move(grads.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void BackwardPass::pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
+                           const Event& made,
+                           std::vector<StageOutput>& leaving) {
+  if (!stages_.partitions[edge.to].remote) {
+    deliver(edge, std::move(grads), made);
+    return;
+  }
+  std::vector<Activation> content;
+  for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
+  leaving.push_back({edge, Value::Kind::kVector, std::move(content)});
+}
+
+bool BackwardPass::ready(const Action& action) {
+  // The weight part follows the input part on the same worker.
+  if (action.kind == ActionKind::kRecompute ||
+      action.kind == ActionKind::kBackwardWeight || !is_compute(action.kind) ||
+      action.stage < first_wanted_) {
+    return true;
+  }
+  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
+                         std::memory_order_acquire) == 0;
+  if (remote_) remote_->waits_for(there ? -1 : action.stage + 1);
+  if (remote_ && !there) remote_->check();
+  return there;
+}
+
+void BackwardPass::fetch(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  if (!is_compute(action.kind)) {
+    if (j >= first_wanted_) copy_kept(action, log);
+    return;
+  }
+  if (!begins_backward(action.kind) || j < first_wanted_) return;
+  const PhaseScope phase(Phase::kBackward, i);
+  fault_point("gradient copy-in", j, i);
+  Inbox& inbox = inboxes_[j][i];
+  Copier& copier = step_.copier_of(j);
+  if (log) {
+    log->made_by = {action.stage + 1, ActionKind::kBackward, action.microbatch};
+  }
+  for (at::Tensor& grad : inbox.grads.boundary) {
+    grad = copier.to_device(grad, inbox.boundary_ready, log);
+  }
+  for (std::size_t k = 0; k < inbox.grads.skips.size(); ++k) {
+    if (log) {
+      log->made_by.stage =
+          static_cast<int>(stages_.partitions[j].exports[k].to);
+    }
+    at::Tensor& grad = inbox.grads.skips[k];
+    grad = copier.to_device(grad, inbox.skip_ready[k], log);
+  }
+}
+
+void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage, i = action.microbatch;
+  const bool away = action.kind == ActionKind::kOffload;
+  const PhaseScope phase(phase_of(action.kind), i);
+  fault_point(away ? "offload" : "reload", j, i);
+  if (!has_own_memory(stages_.partitions[j].device)) return;
+  const c10::AutoGradMode no_graph(false);
+  Copier::Times times;
+  Cell& cell = step_.cells[j][i];
+  Copier& copier = step_.copier_of(j);
+  if (away) {
+    cell.offload(copier, log ? &times : nullptr);
+  } else {
+    cell.reload(copier, log ? &times : nullptr);
+  }
+  if (log) {
+    log->host_copies.push_back({action, log->place, times.start, times.end});
+  }
+}
+
+void BackwardPass::perform(const Action& action) {
+  if (!is_compute(action.kind)) return;  // see fetch()
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  const bool last = action.kind == ActionKind::kBackward ||
+                    action.kind == ActionKind::kBackwardWeight;
+  const bool release = last && !options_.keep_graph;
+  if (j < first_wanted_) {
+    if (release) cell.release();
+    return;
+  }
+  if (action.kind == ActionKind::kRecompute) {
+    // Same thread-local state (grad mode, autocast) as in the forward.
+    at::ThreadLocalStateGuard as_in_forward(step_.caller);
+    const PhaseScope phase(Phase::kRecomputing, i, &cell.layer_at_work());
+    fault_point("recompute", j, i);
+    cell.recompute(step_.seed);
+    return;
+  }
+
+  const PhaseScope phase(Phase::kBackward, i, &cell.layer_at_work());
+  fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
+                                                         : "backward",
+              j, i);
+  // A backward in two parts may add to a leaf more than once.
+  const bool each_is_complete = offers_gradients_ &&
+                                action.kind == ActionKind::kBackward &&
+                                sums_[j].last(i);
+  NonFiniteGradients non_finite;
+  const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
+    fault_point("gradient sum", j, i);
+    const auto number = cell.leaf_numbers()[leaf];
+    if (options_.check_finite) {
+      non_finite.watch(grad, [this, j, &tensor = cell.leaves()[leaf]] {
+        return describe_leaf(j, tensor);
+      });
+    }
+    sums_[j].add(i, number, std::move(grad));
+    if (each_is_complete) complete(j, number);
+  };
+  Gradients back = run_cell(action, sink);
+  if (options_.check_finite) {
+    watch(j, back, non_finite);
+    non_finite.check();
+  }
+  if (action.kind != ActionKind::kBackwardWeight)
+    pass_back(j, i, std::move(back));
+  if (last) sums_[j].finish(i);
+  if (release) cell.release();
+  if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+Gradients BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  try {
+    if (action.kind == ActionKind::kBackwardWeight) {
+      cell.backward_weight(sink);
+      return {};
+    }
+    if (action.kind == ActionKind::kBackwardInput) {
+      return cell.backward_input(std::move(inboxes_[j][i].grads));
+    }
+    const bool want_input = j > first_wanted_ || options_.input_wanted;
+    static const std::vector<bool> kAll;
+    return cell.backward(
+        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
+        options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
+  } catch (const c10::Error& error) {
+    if (error.msg().find(torch::autograd::ERR_BACKWARD_TWICE) ==
+        std::string::npos) {
+      throw;
+    }
+    const std::string captured = step_.describe_captured(j);
+    if (captured.empty()) throw;
+    TORCH_CHECK(false, captured,
+                ", whose graph autograd has freed after an earlier backward. "
+                "Each micro-batch of each step runs that graph again. Compute "
+                "the tensor in the layer, or make it a leaf "
+                "(detach().requires_grad_())");
+  }
+}
+
+std::string BackwardPass::describe_leaf(int64_t j,
+                                        const at::Tensor& leaf) const {
+  const std::string name = stages_.partitions[j].modules.name_of(leaf);
+  return name.empty() ? "a tensor that a layer has captured"
+                      : "parameter '" + name + "'";
+}
+
+void BackwardPass::watch(int64_t j, const Gradients& back,
+                         NonFiniteGradients& non_finite) const {
+  const Partition& partition = stages_.partitions[j];
+  for (const at::Tensor& grad : back.boundary) {
+    non_finite.watch(grad, [&partition] {
+      return c10::str("the input of partition ", partition.index);
+    });
+  }
+  for (std::size_t k = 0; k < back.skips.size(); ++k) {
+    non_finite.watch(back.skips[k], [&partition, k] {
+      return c10::str("the skip tensor '", partition.imports[k].key.name,
+                      "' that enters partition ", partition.index);
+    });
+  }
+}
+
+void BackwardPass::complete(int64_t j, int64_t leaf) {
+  const at::Tensor& tensor = step_.leaves[j].list[leaf];
+  // All forwards have run before the last backward of a stage.
+  if (step_.is_shared(j, tensor)) return;
+  at::Tensor grad = sums_[j].take(leaf);
+  if (!grad.defined()) return;
+  remote_->complete(j, tensor, grad,
+                    Event::record(stages_.partitions[j].device));
+  sums_[j].add(leaf, std::move(grad));  // undefined if it was taken
+}
+
+void BackwardPass::complete(int64_t j) {
+  const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
+  for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
+  remote_->complete(j);
+}
+
+void BackwardPass::pass_back(int64_t j, int64_t i, Gradients back) {
+  fault_point("gradient copy-out", j, i);
+  const Event made = Event::record(stages_.partitions[j].device);
+  std::vector<StageOutput> leaving;
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
+    if (link.to != j) continue;
+    pass_on({/*backward=*/true, j, link.from, static_cast<int64_t>(k), i},
+            {std::move(back.skips[link.imported])}, made, leaving);
+  }
+  if (j == 0) {
+    input_grads_[i] = std::move(back.boundary);
+  } else {
+    pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary),
+            made, leaving);
+  }
+  if (!leaving.empty()) remote_->send(std::move(leaving), made);
+}
+
+Failure BackwardPass::place(const Action& action) {
+  return step_.failure_at(action, phase_of(action.kind));
+}
+
+std::vector<at::Tensor> BackwardPass::take_leaf_grads(
+    const std::vector<SharedLeaf>& leaves) {
+  fault_point("gradient total");
+  std::vector<at::Tensor> grads;
+  for (const SharedLeaf& leaf : leaves) {
+    GradSum over_partitions;
+    for (auto place = leaf.places.rbegin(); place != leaf.places.rend();
+         ++place) {
+      at::Tensor grad = sums_[place->first].take(place->second);
+      // The sum was computed on the partition's stream. It is used and freed on
+      // the caller's.
+      if (grad.defined()) record_stream(grad, grad.device());
+      over_partitions.add(0, std::move(grad));
+    }
+    grads.push_back(over_partitions.take(0));
+  }
+  return grads;
+}
+
+TrainPass::TrainPass(Stages& stages, Step& step,
+                     std::vector<Activations> inputs, bool leaf_input,
+                     const std::vector<double>& weights,
+                     BackwardPass::Options options, RemoteStages* remote)
+    : last_stage_(stages.size() - 1),
+      weights_(weights),
+      forward_(stages, step, std::move(inputs), leaf_input, remote),
+      backward_(stages, step, std::move(options), remote) {}
+
+void TrainPass::deliver(const StageEdge& edge, Value::Kind kind,
+                        std::vector<Activation> content, const Event& ready) {
+  if (!edge.backward) {
+    forward_.deliver(edge, kind, std::move(content), ready);
+    return;
+  }
+  std::vector<at::Tensor> grads;
+  for (Activation& each : content) grads.push_back(std::move(each.tensor));
+  backward_.deliver(edge, std::move(grads), ready);
+}
+
+Actor& TrainPass::half_of(const Action& action) {
+  if (action.kind == ActionKind::kForward) return forward_;
+  return backward_;
+}
+
+bool TrainPass::ready(const Action& action) {
+  // The last stage starts its backward from its own forward.
+  const bool ends_and_begins =
+      action.kind != ActionKind::kForward && action.stage == last_stage_;
+  return ends_and_begins || half_of(action).ready(action);
+}
+
+bool TrainPass::begins_backward(const Action& action) const {
+  return action.stage == last_stage_ && internal::begins_backward(action.kind);
+}
+
+void TrainPass::fetch(const Action& action, CopyLog* log) {
+  // The gradient of the loss does not exist yet, and comes from no other
+  // device.
+  if (!begins_backward(action)) half_of(action).fetch(action, log);
+}
+
+void TrainPass::perform(const Action& action) {
+  if (begins_backward(action)) {
+    begin_backward(action.microbatch);
+    half_of(action).fetch(action, nullptr);
+  }
+  half_of(action).perform(action);
+}
+
+void TrainPass::begin_backward(int64_t microbatch) {
+  const Activation& loss = forward_.outputs()[microbatch].boundary[0];
+  TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
+              " does not require grad: it depends on no parameter or input "
+              "that does. Use a forward-only schedule to run without backward");
+  const c10::AutoGradMode no_graph(false);
+  backward_.begin(microbatch,
+                  {at::full_like(loss.tensor, weights_[microbatch])});
+}
+
+Failure TrainPass::place(const Action& action) {
+  return half_of(action).place(action);
+}
+
+StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
+                           std::vector<int> rank_of_stage,
+                           std::vector<c10::Device> devices, int threads,
+                           bool one_at_a_time, int other_workers)
+    : stages_(std::move(partitions), std::move(rank_of_stage)),
+      executor_(std::move(devices), threads, one_at_a_time, other_workers) {
+  check_interceptors(Interceptor::kCell);
+  stages_.unsplit = std::move(unsplit);
+}
+
+std::unique_lock<std::mutex> StageWorkers::enter() {
+  executor_.check_caller();
+  return std::unique_lock<std::mutex>(running_);
+}
+
+void StageWorkers::run(const Plan& plan, Actor& actor, Recording* recording) {
+  auto error = executor_.run(plan, actor, recording);
+  set_failure(error ? std::make_optional(std::move(error->failure))
+                    : std::nullopt);
+  if (error) std::rethrow_exception(error->exception);
+}
+
+void StageWorkers::set_failure(std::optional<Failure> failure) {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  failure_ = std::move(failure);
+}
+
+std::optional<Failure> StageWorkers::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,324 @@
+// The passes of a step: they perform the actions of a schedule on its cells.
+// Outputs go to stages of this process, or to remote stages (stages in other
+// processes).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/failure.h"
+#include "gpipe/runtime/autograd/gradients.h"
+#include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/microbatch.h"
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/device/copier.h"
+#include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/run/executor.h"
+#include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/step.h"
+
+namespace gpipe::internal {
+
+// Identifies one delivery from one cell to another.
+struct StageEdge {
+  bool backward = false;     // true for gradients
+  int64_t from = 0, to = 0;  // stages
+  // Index in Stages::links of the skip tensor; -1 for the boundary tensors
+  // between two neighbouring stages.
+  int64_t link = -1;
+  int64_t microbatch = 0;
+};
+
+// One output of an action, for one remote stage. For gradients only the tensors
+// of `content` are set.
+struct StageOutput {
+  StageEdge edge;
+  Value::Kind kind = Value::Kind::kTensor;
+  std::vector<Activation> content;
+};
+
+// Sends activations and gradients to remote stages. What arrives from remote
+// stages is passed to deliver() of the passes.
+class RemoteStages {
+ public:
+  virtual ~RemoteStages() = default;
+
+  // Sends everything that one action has made for remote stages, complete at
+  // event `made`. Skip tensors come before what goes to the neighbouring stage.
+  // Threads: the worker of the stage that made it; the call should not block.
+  virtual void send(std::vector<StageOutput> all, const Event& made) = 0;
+
+  // Returns whether complete() is to be called.
+  virtual bool takes_gradients() const { return false; }
+  // Offers the gradient of `leaf`, summed over all micro-batches and complete
+  // at event `made`. Called while the stage's last backward still runs, where
+  // possible; not called for a leaf that other stages of this process use too.
+  // The function may move `grad` out, which leaves it undefined. Threads: the
+  // stage's worker; on an accelerator the engine's thread, while the worker
+  // waits.
+  virtual void complete(int64_t /*stage*/, const at::Tensor& /*leaf*/,
+                        at::Tensor& /*grad*/, const Event& /*made*/) {}
+  // Reports that `stage` has offered all of its gradients.
+  virtual void complete(int64_t /*stage*/) {}
+
+  // Reports that the worker waits for an output of `stage`; -1: it does not
+  // wait. A `stage` without a rank, or of this process, counts as -1. Threads:
+  // the worker. Called often.
+  virtual void waits_for(int64_t /*stage*/) {}
+
+  // Throws if nothing more will arrive from remote stages. Threads: any, also
+  // while something arrives.
+  virtual void check() = 0;
+};
+
+// The actor for the forwards of one step.
+class ForwardPass : public Actor {
+ public:
+  // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
+  // the input is a leaf of the user's graph. `remote`: handles remote stages
+  // (in other processes); null if there are none.
+  ForwardPass(Stages& stages, Step& step, std::vector<Activations> inputs,
+              bool leaf_input, RemoteStages* remote = nullptr);
+
+  // Delivers activations, complete at event `ready`, to a stage of this
+  // process. Threads: any; once for each edge.
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
+
+  bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Returns the outputs of the last partition, by micro-batch.
+  std::vector<Activations>& outputs() { return outputs_; }
+
+ private:
+  // The activations for one cell. `missing` counts what has not arrived: the
+  // boundary tensors are one delivery, and each skip tensor is another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    Activations activations;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
+  };
+
+  // Brings an input of stage `j` to its device. A tensor that all micro-batches
+  // share is copied once.
+  void bring(int64_t j, Activation& activation, const Event& ready,
+             CopyLog* log);
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
+  void pass_on(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& made,
+               std::vector<StageOutput>& leaving);
+
+  Stages& stages_;
+  Step& step_;
+  const bool leaf_input_;
+  RemoteStages* const remote_;
+  std::vector<std::deque<Inbox>> inboxes_;
+  // The copies of unsplit elements, by stage and element. Used by the stage's
+  // worker.
+  struct UnsplitCopy {
+    at::Tensor source, copy;
+  };
+  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
+  std::vector<Activations> outputs_;
+};
+
+// The actor for the recomputes and backwards of one step, and for the copies to
+// and from the host.
+class BackwardPass : public Actor {
+ public:
+  struct Options {
+    // Whether any gradient of the pipeline's input is wanted.
+    bool input_wanted = true;
+    // Whether the gradient of a leaf is wanted, by partition and by the leaf's
+    // number there. Empty: all are wanted.
+    std::vector<std::vector<bool>> leaf_wanted;
+    // Whether backward may run again on the same cells. Not for schedules with
+    // backwards in two parts.
+    bool keep_graph = false;
+    SumOrder order = SumOrder::kAsTheyCome;
+    // Whether to check gradients. The backward of a cell then throws
+    // NonFiniteError if a gradient of its parameters, or one that leaves the
+    // cell, is not finite.
+    bool check_finite = false;
+  };
+
+  // `remote`: handles remote stages (in other processes); null if there are
+  // none.
+  BackwardPass(Stages& stages, Step& step, Options options,
+               RemoteStages* remote = nullptr);
+  // Blocks the host while copies to the host run, which is the case only after
+  // an error.
+  ~BackwardPass() override;
+
+  // Provides the gradients of the last partition's outputs for one micro-batch.
+  // Threads: any, before the backward of the micro-batch on that partition.
+  void begin(int64_t microbatch, std::vector<at::Tensor> grads);
+
+  // Delivers gradients to a stage of this process; see ForwardPass::deliver().
+  void deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
+               const Event& ready);
+
+  bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Returns the gradients of the pipeline's input, by micro-batch and tensor.
+  std::vector<std::vector<at::Tensor>>& input_grads() { return input_grads_; }
+  // Moves out the gradient of each leaf, summed within every partition and then
+  // over partitions, last partition first. Undefined for a leaf without
+  // gradient.
+  std::vector<at::Tensor> take_leaf_grads(
+      const std::vector<SharedLeaf>& leaves);
+
+  // Returns a name for a leaf of partition `j`, for messages: "parameter
+  // '3.weight'" or "a tensor that a layer has captured".
+  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
+
+ private:
+  // The gradients for one cell. `missing` counts what has not arrived: the
+  // boundary gradients are one delivery, and each skip tensor is another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    Gradients grads;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
+  };
+
+  // Begins the copy of an O or L. On the CPU there is nothing to copy.
+  void copy_kept(const Action& action, CopyLog* log);
+  // Runs the backward of cell (i, j) that `action` asks for, and returns the
+  // gradients of its inputs. Throws whatever the nodes of the graph throw, and
+  // c10::Error if the graph of a tensor that layers have captured was already
+  // freed.
+  Gradients run_cell(const Action& action, const LeafSink& sink);
+  // Adds the gradients that leave cell (i, j) to `non_finite`.
+  void watch(int64_t j, const Gradients& back,
+             NonFiniteGradients& non_finite) const;
+  // Passes the gradients that leave cell (i, j) to the stages that need them.
+  void pass_back(int64_t j, int64_t i, Gradients back);
+  // Offers the gradient sum of one leaf of partition `j` to `remote_`.
+  void complete(int64_t j, int64_t leaf);
+  // Offers the sums of all leaves of partition `j`, and then reports its end.
+  void complete(int64_t j);
+  // Delivers to a stage of this process, or appends to `leaving` for a remote
+  // one.
+  void pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
+               const Event& made, std::vector<StageOutput>& leaving);
+
+  Stages& stages_;
+  Step& step_;
+  const Options options_;
+  RemoteStages* const remote_;
+  const bool offers_gradients_;
+  // first partition whose gradients are wanted; earlier ones are skipped
+  int64_t first_wanted_ = 0;
+  std::vector<std::deque<Inbox>> inboxes_;
+  std::vector<GradSum> sums_;  // by partition
+  std::vector<std::vector<at::Tensor>> input_grads_;
+};
+
+// The actor for a training step: a ForwardPass and a BackwardPass.
+class TrainPass : public Actor {
+ public:
+  // `weights`: weight of each micro-batch's loss, read when its backward
+  // begins. `inputs`, `leaf_input`, `remote`: see ForwardPass.
+  TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
+            bool leaf_input, const std::vector<double>& weights,
+            BackwardPass::Options options, RemoteStages* remote = nullptr);
+
+  // Delivers activations or gradients; see ForwardPass::deliver().
+  // Threads: any.
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
+
+  bool ready(const Action& action) override;
+  void fetch(const Action& action, CopyLog* log) override;
+  // Performs the action. Throws c10::Error at the backward of a loss without
+  // graph.
+  void perform(const Action& action) override;
+  Failure place(const Action& action) override;
+
+  // Returns the outputs of the last stage by micro-batch: the losses, if its
+  // cells end in one.
+  std::vector<Activations>& outputs() { return forward_.outputs(); }
+  BackwardPass& backward() { return backward_; }
+
+ private:
+  Actor& half_of(const Action& action);
+  bool begins_backward(const Action& action) const;
+  void begin_backward(int64_t microbatch);
+
+  const int64_t last_stage_;
+  const std::vector<double>& weights_;
+  ForwardPass forward_;
+  BackwardPass backward_;
+};
+
+// The stages, the workers, the lock of the running mini-batch, and the failure
+// of the last pass.
+// Threads: any, unless a function says otherwise.
+class StageWorkers {
+ public:
+  // `unsplit`: elements of the input that every micro-batch gets whole.
+  // `rank_of_stage`: see Stages.
+  // `devices` and what follows: see Executor.
+  StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
+               std::vector<int> rank_of_stage, std::vector<c10::Device> devices,
+               int threads, bool one_at_a_time, int other_workers = 0);
+
+  // The caller holds the lock of enter().
+  Stages& stages() { return stages_; }
+  const Stages& stages() const { return stages_; }
+  Executor& executor() { return executor_; }
+  const Executor& executor() const { return executor_; }
+
+  // Blocks until no other mini-batch runs, and returns the lock. Throws
+  // c10::Error if that would deadlock (see Executor::check_caller()).
+  std::unique_lock<std::mutex> enter();
+  // Runs a plan on the workers. Sets or clears the failure, and rethrows. The
+  // caller holds the lock of enter().
+  void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
+  // Runs `part`, which is work before or after the schedule. If it throws, sets
+  // the failure to `place` and rethrows.
+  template <typename Part>
+  auto outside_schedule(const Failure& place, Part part);
+
+  void set_failure(std::optional<Failure> failure);
+  // Returns the failure of the last pass; nullopt if it succeeded.
+  std::optional<Failure> last_failure() const;
+
+ private:
+  std::mutex running_;
+  Stages stages_;
+  mutable std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
+  Executor executor_;  // last: its workers end before other members
+};
+
+template <typename Part>
+auto StageWorkers::outside_schedule(const Failure& place, Part part) {
+  try {
+    return part();
+  } catch (...) {
+    set_failure(caught_at(place));
+    throw;
+  }
+}
+
+}  // namespace gpipe::internal
