@@ -270,7 +270,7 @@ void Cell::recompute(StepSeed& seed) {
   past_.check_unchanged();
   // The layers must see the buffer values of the forward, even if other code
   // has changed the buffers since. The layers change them again.
-  const BufferCopies past = past_.changed_buffers();
+  const std::vector<BufferValue> past = past_.changed_buffers();
   // Hooks need gpipe's autograd engine. Without it, the statistics of norms are
   // restored, too. Operators read them in the backward only if a layer does
   // more with them than to pass them to a norm.

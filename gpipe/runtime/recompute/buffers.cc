@@ -15,6 +15,8 @@
 namespace gpipe::internal {
 namespace {
 
+thread_local PastBuffers* innermost = nullptr;
+
 bool is_norm(const torch::nn::Module& module) {
   using namespace torch::nn;
   return dynamic_cast<const BatchNorm1dImpl*>(&module) ||
@@ -25,7 +27,68 @@ bool is_norm(const torch::nn::Module& module) {
          dynamic_cast<const InstanceNorm3dImpl*>(&module);
 }
 
+// Buffers of one dtype and device, with their values.
+struct Group {
+  std::vector<at::Tensor> buffers, values;
+};
+
+std::vector<Group> groups_of(const std::vector<BufferValue>& values) {
+  std::vector<Group> groups;
+  for (const BufferValue& each : values) {
+    auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+          const at::Tensor& first = group.buffers.front();
+          return first.scalar_type() == each.buffer.scalar_type() &&
+                 first.device() == each.buffer.device();
+        });
+    if (group == groups.end()) group = groups.emplace(group);
+    group->buffers.push_back(each.buffer);
+    group->values.push_back(each.value);
+  }
+  return groups;
+}
+
+std::vector<at::Tensor> buffers_of(const std::vector<BufferValue>& values) {
+  std::vector<at::Tensor> buffers;
+  for (const BufferValue& each : values) buffers.push_back(each.buffer);
+  return buffers;
+}
+
 }  // namespace
+
+bool contains(const std::vector<at::Tensor>& tensors,
+              const at::Tensor& tensor) {
+  return std::any_of(
+      tensors.begin(), tensors.end(),
+      [&](const at::Tensor& each) { return each.is_same(tensor); });
+}
+
+std::vector<BufferValue> copy_values(const std::vector<at::Tensor>& buffers) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::vector<BufferValue> values;
+  values.reserve(buffers.size());
+  for (const at::Tensor& each : buffers) {
+    values.push_back({each, at::empty_like(each), WatchedVersion(each)});
+  }
+  for (const Group& each : groups_of(values)) {
+    at::_foreach_copy_(each.values, each.buffers);
+  }
+  return values;
+}
+
+void write_values(const std::vector<BufferValue>& values) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const Group& each : groups_of(values)) {
+    // CUDA's kernels for lists raise versions themselves, so they get tensors
+    // with other version counters.
+    std::vector<at::Tensor> memory;
+    memory.reserve(each.buffers.size());
+    for (const at::Tensor& buffer : each.buffers) {
+      memory.push_back(buffer.variable_data());
+    }
+    at::_foreach_copy_(memory, each.values);
+  }
+}
 
 void CalledModules::add(std::string prefix,
                         std::shared_ptr<torch::nn::Module> module) {
@@ -49,12 +112,6 @@ std::vector<bool> CalledModules::training() const {
   return training;
 }
 
-bool CalledModules::is_norm_buffer(const at::Tensor& buffer) const {
-  return std::any_of(
-      norm_buffers_.begin(), norm_buffers_.end(),
-      [&](const at::Tensor& each) { return each.is_same(buffer); });
-}
-
 void CalledModules::add_norm_buffers(
     const std::vector<at::Tensor>& statistics) {
   for (const at::Tensor& each : statistics) {
@@ -70,12 +127,8 @@ void CalledModules::add_norm_buffers(
 
 std::vector<BufferValue> CalledModules::copy_buffers() {
   const c10::NoGradGuard no_grad;
-  std::vector<BufferValue> all;
-  all.reserve(norm_buffers_.size() + other_buffers_.size());
-  const BufferCopies norms(norm_buffers_);
-  norms.for_each([&](const at::Tensor& buffer, const at::Tensor& value) {
-    all.push_back({buffer, WatchedVersion(buffer), value, /*is_norm=*/true});
-  });
+  std::vector<BufferValue> all = copy_values(norm_buffers_);
+  for (BufferValue& each : all) each.is_norm = true;
   std::vector<std::pair<WatchedVersion, WeakTensor>> copies;
   for (std::size_t k = 0; k < other_buffers_.size(); ++k) {
     const at::Tensor& buffer = other_buffers_[k];
@@ -88,7 +141,7 @@ std::vector<BufferValue> CalledModules::copy_buffers() {
     }
     if (!value.defined()) value = buffer.clone();
     copies.emplace_back(version, WeakTensor(value.getIntrusivePtr()));
-    all.push_back({buffer, version, std::move(value), /*is_norm=*/false});
+    all.push_back({buffer, std::move(value), version});
   }
   copies_ = std::move(copies);
   return all;
@@ -106,67 +159,15 @@ std::string CalledModules::name_of(const at::Tensor& tensor) const {
   return "";
 }
 
-namespace {
-
-thread_local PastBuffers* innermost = nullptr;
-
-}  // namespace
-
-BufferCopies::BufferCopies(const std::vector<at::Tensor>& buffers) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const at::Tensor& each : buffers) add(each, at::empty_like(each));
-  for (const Group& each : groups_) {
-    at::_foreach_copy_(each.values, each.buffers);
-  }
-}
-
-void BufferCopies::add(const at::Tensor& buffer, at::Tensor value) {
-  Group& group = group_of(buffer);
-  group.buffers.push_back(buffer);
-  group.values.push_back(std::move(value));
-}
-
-BufferCopies::Group& BufferCopies::group_of(const at::Tensor& buffer) {
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&](const Group& each) {
-        const at::Tensor& first = each.buffers.front();
-        return first.scalar_type() == buffer.scalar_type() &&
-               first.device() == buffer.device();
-      });
-  return found == groups_.end() ? groups_.emplace_back() : *found;
-}
-
-void BufferCopies::put_back() const {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const Group& each : groups_) {
-    // CUDA's kernels for lists raise versions themselves, so they get tensors
-    // with other version counters.
-    std::vector<at::Tensor> memory;
-    memory.reserve(each.buffers.size());
-    for (const at::Tensor& buffer : each.buffers) {
-      memory.push_back(buffer.variable_data());
-    }
-    at::_foreach_copy_(memory, each.values);
-  }
-}
-
-std::vector<at::Tensor> BufferCopies::buffers() const {
-  std::vector<at::Tensor> all;
-  for (const Group& each : groups_) {
-    all.insert(all.end(), each.buffers.begin(), each.buffers.end());
-  }
-  return all;
-}
-
-PastBuffers::PastBuffers(const BufferCopies& past)
-    : now_(past.buffers()), outer_(innermost) {
-  for (const at::Tensor& each : past.buffers()) {
-    if (each.has_storage()) {
-      storages_.insert(each.storage().unsafeGetStorageImpl());
+PastBuffers::PastBuffers(const std::vector<BufferValue>& past)
+    : now_(copy_values(buffers_of(past))), outer_(innermost) {
+  for (const BufferValue& each : past) {
+    if (each.buffer.has_storage()) {
+      storages_.insert(each.buffer.storage().unsafeGetStorageImpl());
     }
   }
   try {
-    past.put_back();
+    write_values(past);
   } catch (...) {
     end();
     throw;
@@ -180,7 +181,7 @@ PastBuffers::~PastBuffers() {
 }
 
 void PastBuffers::restore() {
-  now_.put_back();
+  write_values(now_);
   restored_ = true;  // after an error, the destructor tries once more
   for (const Saved& each : std::exchange(saved_, {})) {
     if (each.version.is_changed()) {

@@ -47,13 +47,23 @@ class WatchedVersion {
   uint32_t then_ = 0;
 };
 
-// A buffer before a call, with a copy of its value.
+// Returns whether `tensor` is one of `tensors`.
+bool contains(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor);
+
+// A buffer with a copy of its value of an earlier time.
 struct BufferValue {
-  at::Tensor buffer;
-  WatchedVersion version;
-  at::Tensor value;
-  bool is_norm;  // among CalledModules::norm_buffers()
+  at::Tensor buffer, value;
+  WatchedVersion version{};  // of the buffer, at that time
+  bool is_norm = false;    // among CalledModules::norm_buffers()
 };
+
+// Copy the present values of `buffers`, and write values back. Each takes one
+// operator per dtype and device, however many buffers there are: a model may
+// have hundreds, and on an accelerator the launch of a small copy takes longer
+// than the copy. write_values() raises no versions: autograd may have saved the
+// buffers for a backward, and must not see a change.
+std::vector<BufferValue> copy_values(const std::vector<at::Tensor>& buffers);
+void write_values(const std::vector<BufferValue>& values);
 
 // The layers of a partition, or one module, with all submodules: their training
 // modes, parameters, buffers and names. The lists are made once, so that a
@@ -74,7 +84,6 @@ class CalledModules {
   // that a layer has passed to the operator of BatchNorm as running statistics.
   // In training, a forward changes them without raising their version.
   const std::vector<at::Tensor>& norm_buffers() const { return norm_buffers_; }
-  bool is_norm_buffer(const at::Tensor& buffer) const;
   // Adds the buffers among `statistics`, which operators have changed as such.
   void add_norm_buffers(const std::vector<at::Tensor>& statistics);
 
@@ -99,45 +108,6 @@ class CalledModules {
   std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;
 };
 
-// The values that some buffers had at an earlier time. Each direction takes one
-// operator per dtype and device, however many buffers there are: a model may
-// have hundreds, and on an accelerator the launch of a small copy takes longer
-// than the copy.
-class BufferCopies {
- public:
-  BufferCopies() = default;
-  // Copies the present values of `buffers`.
-  explicit BufferCopies(const std::vector<at::Tensor>& buffers);
-
-  // Adds a buffer with a copy of its value.
-  void add(const at::Tensor& buffer, at::Tensor value);
-
-  // Copies the values back without raising versions: autograd may have saved
-  // the buffers for a backward, and must not see a change.
-  void put_back() const;
-
-  bool empty() const { return groups_.empty(); }
-  std::vector<at::Tensor> buffers() const;
-  // Calls visit(buffer, value) for each buffer.
-  template <typename Visit>
-  void for_each(Visit visit) const {
-    for (const Group& group : groups_) {
-      for (std::size_t k = 0; k < group.buffers.size(); ++k) {
-        visit(group.buffers[k], group.values[k]);
-      }
-    }
-  }
-
- private:
-  // Buffers of one dtype and device, with their values.
-  struct Group {
-    std::vector<at::Tensor> buffers, values;
-  };
-  Group& group_of(const at::Tensor& buffer);
-
-  std::vector<Group> groups_;
-};
-
 // Gives buffers their values of an earlier call of some layers, for another
 // call of these layers while in scope. The values of now come back at the end,
 // without raising versions.
@@ -151,7 +121,7 @@ class PastBuffers {
  public:
   // Writes the values of `past`. Throws what a copy throws, and then has
   // restored the values of now where the device allows it.
-  explicit PastBuffers(const BufferCopies& past);
+  explicit PastBuffers(const std::vector<BufferValue>& past);
   ~PastBuffers();
   PastBuffers(const PastBuffers&) = delete;
   PastBuffers& operator=(const PastBuffers&) = delete;
@@ -175,7 +145,7 @@ class PastBuffers {
   };
   void end() noexcept;
 
-  const BufferCopies now_;
+  const std::vector<BufferValue> now_;
   std::unordered_set<const c10::StorageImpl*> storages_;
   std::vector<Saved> saved_;
   bool restored_ = false;

@@ -105,9 +105,9 @@ TEST_F(CalledModulesTest, ListModesParametersNormBuffersAndNames) {
 TEST_F(CalledModulesTest, BuffersThatAnOperatorUsesAsStatisticsAreOfANorm) {
   modules.add_norm_buffers({torch::ones({1}), counter->norm->running_mean});
   EXPECT_EQ(modules.norm_buffers().size(), 3u);
-  EXPECT_FALSE(modules.is_norm_buffer(counter->count));
+  EXPECT_FALSE(contains(modules.norm_buffers(), counter->count));
   modules.add_norm_buffers({counter->count});
-  EXPECT_TRUE(modules.is_norm_buffer(counter->count));
+  EXPECT_TRUE(contains(modules.norm_buffers(), counter->count));
   for (const BufferValue& each : modules.copy_buffers()) {
     EXPECT_TRUE(each.is_norm);
   }
@@ -139,10 +139,12 @@ namespace gpipe::simulated {
 namespace {
 
 using at::Tensor;
-using internal::BufferCopies;
+using internal::BufferValue;
+using internal::copy_values;
 using internal::PastBuffers;
+using internal::write_values;
 
-class BufferCopiesTest : public SimulatedTest {};
+class BufferValuesTest : public SimulatedTest {};
 
 // Returns the buffers of `norms` BatchNorms.
 std::vector<Tensor> buffers_of(int norms, const c10::Device& device) {
@@ -155,16 +157,16 @@ std::vector<Tensor> buffers_of(int norms, const c10::Device& device) {
   return buffers;
 }
 
-TEST_F(BufferCopiesTest, PutBackTheValuesAndRaiseNoVersion) {
+TEST_F(BufferValuesTest, PutBackTheValuesAndRaiseNoVersion) {
   for (const c10::Device& device : {hpu(1), c10::Device(c10::kCPU)}) {
     const std::vector<Tensor> buffers = buffers_of(3, device);
-    const BufferCopies copies(buffers);
+    const std::vector<BufferValue> copies = copy_values(buffers);
     std::vector<int64_t> versions;
     for (Tensor buffer : buffers) {
       buffer.add_(7);
       versions.push_back(buffer._version());
     }
-    copies.put_back();
+    write_values(copies);
     const std::vector<Tensor> expected = buffers_of(3, device);
     for (std::size_t k = 0; k < buffers.size(); ++k) {
       EXPECT_TRUE(buffers[k].cpu().equal(expected[k].cpu())) << k;
@@ -174,27 +176,27 @@ TEST_F(BufferCopiesTest, PutBackTheValuesAndRaiseNoVersion) {
 }
 
 // One for the statistics and one for the numbers of batches, each way.
-TEST_F(BufferCopiesTest, TakeALaunchPerDtypeAndNoWait) {
+TEST_F(BufferValuesTest, TakeALaunchPerDtypeAndNoWait) {
   const std::vector<Tensor> buffers = buffers_of(100, hpu(0));
   synchronize();
   const Counts before = counts();
-  const BufferCopies copies(buffers);
+  const std::vector<BufferValue> copies = copy_values(buffers);
   EXPECT_EQ((counts() - before).launches, 2);
-  copies.put_back();
+  write_values(copies);
   EXPECT_EQ((counts() - before).launches, 2 + 2);
   EXPECT_EQ((counts() - before).host_waits, 0);
 }
 
-TEST_F(BufferCopiesTest, OfNothingDoNothing) {
+TEST_F(BufferValuesTest, OfNothingDoNothing) {
   const Counts before = counts();
-  BufferCopies(std::vector<Tensor>()).put_back();
+  write_values(copy_values({}));
   EXPECT_EQ((counts() - before).launches, 0);
 }
 
-TEST_F(BufferCopiesTest, PastValuesLastUntilTheEndOfTheScope) {
+TEST_F(BufferValuesTest, PastValuesLastUntilTheEndOfTheScope) {
   for (const c10::Device& device : {hpu(1), c10::Device(c10::kCPU)}) {
     Tensor buffer = at::zeros({3}).to(device);
-    const BufferCopies past({buffer});
+    const std::vector<BufferValue> past = copy_values({buffer});
     buffer.add_(1);
     const int64_t version = buffer._version();
     {
@@ -207,11 +209,11 @@ TEST_F(BufferCopiesTest, PastValuesLastUntilTheEndOfTheScope) {
   }
 }
 
-TEST_F(BufferCopiesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
+TEST_F(BufferValuesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
   Tensor buffer = at::zeros({3, 2});
   const Tensor other = at::ones({2});
   EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
-  const BufferCopies past({buffer});
+  const std::vector<BufferValue> past = copy_values({buffer});
   buffer.fill_(2);
   Tensor row, late;
   {

@@ -107,17 +107,6 @@ std::optional<at::Tensor> CallSkips::Second::load(const SkipKey& key) {
   return tensor;
 }
 
-namespace {
-
-bool contains(const std::vector<at::Tensor>& tensors,
-              const at::Tensor& tensor) {
-  return std::any_of(
-      tensors.begin(), tensors.end(),
-      [&](const at::Tensor& each) { return each.is_same(tensor); });
-}
-
-}  // namespace
-
 PastCall::PastCall(std::string callee, std::string remedy,
                    CalledModules* modules)
     : callee_(std::move(callee)),
@@ -197,15 +186,15 @@ void PastCall::check_unchanged() const {
 
 bool PastCall::is_norm(const BufferValue& buffer) const {
   // A layer may have used the buffer as statistics only after it was noted.
-  return buffer.is_norm || modules_->is_norm_buffer(buffer.buffer) ||
+  return buffer.is_norm || contains(modules_->norm_buffers(), buffer.buffer) ||
          contains(norms_.statistics, buffer.buffer);
 }
 
-BufferCopies PastCall::changed_buffers() const {
-  BufferCopies changed;
+std::vector<BufferValue> PastCall::changed_buffers() const {
+  std::vector<BufferValue> changed;
   for (const BufferValue& each : buffers_) {
     if (each.value.defined() && (each.version.is_changed() || is_norm(each))) {
-      changed.add(each.buffer, each.value);
+      changed.push_back(each);
     }
   }
   for (const CallNorms::Counter& each : norms_.counters) {
@@ -213,7 +202,7 @@ BufferCopies PastCall::changed_buffers() const {
         buffers_.begin(), buffers_.end(), [&](const BufferValue& buffer) {
           return buffer.buffer.is_same(each.tensor);
         });
-    if (!is_known) changed.add(each.tensor, each.before);
+    if (!is_known) changed.push_back({each.tensor, each.before});
   }
   return changed;
 }

@@ -171,7 +171,7 @@ class PastCall {
 
   // Returns the buffers that must have their old values in a second call: those
   // of norms, others that have changed, and counters.
-  BufferCopies changed_buffers() const;
+  std::vector<BufferValue> changed_buffers() const;
   // Returns whether buffers other than those of norms and counters are among
   // changed_buffers().
   bool has_changed_other_buffers() const;

@@ -208,7 +208,7 @@ TEST_F(PastBuffersTest, HaveTheirOldValuesInASecondCall) {
 
 TEST_F(PastBuffersTest, ThatTheCallHasNotChangedMayBeWatchedInstead) {
   past.keep_changed_buffers();
-  EXPECT_EQ(past.changed_buffers().buffers().size(), 2u);
+  EXPECT_EQ(past.changed_buffers().size(), 2u);
   module->changed.add_(5);
   module->statistic.add_(5);
   EXPECT_EQ(error_of_check(past), "");
@@ -222,7 +222,7 @@ TEST_F(PastBuffersTest, ThatTheCallHasNotChangedMayBeWatchedInstead) {
 TEST_F(PastBuffersTest, StatisticsAreNotAmongOtherBuffers) {
   modules.add_norm_buffers({module->changed});
   EXPECT_FALSE(past.has_changed_other_buffers());
-  EXPECT_EQ(past.changed_buffers().buffers().size(), 2u);
+  EXPECT_EQ(past.changed_buffers().size(), 2u);
 }
 
 TEST_F(PastBuffersTest, IncludeCountersOnce) {
