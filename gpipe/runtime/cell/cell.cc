@@ -508,33 +508,34 @@ void Cell::relink_leaf_edges() {
   }
 }
 
-void Cell::take_roots(Gradients grads,
+void Cell::take_roots(Activations grads,
                       std::vector<torch::autograd::Edge>& roots,
                       std::vector<at::Tensor>& root_grads) {
   // Roots are in the order in which the engine would reach them in the plain
   // model, last consumer first, so that sums over them have the same bits.
   for (std::size_t k = output_edges_.size(); k-- > output_width_;) {
     roots.push_back(output_edges_[k]);
-    root_grads.push_back(std::move(grads.skips[k - output_width_]));
+    root_grads.push_back(std::move(grads.skips[k - output_width_].tensor));
   }
   for (std::size_t k = 0; k < output_width_; ++k) {
     roots.push_back(output_edges_[k]);
-    root_grads.push_back(std::move(grads.boundary[k]));
+    root_grads.push_back(std::move(grads.boundary[k].tensor));
   }
 }
 
-Gradients Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
-  Gradients activations;
+Activations Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
+  Activations grads;
+  grads.kind = Value::Kind::kVector;
   for (std::size_t k = 0; k < input_grads.size(); ++k) {
-    auto& list = k < input_width_ ? activations.boundary : activations.skips;
-    list.push_back(std::move(input_grads[k]));
+    auto& list = k < input_width_ ? grads.boundary : grads.skips;
+    list.push_back({std::move(input_grads[k])});
   }
-  return activations;
+  return grads;
 }
 
-Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
-                         const std::vector<bool>& leaf_wanted,
-                         const LeafSink& sink) {
+Activations Cell::backward(Activations grads, bool keep_graph, bool want_input,
+                           const std::vector<bool>& leaf_wanted,
+                           const LeafSink& sink) {
   if (kept_) kept_->before_backward();
   std::vector<torch::autograd::Edge> roots, targets;
   std::vector<at::Tensor> root_grads;
@@ -563,7 +564,7 @@ Gradients Cell::backward(Gradients grads, bool keep_graph, bool want_input,
   return gradients_of(std::move(found));
 }
 
-Gradients Cell::backward_input(Gradients grads) {
+Activations Cell::backward_input(Activations grads) {
   if (kept_) kept_->before_backward();
   std::vector<torch::autograd::Edge> roots;
   std::vector<at::Tensor> root_grads;

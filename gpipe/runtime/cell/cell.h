@@ -109,8 +109,6 @@ class CellTracker : public SkipTracker {
   std::set<SkipKey> stashed_, popped_;  // by the layer that runs now
 };
 
-class CellTracker;
-
 // The loss of one micro-batch. The last stage's cell runs it after its last
 // layer and outputs the loss.
 struct LossHead {
@@ -124,20 +122,14 @@ struct LossHead {
   Metrics metrics;    // without graph
 };
 
-// The activations that go from cell to cell in the forward: the tensors between
-// two layers (`boundary`), and skip tensors in the order of the partition's
-// imports or exports.
+// What goes from cell to cell, activations in the forward and their gradients
+// in the backward: the tensors between two layers (`boundary`), and skip
+// tensors in the order of the partition's imports or exports. Of a gradient
+// only the tensor counts; undefined: no gradient.
 struct Activations {
   Value::Kind kind = Value::Kind::kTensor;
   std::vector<Activation> boundary;
   std::vector<Activation> skips;
-};
-
-// The gradients of Activations, which go back from cell to cell. Undefined:
-// no gradient.
-struct Gradients {
-  std::vector<at::Tensor> boundary;
-  std::vector<at::Tensor> skips;
 };
 
 // A function from tensors to tensors with its own piece of autograd graph. The
@@ -210,14 +202,14 @@ class Cell {
   // is wanted. Gradients of leaves go to `sink`, with the leaf's index in
   // leaves(), if `leaf_wanted` is true at the leaf's number in the partition
   // (empty: all are wanted).
-  Gradients backward(Gradients grads, bool keep_graph, bool want_input,
-                     const std::vector<bool>& leaf_wanted,
-                     const LeafSink& sink);
+  Activations backward(Activations grads, bool keep_graph, bool want_input,
+                       const std::vector<bool>& leaf_wanted,
+                       const LeafSink& sink);
 
   // Run the backward in two parts, see split_backward.h. The first part returns
   // the gradients of the inputs. The second part passes the gradients of all
   // leaves to `sink`.
-  Gradients backward_input(Gradients grads);
+  Activations backward_input(Activations grads);
   void backward_weight(const LeafSink& sink);
 
   // Returns the leaves that the outputs depend on: parameters, and other
@@ -269,10 +261,10 @@ class Cell {
   void relink_leaf_edges();
   // Moves the output gradients into `root_grads`, with the edges where they
   // start in `roots`.
-  void take_roots(Gradients grads, std::vector<torch::autograd::Edge>& roots,
+  void take_roots(Activations grads, std::vector<torch::autograd::Edge>& roots,
                   std::vector<at::Tensor>& root_grads);
   // Splits gradients of the inputs into those of boundary and skip tensors.
-  Gradients gradients_of(std::vector<at::Tensor> input_grads) const;
+  Activations gradients_of(std::vector<at::Tensor> input_grads) const;
 
   Partition* partition_;
   int64_t random_stream_;

@@ -63,7 +63,9 @@ Activations input_of(const Tensor& tensor, bool requires_grad = true) {
   return input;
 }
 
-Gradients gradients(const Tensor& grad) { return {{grad}, {}}; }
+Activations gradients(const Tensor& grad) {
+  return {Value::Kind::kVector, {{grad}}, {}};
+}
 
 // The gradients of the leaves, by the name of the parameter.
 
@@ -136,9 +138,9 @@ TEST(Cell, BackwardHasTheBitsOfThePlainModel) {
     cell.forward(input_of(model.input), seed, false);
     if (checkpointed) cell.recompute(seed);
     Grads grads;
-    const Gradients back = cell.backward(gradients(grad), false, true, {},
-                                         sink_of(model.part, cell, grads));
-    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    const Activations back = cell.backward(gradients(grad), false, true, {},
+                                           sink_of(model.part, cell, grads));
+    EXPECT_TRUE(back.boundary.at(0).tensor.equal(expected_input));
     expect_equal(grads, expected);
     EXPECT_FALSE(model.first->weight.grad().defined());
   }
@@ -154,8 +156,8 @@ TEST(Cell, ABackwardInTwoPartsHasTheSameBits) {
     StepSeed seed;
     cell.forward(input_of(model.input), seed, false);
     if (checkpointed) cell.recompute(seed);
-    const Gradients back = cell.backward_input(gradients(grad));
-    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    const Activations back = cell.backward_input(gradients(grad));
+    EXPECT_TRUE(back.boundary.at(0).tensor.equal(expected_input));
     Grads grads;
     cell.backward_weight(sink_of(model.part, cell, grads));
     expect_equal(grads, expected);
@@ -172,9 +174,9 @@ TEST(Cell, TheGraphServesSeveralBackwardsIfItIsKept) {
   cell.forward(input_of(model.input), seed, false);
   for (const bool keep : {true, true, false}) {
     Grads grads;
-    const Gradients back = cell.backward(gradients(grad), keep, true, {},
-                                         sink_of(model.part, cell, grads));
-    EXPECT_TRUE(back.boundary.at(0).equal(expected_input));
+    const Activations back = cell.backward(gradients(grad), keep, true, {},
+                                           sink_of(model.part, cell, grads));
+    EXPECT_TRUE(back.boundary.at(0).tensor.equal(expected_input));
     expect_equal(grads, expected);
   }
 }
@@ -192,10 +194,10 @@ TEST(Cell, GradientsThatAreNotWantedAreNotComputed) {
     wanted[3 - k] = cell.leaves()[k].is_same(model.last->weight);
   }
   Grads grads;
-  const Gradients back =
+  const Activations back =
       cell.backward(gradients(grad), false, /*want_input=*/false, wanted,
                     sink_of(model.part, cell, grads));
-  EXPECT_FALSE(back.boundary.at(0).defined());
+  EXPECT_FALSE(back.boundary.at(0).tensor.defined());
   ASSERT_EQ(grads.size(), 1u);
   EXPECT_EQ(grads.count("2.weight"), 1u);
 }
@@ -225,7 +227,8 @@ TEST(Cell, ARecomputeDrawsTheSameNumbersAndRestoresBuffers) {
     Grads unused;
     grads.push_back(cell->backward(gradients(grad), false, true, {},
                                    sink_of(part, *cell, unused))
-                        .boundary[0]);
+                        .boundary[0]
+                        .tensor);
   }
   EXPECT_EQ(calls, 3);
   EXPECT_TRUE(outputs[0].equal(outputs[1]));
@@ -412,10 +415,11 @@ TEST(Cell, SkipTensorsComeInAndGoOutWithTheirGradients) {
 
   const Tensor one = torch::ones_like(skip);
   Grads unused;
-  const Gradients back = cell.backward({{one}, {one}}, false, true, {},
-                                       sink_of(part, cell, unused));
-  EXPECT_TRUE(back.boundary.at(0).equal(skip));
-  EXPECT_TRUE(back.skips.at(0).equal(rows(2) + 5));
+  const Activations back =
+      cell.backward({Value::Kind::kVector, {{one}}, {{one}}}, false, true, {},
+                    sink_of(part, cell, unused));
+  EXPECT_TRUE(back.boundary.at(0).tensor.equal(skip));
+  EXPECT_TRUE(back.skips.at(0).tensor.equal(rows(2) + 5));
 }
 
 TEST(Cell, KnowsTheLayerThatThrows) {

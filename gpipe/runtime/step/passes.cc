@@ -17,145 +17,7 @@
 namespace gpipe::internal {
 namespace {
 
-Phase forward_phase(const Step& step, const Action& action) {
-  return step.cells[action.stage][action.microbatch].checkpointed()
-             ? Phase::kCheckpointing
-             : Phase::kForward;
-}
-
-}  // namespace
-
-ForwardPass::ForwardPass(Stages& stages, Step& step,
-                         std::vector<Activations> inputs, bool leaf_input,
-                         RemoteStages* remote)
-    : stages_(stages),
-      step_(step),
-      leaf_input_(leaf_input),
-      remote_(remote),
-      inboxes_(stages.partitions.size()),
-      unsplit_copies_(stages.partitions.size()),
-      outputs_(step.microbatches()) {
-  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
-    const std::size_t skips = stages.partitions[j].imports.size();
-    for (int64_t i = 0; i < step.microbatches(); ++i) {
-      Inbox& inbox = inboxes_[j].emplace_back();
-      inbox.missing = 1 + skips;
-      inbox.activations.skips.resize(skips);
-      inbox.skip_ready.resize(skips);
-    }
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
-            inputs[i].kind, std::move(inputs[i].boundary), Event());
-  }
-}
-
-void ForwardPass::deliver(const StageEdge& edge, Value::Kind kind,
-                          std::vector<Activation> content, const Event& ready) {
-  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
-  if (edge.link < 0) {
-    inbox.activations.kind = kind;
-    inbox.activations.boundary = std::move(content);
-    inbox.boundary_ready = ready;
-  } else {
-    const int64_t k = stages_.links[edge.link].imported;
-    inbox.activations.skips[k] = std::move(content.front());
-    inbox.skip_ready[k] = ready;
-  }
-  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
-}
-
-void ForwardPass::pass_on(const StageEdge& edge, Value::Kind kind,
-                          std::vector<Activation> content, const Event& made,
-                          std::vector<StageOutput>& leaving) {
-  if (stages_.partitions[edge.to].remote) {
-    leaving.push_back({edge, kind, std::move(content)});
-  } else {
-    deliver(edge, kind, std::move(content), made);
-  }
-}
-
-bool ForwardPass::ready(const Action& action) {
-  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
-                         std::memory_order_acquire) == 0;
-  if (remote_) remote_->waits_for(there ? -1 : action.stage - 1);
-  if (remote_ && !there) remote_->check();
-  return there;
-}
-
-void ForwardPass::fetch(const Action& action, CopyLog* log) {
-  const int64_t j = action.stage, i = action.microbatch;
-  const PhaseScope phase(forward_phase(step_, action), i);
-  fault_point("copy-in", j, i);
-  Inbox& inbox = inboxes_[j][i];
-  if (log)
-    log->made_by = {action.stage - 1, ActionKind::kForward, action.microbatch};
-  for (Activation& each : inbox.activations.boundary) {
-    bring(j, each, inbox.boundary_ready, log);
-  }
-  for (std::size_t k = 0; k < inbox.activations.skips.size(); ++k) {
-    if (log) {
-      log->made_by.stage =
-          static_cast<int>(stages_.partitions[j].imports[k].from);
-    }
-    bring(j, inbox.activations.skips[k], inbox.skip_ready[k], log);
-  }
-}
-
-void ForwardPass::bring(int64_t j, Activation& activation, const Event& ready,
-                        CopyLog* log) {
-  Copier& copier = step_.copier_of(j);
-  at::Tensor& tensor = activation.tensor;
-  const bool stays =
-      activation.unsplit < 0 || tensor.device() == stages_.partitions[j].device;
-  if (stays) {
-    tensor = copier.to_device(tensor, ready, log);
-    return;
-  }
-  UnsplitCopy& known = unsplit_copies_[j][activation.unsplit];
-  // The sources of all micro-batches are aliases of one tensor.
-  if (!known.copy.defined() || !tensor.is_alias_of(known.source)) {
-    known = {tensor, copier.to_device(tensor, ready, log)};
-  }
-  tensor = known.copy;
-}
-
-void ForwardPass::perform(const Action& action) {
-  const int64_t j = action.stage, i = action.microbatch;
-  Cell& cell = step_.cells[j][i];
-  const PhaseScope phase(forward_phase(step_, action), i,
-                         &cell.layer_at_work());
-  fault_point("forward", j, i);
-  Activations output = cell.forward(std::move(inboxes_[j][i].activations),
-                                    step_.seed, j == 0 && leaf_input_);
-  step_.number_leaves(j, i);
-  fault_point("copy-out", j, i);
-  const Event made = Event::record(stages_.partitions[j].device);
-  std::vector<StageOutput> leaving;
-  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
-    const SkipLink& link = stages_.links[k];
-    if (link.from != j) continue;
-    pass_on({/*backward=*/false, j, link.to, static_cast<int64_t>(k), i},
-            Value::Kind::kTensor, {std::move(output.skips[link.exported])},
-            made, leaving);
-  }
-  output.skips.clear();
-  if (j + 1 == stages_.size()) {
-    outputs_[i] = std::move(output);
-  } else {
-    pass_on({/*backward=*/false, j, j + 1, -1, i}, output.kind,
-            std::move(output.boundary), made, leaving);
-  }
-  if (!leaving.empty()) remote_->send(std::move(leaving), made);
-}
-
-Failure ForwardPass::place(const Action& action) {
-  return step_.failure_at(action, forward_phase(step_, action));
-}
-
-namespace {
-
-Phase phase_of(ActionKind kind) {
+Phase backward_phase(ActionKind kind) {
   switch (kind) {
     case ActionKind::kRecompute:
       return Phase::kRecomputing;
@@ -168,16 +30,179 @@ Phase phase_of(ActionKind kind) {
   }
 }
 
+// Returns gradients as the content of a delivery.
+std::vector<Activation> to_activations(std::vector<at::Tensor> grads) {
+  std::vector<Activation> content;
+  for (at::Tensor& grad : grads) content.push_back({std::move(grad)});
+  return content;
+}
+
 }  // namespace
+
+CellPass::CellPass(bool backward, Stages& stages, Step& step,
+                   RemoteStages* remote)
+    : stages_(stages),
+      step_(step),
+      remote_(remote),
+      backward_(backward),
+      inboxes_(stages.partitions.size()),
+      unsplit_copies_(stages.partitions.size()) {
+  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+    const Partition& partition = stages.partitions[j];
+    const std::size_t skips =
+        (backward ? partition.exports : partition.imports).size();
+    for (int64_t i = 0; i < step.microbatches(); ++i) {
+      Inbox& inbox = inboxes_[j].emplace_back();
+      inbox.missing = 1 + skips;
+      inbox.content.skips.resize(skips);
+      inbox.skip_ready.resize(skips);
+    }
+  }
+}
+
+void CellPass::deliver(const StageEdge& edge, Value::Kind kind,
+                       std::vector<Activation> content, const Event& ready) {
+  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
+  if (edge.link < 0) {
+    inbox.content.kind = kind;
+    inbox.content.boundary = std::move(content);
+    inbox.boundary_ready = ready;
+  } else {
+    const SkipLink& link = stages_.links[edge.link];
+    const int64_t k = backward_ ? link.exported : link.imported;
+    inbox.content.skips[k] = std::move(content.front());
+    inbox.skip_ready[k] = ready;
+  }
+  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+bool CellPass::arrived(const Action& action) {
+  const bool there =
+      inbox_of(action).missing.load(std::memory_order_acquire) == 0;
+  if (!remote_) return there;
+  const int64_t from = backward_ ? action.stage + 1 : action.stage - 1;
+  remote_->waits_for(there ? -1 : from);
+  if (!there) remote_->check();
+  return there;
+}
+
+void CellPass::bring(const Action& action, CopyLog* log) {
+  const int64_t j = action.stage;
+  const Partition& partition = stages_.partitions[j];
+  Inbox& inbox = inbox_of(action);
+  const auto made_by = [&](int64_t stage) {
+    if (!log) return;
+    log->made_by = {static_cast<int>(stage),
+                    backward_ ? ActionKind::kBackward : ActionKind::kForward,
+                    action.microbatch};
+  };
+  made_by(backward_ ? j + 1 : j - 1);
+  for (Activation& each : inbox.content.boundary) {
+    bring(j, each, inbox.boundary_ready, log);
+  }
+  for (std::size_t k = 0; k < inbox.content.skips.size(); ++k) {
+    made_by(backward_ ? partition.exports[k].to : partition.imports[k].from);
+    bring(j, inbox.content.skips[k], inbox.skip_ready[k], log);
+  }
+}
+
+void CellPass::bring(int64_t stage, Activation& input, const Event& ready,
+                     CopyLog* log) {
+  Copier& copier = step_.copier_of(stage);
+  at::Tensor& tensor = input.tensor;
+  const bool stays =
+      input.unsplit < 0 || tensor.device() == stages_.partitions[stage].device;
+  if (stays) {
+    tensor = copier.to_device(tensor, ready, log);
+    return;
+  }
+  UnsplitCopy& known = unsplit_copies_[stage][input.unsplit];
+  // The sources of all micro-batches are aliases of one tensor.
+  if (!known.copy.defined() || !tensor.is_alias_of(known.source)) {
+    known = {tensor, copier.to_device(tensor, ready, log)};
+  }
+  tensor = known.copy;
+}
+
+Activations CellPass::take_input(const Action& action) {
+  return std::move(inbox_of(action).content);
+}
+
+Activations CellPass::pass_on(const Action& action, Activations output) {
+  const int64_t j = action.stage;
+  const Event made = Event::record(stages_.partitions[j].device);
+  std::vector<StageOutput> leaving;
+  const auto pass = [&](int64_t to, int64_t link, Value::Kind kind,
+                        std::vector<Activation> content) {
+    const StageEdge edge{backward_, j, to, link, action.microbatch};
+    if (stages_.partitions[to].remote) {
+      leaving.push_back({edge, kind, std::move(content)});
+    } else {
+      deliver(edge, kind, std::move(content), made);
+    }
+  };
+  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
+    const SkipLink& link = stages_.links[k];
+    if ((backward_ ? link.to : link.from) != j) continue;
+    pass(backward_ ? link.from : link.to, static_cast<int64_t>(k),
+         backward_ ? Value::Kind::kVector : Value::Kind::kTensor,
+         {std::move(output.skips[backward_ ? link.imported : link.exported])});
+  }
+  output.skips.clear();
+  const int64_t next = backward_ ? j - 1 : j + 1;
+  if (next >= 0 && next < stages_.size()) {
+    pass(next, -1, output.kind, std::exchange(output.boundary, {}));
+  }
+  if (!leaving.empty()) remote_->send(std::move(leaving), made);
+  return output;
+}
+
+ForwardPass::ForwardPass(Stages& stages, Step& step,
+                         std::vector<Activations> inputs, bool leaf_input,
+                         RemoteStages* remote)
+    : CellPass(/*backward=*/false, stages, step, remote),
+      leaf_input_(leaf_input),
+      outputs_(step.microbatches()) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
+            inputs[i].kind, std::move(inputs[i].boundary), Event());
+  }
+}
+
+Phase ForwardPass::phase_of(const Action& action) const {
+  return step_.cells[action.stage][action.microbatch].checkpointed()
+             ? Phase::kCheckpointing
+             : Phase::kForward;
+}
+
+void ForwardPass::fetch(const Action& action, CopyLog* log) {
+  const PhaseScope phase(phase_of(action), action.microbatch);
+  fault_point("copy-in", action.stage, action.microbatch);
+  bring(action, log);
+}
+
+void ForwardPass::perform(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  const PhaseScope phase(phase_of(action), i, &cell.layer_at_work());
+  fault_point("forward", j, i);
+  Activations output =
+      cell.forward(take_input(action), step_.seed, j == 0 && leaf_input_);
+  step_.number_leaves(j, i);
+  fault_point("copy-out", j, i);
+  output = pass_on(action, std::move(output));
+  if (j + 1 == stages_.size()) outputs_[i] = std::move(output);
+}
+
+Failure ForwardPass::place(const Action& action) {
+  return step_.failure_at(action, phase_of(action));
+}
 
 BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
                            RemoteStages* remote)
-    : stages_(stages),
-      step_(step),
+    : CellPass(/*backward=*/true, stages, step, remote),
       options_(std::move(options)),
-      remote_(remote),
       offers_gradients_(remote && remote->takes_gradients()),
-      inboxes_(stages.partitions.size()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
     while (first_wanted_ < stages.size()) {
@@ -186,15 +211,8 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
       ++first_wanted_;
     }
   }
-  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
+  for (std::size_t j = 0; j < stages.partitions.size(); ++j) {
     sums_.emplace_back(options_.order, step.microbatches());
-    const std::size_t skips = stages.partitions[j].exports.size();
-    for (int64_t i = 0; i < step.microbatches(); ++i) {
-      Inbox& inbox = inboxes_[j].emplace_back();
-      inbox.missing = 1 + skips;
-      inbox.grads.skips.resize(skips);
-      inbox.skip_ready.resize(skips);
-    }
   }
 }
 
@@ -211,80 +229,30 @@ BackwardPass::~BackwardPass() {
 void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
   deliver(
       {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
-      std::move(grads), Event());
-}
-
-void BackwardPass::deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
-                           const Event& ready) {
-  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
-  if (edge.link < 0) {
-    inbox.grads.boundary = std::move(grads);
-    inbox.boundary_ready = ready;
-  } else {
-    const int64_t k = stages_.links[edge.link].exported;
-    inbox.grads.skips[k] = std::move(grads.front());
-    inbox.skip_ready[k] = ready;
-  }
-  inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
-}
-
-void BackwardPass::pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
-                           const Event& made,
-                           std::vector<StageOutput>& leaving) {
-  if (!stages_.partitions[edge.to].remote) {
-    deliver(edge, std::move(grads), made);
-    return;
-  }
-  std::vector<Activation> content;
-  for (at::Tensor& grad : grads) content.push_back({std::move(grad), false});
-  leaving.push_back({edge, Value::Kind::kVector, std::move(content)});
+      Value::Kind::kVector, to_activations(std::move(grads)), Event());
 }
 
 bool BackwardPass::ready(const Action& action) {
   // The weight part follows the input part on the same worker.
-  if (action.kind == ActionKind::kRecompute ||
-      action.kind == ActionKind::kBackwardWeight || !is_compute(action.kind) ||
-      action.stage < first_wanted_) {
-    return true;
-  }
-  const bool there = inboxes_[action.stage][action.microbatch].missing.load(
-                         std::memory_order_acquire) == 0;
-  if (remote_) remote_->waits_for(there ? -1 : action.stage + 1);
-  if (remote_ && !there) remote_->check();
-  return there;
+  return action.kind == ActionKind::kRecompute ||
+         action.kind == ActionKind::kBackwardWeight ||
+         !is_compute(action.kind) || action.stage < first_wanted_ ||
+         arrived(action);
 }
 
 void BackwardPass::fetch(const Action& action, CopyLog* log) {
-  const int64_t j = action.stage, i = action.microbatch;
-  if (!is_compute(action.kind)) {
-    if (j >= first_wanted_) copy_kept(action, log);
-    return;
-  }
-  if (!begins_backward(action.kind) || j < first_wanted_) return;
-  const PhaseScope phase(Phase::kBackward, i);
-  fault_point("gradient copy-in", j, i);
-  Inbox& inbox = inboxes_[j][i];
-  Copier& copier = step_.copier_of(j);
-  if (log) {
-    log->made_by = {action.stage + 1, ActionKind::kBackward, action.microbatch};
-  }
-  for (at::Tensor& grad : inbox.grads.boundary) {
-    grad = copier.to_device(grad, inbox.boundary_ready, log);
-  }
-  for (std::size_t k = 0; k < inbox.grads.skips.size(); ++k) {
-    if (log) {
-      log->made_by.stage =
-          static_cast<int>(stages_.partitions[j].exports[k].to);
-    }
-    at::Tensor& grad = inbox.grads.skips[k];
-    grad = copier.to_device(grad, inbox.skip_ready[k], log);
-  }
+  if (action.stage < first_wanted_) return;
+  if (!is_compute(action.kind)) return copy_kept(action, log);
+  if (!begins_backward(action.kind)) return;
+  const PhaseScope phase(Phase::kBackward, action.microbatch);
+  fault_point("gradient copy-in", action.stage, action.microbatch);
+  bring(action, log);
 }
 
 void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
   const bool away = action.kind == ActionKind::kOffload;
-  const PhaseScope phase(phase_of(action.kind), i);
+  const PhaseScope phase(backward_phase(action.kind), i);
   fault_point(away ? "offload" : "reload", j, i);
   if (!has_own_memory(stages_.partitions[j].device)) return;
   const c10::AutoGradMode no_graph(false);
@@ -325,6 +293,15 @@ void BackwardPass::perform(const Action& action) {
   fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
                                                          : "backward",
               j, i);
+  backward(action);
+  if (last) sums_[j].finish(i);
+  if (release) cell.release();
+  if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+}
+
+void BackwardPass::backward(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete = offers_gradients_ &&
                                 action.kind == ActionKind::kBackward &&
@@ -341,33 +318,33 @@ void BackwardPass::perform(const Action& action) {
     sums_[j].add(i, number, std::move(grad));
     if (each_is_complete) complete(j, number);
   };
-  Gradients back = run_cell(action, sink);
+  Activations back = run_cell(action, sink);
   if (options_.check_finite) {
     watch(j, back, non_finite);
     non_finite.check();
   }
-  if (action.kind != ActionKind::kBackwardWeight)
-    pass_back(j, i, std::move(back));
-  if (last) sums_[j].finish(i);
-  if (release) cell.release();
-  if (last && offers_gradients_ && sums_[j].complete()) complete(j);
+  if (action.kind == ActionKind::kBackwardWeight) return;
+  fault_point("gradient copy-out", j, i);
+  for (Activation& each : pass_on(action, std::move(back)).boundary) {
+    input_grads_[i].push_back(std::move(each.tensor));
+  }
 }
 
-Gradients BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
-  const int64_t j = action.stage, i = action.microbatch;
-  Cell& cell = step_.cells[j][i];
+Activations BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
+  const int64_t j = action.stage;
+  Cell& cell = step_.cells[j][action.microbatch];
   try {
     if (action.kind == ActionKind::kBackwardWeight) {
       cell.backward_weight(sink);
       return {};
     }
     if (action.kind == ActionKind::kBackwardInput) {
-      return cell.backward_input(std::move(inboxes_[j][i].grads));
+      return cell.backward_input(take_input(action));
     }
     const bool want_input = j > first_wanted_ || options_.input_wanted;
     static const std::vector<bool> kAll;
     return cell.backward(
-        std::move(inboxes_[j][i].grads), options_.keep_graph, want_input,
+        take_input(action), options_.keep_graph, want_input,
         options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
   } catch (const c10::Error& error) {
     if (error.msg().find(torch::autograd::ERR_BACKWARD_TWICE) ==
@@ -391,16 +368,16 @@ std::string BackwardPass::describe_leaf(int64_t j,
                       : "parameter '" + name + "'";
 }
 
-void BackwardPass::watch(int64_t j, const Gradients& back,
+void BackwardPass::watch(int64_t j, const Activations& back,
                          NonFiniteGradients& non_finite) const {
   const Partition& partition = stages_.partitions[j];
-  for (const at::Tensor& grad : back.boundary) {
-    non_finite.watch(grad, [&partition] {
+  for (const Activation& each : back.boundary) {
+    non_finite.watch(each.tensor, [&partition] {
       return c10::str("the input of partition ", partition.index);
     });
   }
   for (std::size_t k = 0; k < back.skips.size(); ++k) {
-    non_finite.watch(back.skips[k], [&partition, k] {
+    non_finite.watch(back.skips[k].tensor, [&partition, k] {
       return c10::str("the skip tensor '", partition.imports[k].key.name,
                       "' that enters partition ", partition.index);
     });
@@ -424,27 +401,8 @@ void BackwardPass::complete(int64_t j) {
   remote_->complete(j);
 }
 
-void BackwardPass::pass_back(int64_t j, int64_t i, Gradients back) {
-  fault_point("gradient copy-out", j, i);
-  const Event made = Event::record(stages_.partitions[j].device);
-  std::vector<StageOutput> leaving;
-  for (std::size_t k = 0; k < stages_.links.size(); ++k) {
-    const SkipLink& link = stages_.links[k];
-    if (link.to != j) continue;
-    pass_on({/*backward=*/true, j, link.from, static_cast<int64_t>(k), i},
-            {std::move(back.skips[link.imported])}, made, leaving);
-  }
-  if (j == 0) {
-    input_grads_[i] = std::move(back.boundary);
-  } else {
-    pass_on({/*backward=*/true, j, j - 1, -1, i}, std::move(back.boundary),
-            made, leaving);
-  }
-  if (!leaving.empty()) remote_->send(std::move(leaving), made);
-}
-
 Failure BackwardPass::place(const Action& action) {
-  return step_.failure_at(action, phase_of(action.kind));
+  return step_.failure_at(action, backward_phase(action.kind));
 }
 
 std::vector<at::Tensor> BackwardPass::take_leaf_grads(
@@ -474,22 +432,6 @@ TrainPass::TrainPass(Stages& stages, Step& step,
       weights_(weights),
       forward_(stages, step, std::move(inputs), leaf_input, remote),
       backward_(stages, step, std::move(options), remote) {}
-
-void TrainPass::deliver(const StageEdge& edge, Value::Kind kind,
-                        std::vector<Activation> content, const Event& ready) {
-  if (!edge.backward) {
-    forward_.deliver(edge, kind, std::move(content), ready);
-    return;
-  }
-  std::vector<at::Tensor> grads;
-  for (Activation& each : content) grads.push_back(std::move(each.tensor));
-  backward_.deliver(edge, std::move(grads), ready);
-}
-
-Actor& TrainPass::half_of(const Action& action) {
-  if (action.kind == ActionKind::kForward) return forward_;
-  return backward_;
-}
 
 bool TrainPass::ready(const Action& action) {
   // The last stage starts its backward from its own forward.

@@ -81,8 +81,65 @@ class RemoteStages {
   virtual void check() = 0;
 };
 
+// The part of a pass that is the same in both directions: inputs arrive at the
+// cells, and outputs go to the stages that need them, as activations in the
+// forward and as gradients in the backward.
+class CellPass : public Actor {
+ public:
+  // Delivers activations or gradients, complete at event `ready`, to a stage of
+  // this process. Threads: any; once for each edge.
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
+
+ protected:
+  // `remote`: handles remote stages; null if there are none.
+  CellPass(bool backward, Stages& stages, Step& step, RemoteStages* remote);
+
+  // Returns whether all inputs of the action's cell have arrived. If not,
+  // throws if they can never arrive from remote stages.
+  bool arrived(const Action& action);
+  // Brings these inputs to the stage's device. A tensor that all micro-batches
+  // share is copied once.
+  void bring(const Action& action, CopyLog* log);
+  // Moves these inputs out.
+  Activations take_input(const Action& action);
+  // Passes what the action has made to the stages that need it. Returns the
+  // boundary tensors of the last stage in this direction, and nothing for other
+  // stages.
+  Activations pass_on(const Action& action, Activations output);
+
+  Stages& stages_;
+  Step& step_;
+  RemoteStages* const remote_;
+
+ private:
+  // The inputs of one cell. `missing` counts what has not arrived: the boundary
+  // tensors are one delivery, and each skip tensor is another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    Activations content;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
+  };
+  // The copies of unsplit elements, by stage and element. Used by the stage's
+  // worker.
+  struct UnsplitCopy {
+    at::Tensor source, copy;
+  };
+
+  Inbox& inbox_of(const Action& action) {
+    return inboxes_[action.stage][action.microbatch];
+  }
+  void bring(int64_t stage, Activation& input, const Event& ready,
+             CopyLog* log);
+
+  const bool backward_;
+  std::vector<std::deque<Inbox>> inboxes_;  // by stage and micro-batch
+  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
+};
+
 // The actor for the forwards of one step.
-class ForwardPass : public Actor {
+class ForwardPass : public CellPass {
  public:
   // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
   // the input is a leaf of the user's graph. `remote`: handles remote stages
@@ -90,12 +147,7 @@ class ForwardPass : public Actor {
   ForwardPass(Stages& stages, Step& step, std::vector<Activations> inputs,
               bool leaf_input, RemoteStages* remote = nullptr);
 
-  // Delivers activations, complete at event `ready`, to a stage of this
-  // process. Threads: any; once for each edge.
-  void deliver(const StageEdge& edge, Value::Kind kind,
-               std::vector<Activation> content, const Event& ready);
-
-  bool ready(const Action& action) override;
+  bool ready(const Action& action) override { return arrived(action); }
   void fetch(const Action& action, CopyLog* log) override;
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
@@ -104,42 +156,15 @@ class ForwardPass : public Actor {
   std::vector<Activations>& outputs() { return outputs_; }
 
  private:
-  // The activations for one cell. `missing` counts what has not arrived: the
-  // boundary tensors are one delivery, and each skip tensor is another.
-  struct Inbox {
-    std::atomic<std::size_t> missing{0};
-    Activations activations;
-    Event boundary_ready;
-    std::vector<Event> skip_ready;
-  };
+  Phase phase_of(const Action& action) const;
 
-  // Brings an input of stage `j` to its device. A tensor that all micro-batches
-  // share is copied once.
-  void bring(int64_t j, Activation& activation, const Event& ready,
-             CopyLog* log);
-  // Delivers to a stage of this process, or appends to `leaving` for a remote
-  // one.
-  void pass_on(const StageEdge& edge, Value::Kind kind,
-               std::vector<Activation> content, const Event& made,
-               std::vector<StageOutput>& leaving);
-
-  Stages& stages_;
-  Step& step_;
   const bool leaf_input_;
-  RemoteStages* const remote_;
-  std::vector<std::deque<Inbox>> inboxes_;
-  // The copies of unsplit elements, by stage and element. Used by the stage's
-  // worker.
-  struct UnsplitCopy {
-    at::Tensor source, copy;
-  };
-  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
   std::vector<Activations> outputs_;
 };
 
 // The actor for the recomputes and backwards of one step, and for the copies to
 // and from the host.
-class BackwardPass : public Actor {
+class BackwardPass : public CellPass {
  public:
   struct Options {
     // Whether any gradient of the pipeline's input is wanted.
@@ -169,10 +194,6 @@ class BackwardPass : public Actor {
   // Threads: any, before the backward of the micro-batch on that partition.
   void begin(int64_t microbatch, std::vector<at::Tensor> grads);
 
-  // Delivers gradients to a stage of this process; see ForwardPass::deliver().
-  void deliver(const StageEdge& edge, std::vector<at::Tensor> grads,
-               const Event& ready);
-
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
   void perform(const Action& action) override;
@@ -191,44 +212,26 @@ class BackwardPass : public Actor {
   std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
 
  private:
-  // The gradients for one cell. `missing` counts what has not arrived: the
-  // boundary gradients are one delivery, and each skip tensor is another.
-  struct Inbox {
-    std::atomic<std::size_t> missing{0};
-    Gradients grads;
-    Event boundary_ready;
-    std::vector<Event> skip_ready;
-  };
-
   // Begins the copy of an O or L. On the CPU there is nothing to copy.
   void copy_kept(const Action& action, CopyLog* log);
-  // Runs the backward of cell (i, j) that `action` asks for, and returns the
-  // gradients of its inputs. Throws whatever the nodes of the graph throw, and
-  // c10::Error if the graph of a tensor that layers have captured was already
-  // freed.
-  Gradients run_cell(const Action& action, const LeafSink& sink);
-  // Adds the gradients that leave cell (i, j) to `non_finite`.
-  void watch(int64_t j, const Gradients& back,
+  // Runs the backward that `action` asks for, and passes the gradients on.
+  void backward(const Action& action);
+  // Runs the backward of the action's cell, and returns the gradients of its
+  // inputs. Throws whatever the nodes of the graph throw, and c10::Error if the
+  // graph of a tensor that layers have captured was already freed.
+  Activations run_cell(const Action& action, const LeafSink& sink);
+  // Adds the gradients that leave a cell of partition `j` to `non_finite`.
+  void watch(int64_t j, const Activations& back,
              NonFiniteGradients& non_finite) const;
-  // Passes the gradients that leave cell (i, j) to the stages that need them.
-  void pass_back(int64_t j, int64_t i, Gradients back);
   // Offers the gradient sum of one leaf of partition `j` to `remote_`.
   void complete(int64_t j, int64_t leaf);
   // Offers the sums of all leaves of partition `j`, and then reports its end.
   void complete(int64_t j);
-  // Delivers to a stage of this process, or appends to `leaving` for a remote
-  // one.
-  void pass_on(const StageEdge& edge, std::vector<at::Tensor> grads,
-               const Event& made, std::vector<StageOutput>& leaving);
 
-  Stages& stages_;
-  Step& step_;
   const Options options_;
-  RemoteStages* const remote_;
   const bool offers_gradients_;
   // first partition whose gradients are wanted; earlier ones are skipped
   int64_t first_wanted_ = 0;
-  std::vector<std::deque<Inbox>> inboxes_;
   std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;
 };
@@ -242,10 +245,11 @@ class TrainPass : public Actor {
             bool leaf_input, const std::vector<double>& weights,
             BackwardPass::Options options, RemoteStages* remote = nullptr);
 
-  // Delivers activations or gradients; see ForwardPass::deliver().
-  // Threads: any.
+  // Delivers activations or gradients; see CellPass::deliver().
   void deliver(const StageEdge& edge, Value::Kind kind,
-               std::vector<Activation> content, const Event& ready);
+               std::vector<Activation> content, const Event& ready) {
+    half_of(edge.backward).deliver(edge, kind, std::move(content), ready);
+  }
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
@@ -260,7 +264,12 @@ class TrainPass : public Actor {
   BackwardPass& backward() { return backward_; }
 
  private:
-  Actor& half_of(const Action& action);
+  CellPass& half_of(bool backward) {
+    return backward ? static_cast<CellPass&>(backward_) : forward_;
+  }
+  CellPass& half_of(const Action& action) {
+    return half_of(action.kind != ActionKind::kForward);
+  }
   bool begins_backward(const Action& action) const;
   void begin_backward(int64_t microbatch);
 
