@@ -7,13 +7,10 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <cstddef>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
 #include "gpipe/runtime/device/memory_kind.h"
 

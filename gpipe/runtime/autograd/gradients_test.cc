@@ -8,12 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <limits>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"

@@ -4,18 +4,14 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <unordered_set>
 #include <utility>
-
-#include "gpipe/libtorch/node.h"
 
 namespace gpipe::internal {
 namespace {

@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "gpipe/libtorch/node.h"
-#include "gpipe/runtime/autograd/graph.h"
 
 namespace gpipe::internal {
 namespace {

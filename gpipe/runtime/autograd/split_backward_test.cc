@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/edge.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -18,10 +17,8 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/runtime/autograd/graph.h"
 
 namespace gpipe::internal {
 namespace {

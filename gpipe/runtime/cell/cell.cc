@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/autograd/gradients.h"
@@ -48,11 +46,12 @@ void mark_shared(std::vector<Activation>& crossings) {
 
 SharedInput::SharedInput(const std::vector<Activation>& input) {
   for (const Activation& each : input) {
-    if (!each.shared || !has_memory(each) || each.tensor.is_inference()) {
-      continue;
+    if (!has_memory(each)) continue;
+    if (each.shared && !each.tensor.is_inference()) {
+      tensors_.push_back({WatchedVersion(each.tensor),
+                          each.tensor.storage().getWeakStorageImpl()});
     }
-    tensors_.push_back({WatchedVersion(each.tensor),
-                        each.tensor.storage().getWeakStorageImpl()});
+    if (each.unsplit >= 0) unsplit_.push_back(each);
   }
 }
 
@@ -78,25 +77,14 @@ void SharedInput::mark(std::vector<Activation>& outputs) const {
       }
     }
   }
-}
-
-UnsplitInput::UnsplitInput(const std::vector<Activation>& input) {
-  for (const Activation& each : input) {
-    if (each.unsplit >= 0 && has_memory(each)) {
-      tensors_.push_back({each.unsplit, each.tensor});
-    }
-  }
-}
-
-void UnsplitInput::mark(std::vector<Activation>& outputs) const {
-  for (const auto& [element, input] : tensors_) {
+  for (const Activation& input : unsplit_) {
     for (Activation& output : outputs) {
-      if (has_memory(output) && output.tensor.is_alias_of(input) &&
-          output.tensor.storage_offset() == input.storage_offset() &&
-          output.tensor.sizes() == input.sizes() &&
-          output.tensor.strides() == input.strides() &&
-          output.tensor.scalar_type() == input.scalar_type()) {
-        output.unsplit = element;
+      if (has_memory(output) && output.tensor.is_alias_of(input.tensor) &&
+          output.tensor.storage_offset() == input.tensor.storage_offset() &&
+          output.tensor.sizes() == input.tensor.sizes() &&
+          output.tensor.strides() == input.tensor.strides() &&
+          output.tensor.scalar_type() == input.tensor.scalar_type()) {
+        output.unsplit = input.unsplit;
       }
     }
   }
@@ -171,6 +159,15 @@ bool without_rows(const Value& target) {
          });
 }
 
+// Returns the first `width` of `all` as boundary tensors, the others as skips.
+Activations divided(Value::Kind kind, std::vector<Activation> all,
+                    std::size_t width) {
+  const auto skips = std::make_move_iterator(all.begin() + width);
+  return {kind,
+          {std::make_move_iterator(all.begin()), skips},
+          {skips, std::make_move_iterator(all.end())}};
+}
+
 // Throws c10::ValueError if `loss` cannot be used.
 void check_loss(const WeightedLoss& loss, bool weighted) {
   const bool usable = loss.sum.defined() && loss.sum.numel() == 1 &&
@@ -214,7 +211,6 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   if (checkpointed_) begin_checkpoint(inputs);
 
   const SharedInput shared(inputs);
-  const UnsplitInput unsplit(inputs);
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
@@ -225,14 +221,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   for (const at::Tensor& each : outputs) leaving.push_back(without_graph(each));
   mark_shared(leaving);
   shared.mark(leaving);
-  unsplit.mark(leaving);
-  Activations output;
-  output.kind = output_kind_;
-  const auto skips = leaving.begin() + static_cast<int64_t>(output_width_);
-  output.skips.assign(std::make_move_iterator(skips),
-                      std::make_move_iterator(leaving.end()));
-  leaving.erase(skips, leaving.end());
-  output.boundary = std::move(leaving);
+  Activations output = divided(output_kind_, std::move(leaving), output_width_);
   if (!c10::GradMode::is_enabled()) return output;
 
   leaves_ = find_leaves(output_edges_, input_edges_);
@@ -524,13 +513,9 @@ void Cell::take_roots(Activations grads,
 }
 
 Activations Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
-  Activations grads;
-  grads.kind = Value::Kind::kVector;
-  for (std::size_t k = 0; k < input_grads.size(); ++k) {
-    auto& list = k < input_width_ ? grads.boundary : grads.skips;
-    list.push_back({std::move(input_grads[k])});
-  }
-  return grads;
+  std::vector<Activation> grads;
+  for (at::Tensor& each : input_grads) grads.push_back({std::move(each)});
+  return divided(Value::Kind::kVector, std::move(grads), input_width_);
 }
 
 Activations Cell::backward(Activations grads, bool keep_graph, bool want_input,

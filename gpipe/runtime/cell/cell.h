@@ -39,43 +39,28 @@ namespace gpipe::internal {
 // this is not known.
 void mark_shared(std::vector<Activation>& crossings);
 
-// The shared input tensors of a cell, to be checked after its layers have run.
-// Does not keep the tensors alive.
+// The input tensors of a cell that others share, to be checked after its layers
+// have run.
 class SharedInput {
  public:
   explicit SharedInput(const std::vector<Activation>& input);
-
-  // Throws c10::Error, with the partition's number, if one of the tensors was
-  // changed in place.
+  // Throws c10::Error, with the partition's number, if a tensor that shares
+  // memory (Activation::shared) was changed in place.
   void check_unchanged(int64_t partition) const;
-  // Marks the tensors of `outputs` that share memory with one of the inputs.
+  // Marks the tensors of `outputs` that share memory with one of these. Sets
+  // Activation::unsplit of the outputs that a layer has passed on unchanged:
+  // same memory, sizes, strides and dtype as an input that all micro-batches
+  // share. Call after check_unchanged().
   void mark(std::vector<Activation>& outputs) const;
 
  private:
+  // A tensor that shares memory. It is not kept alive.
   struct Tensor {
     WatchedVersion version;
     c10::weak_intrusive_ptr<c10::StorageImpl> memory;
   };
   std::vector<Tensor> tensors_;
-};
-
-// The tensors among a cell's inputs that all micro-batches share
-// (Activation::unsplit).
-class UnsplitInput {
- public:
-  explicit UnsplitInput(const std::vector<Activation>& input);
-
-  // Sets Activation::unsplit of the outputs that a layer has passed on
-  // unchanged: same memory, sizes, strides and dtype as an input. Call after
-  // SharedInput::check_unchanged().
-  void mark(std::vector<Activation>& outputs) const;
-
- private:
-  struct Tensor {
-    int element;
-    at::Tensor alias;  // without graph
-  };
-  std::vector<Tensor> tensors_;
+  std::vector<Activation> unsplit_;
 };
 
 // Holds the skip tensors that earlier partitions sent, those that stay in the

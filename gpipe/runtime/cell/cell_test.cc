@@ -10,14 +10,8 @@
 
 #include <functional>
 #include <limits>
-#include <map>
-#include <optional>
 #include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "gpipe/skip/tracker.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

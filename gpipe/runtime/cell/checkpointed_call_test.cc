@@ -6,11 +6,7 @@
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/module.h>
 #include <torch/types.h>
-
-#include <memory>
-#include <vector>
 
 #include "gpipe/phase.h"
 #include "gpipe/testing/devices.h"

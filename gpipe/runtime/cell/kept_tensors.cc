@@ -8,8 +8,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/runtime/recompute/buffers.h"
-
 namespace gpipe::internal {
 namespace {
 

@@ -7,11 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <memory>
 #include <optional>
 
-#include "gpipe/libtorch/saved_tensors.h"
-#include "gpipe/runtime/device/copier.h"
 #include "gpipe/testing/engine.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"

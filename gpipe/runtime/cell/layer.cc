@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <tuple>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {

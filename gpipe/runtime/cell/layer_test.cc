@@ -5,9 +5,7 @@
 #include <torch/types.h>
 
 #include <stdexcept>
-#include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "gpipe/testing/errors.h"

@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <sstream>
 
 #include "gpipe/schedule/microbatches.h"

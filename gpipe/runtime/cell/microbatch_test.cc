@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <tuple>
-#include <vector>
 
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/testing/devices.h"

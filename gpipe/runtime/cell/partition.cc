@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/skip/verify.h"
 
 namespace gpipe::internal {

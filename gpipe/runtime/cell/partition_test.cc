@@ -5,9 +5,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"

@@ -5,8 +5,6 @@
 #include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 
-#include <optional>
-#include <string>
 #include <thread>
 
 #include "gpipe/phase.h"

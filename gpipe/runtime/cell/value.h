@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "gpipe/microbatches.h"
-#include "gpipe/runtime/cell/value.h"
 #include "gpipe/weighted_loss.h"
 
 namespace gpipe::internal {

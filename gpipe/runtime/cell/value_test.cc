@@ -5,12 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <string>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {

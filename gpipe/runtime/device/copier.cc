@@ -3,12 +3,6 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <unordered_map>
-#include <utility>
-
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {
@@ -48,31 +42,23 @@ bool has_own_memory(const c10::Device& device) { return !device.is_cpu(); }
 
 HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
                                       std::size_t bytes) {
-  {
-    std::lock_guard<std::mutex> lock(self->mutex_);
-    const auto found = self->unused_.lower_bound(bytes);
-    if (found != self->unused_.end() && found->first <= 2 * bytes) {
-      at::Tensor memory = std::move(found->second);
-      self->unused_.erase(found);
-      return Buffer(self, std::move(memory));
-    }
+  at::Tensor memory = self->take_unused(bytes);
+  if (!memory.defined()) {
+    memory = bytes_on(c10::Device(c10::kCPU), bytes, self->pinned_);
   }
-  return Buffer(self, bytes_on(c10::Device(c10::kCPU), bytes, self->pinned_));
+  return Buffer(new at::Tensor(std::move(memory)), [self](at::Tensor* used) {
+    const auto size = static_cast<std::size_t>(used->numel());
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->unused_.emplace(size, std::move(*used));
+    delete used;
+  });
 }
 
-HostBuffers::Buffer& HostBuffers::Buffer::operator=(Buffer&& other) noexcept {
-  if (this == &other) return *this;
-  give_back();
-  owner_ = std::move(other.owner_);
-  bytes_ = std::move(other.bytes_);
-  return *this;
-}
-
-void HostBuffers::Buffer::give_back() {
-  if (!bytes_.defined()) return;
-  const auto size = static_cast<std::size_t>(bytes_.numel());
-  std::lock_guard<std::mutex> lock(owner_->mutex_);
-  owner_->unused_.emplace(size, std::move(bytes_));
+at::Tensor HostBuffers::take_unused(std::size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = unused_.lower_bound(bytes);
+  if (found == unused_.end() || found->first > 2 * bytes) return {};
+  return std::move(unused_.extract(found).mapped());
 }
 
 Copier::Copier(c10::Device device)
@@ -133,7 +119,7 @@ const std::optional<c10::Stream>& Copier::use(
 void Copier::copy_to_host(const OnHost& to) {
   if (device_.is_meta()) return;
   for (std::size_t k = 0; k < reading_.size(); ++k) {
-    part(to.buffer_.bytes(), to.offsets_[k], to.sizes_[k])
+    part(*to.buffer_, to.offsets_[k], to.sizes_[k])
         .copy_(bytes_of(reading_[k]), /*non_blocking=*/true);
   }
 }
@@ -143,7 +129,7 @@ void Copier::copy_from_host(const OnHost& from,
   if (device_.is_meta()) return;
   for (std::size_t k = 0; k < storages.size(); ++k) {
     bytes_of(storages[k])
-        .copy_(part(from.buffer_.bytes(), from.offsets_[k], from.sizes_[k]),
+        .copy_(part(*from.buffer_, from.offsets_[k], from.sizes_[k]),
                /*non_blocking=*/true);
   }
 }

@@ -57,23 +57,9 @@ struct CopyLog {
 // Host buffers that are used again. Thread-safe.
 class HostBuffers {
  public:
-  // A buffer in use. It goes back when it is destroyed.
-  class Buffer {
-   public:
-    Buffer() = default;
-    Buffer(std::shared_ptr<HostBuffers> owner, at::Tensor bytes)
-        : owner_(std::move(owner)), bytes_(std::move(bytes)) {}
-    Buffer(Buffer&& other) noexcept = default;
-    Buffer& operator=(Buffer&& other) noexcept;
-    ~Buffer() { give_back(); }
-    // Returns the memory, a contiguous CPU tensor of bytes.
-    const at::Tensor& bytes() const { return bytes_; }
-
-   private:
-    void give_back();
-    std::shared_ptr<HostBuffers> owner_;
-    at::Tensor bytes_;
-  };
+  // A buffer in use: a contiguous CPU tensor of bytes. It goes back with its
+  // last holder.
+  using Buffer = std::shared_ptr<const at::Tensor>;
 
   // `pinned`: whether to allocate memory that a device can access.
   explicit HostBuffers(bool pinned) : pinned_(pinned) {}
@@ -85,6 +71,9 @@ class HostBuffers {
                      std::size_t bytes);
 
  private:
+  // Returns the memory of an unused buffer; undefined if there is none.
+  at::Tensor take_unused(std::size_t bytes);
+
   const bool pinned_;
   std::mutex mutex_;
   std::multimap<std::size_t, at::Tensor> unused_;  // by size

@@ -10,72 +10,57 @@
 #include <map>
 #include <mutex>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace gpipe::internal {
 namespace {
 
-// Thread-safe.
-class EventPool {
+// Objects that are used again, by key. Thread-safe. A pool is never destroyed,
+// because static objects may keep what is from it, a pipeline may live until
+// the process exits, and the device may be gone then.
+template <typename Key, typename T>
+class Pool {
  public:
-  // Device and whether the event has a time. LibTorch binds an event to the
-  // device on which it is first recorded.
-  using Key = std::tuple<c10::DeviceType, c10::DeviceIndex, bool>;
-
-  // Never destroyed, because static objects may keep events, and because the
-  // device may be gone when they are.
-  static EventPool& get() {
-    static auto* const pool = new EventPool();
-    return *pool;
-  }
-
-  std::unique_ptr<c10::Event> take(const Key& key) {
+  // Returns an unused object, or that of make() if there is none.
+  template <typename Make>
+  T take(const Key& key, Make make) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto& unused = unused_[key];
       if (!unused.empty()) {
-        auto event = std::move(unused.back());
+        T object = std::move(unused.back());
         unused.pop_back();
-        return event;
+        return object;
       }
     }
-    const auto& [type, index, timed] = key;
-    // LibTorch's default flag makes events without times.
-    return std::make_unique<c10::Event>(
-        type, timed ? c10::EventFlag::BACKEND_DEFAULT
-                    : c10::EventFlag::PYTORCH_DEFAULT);
+    return make();
   }
 
-  void give_back(const Key& key, std::unique_ptr<c10::Event> event) {
+  void give_back(const Key& key, T object) {
     std::lock_guard<std::mutex> lock(mutex_);
-    unused_[key].push_back(std::move(event));
+    unused_[key].push_back(std::move(object));
   }
 
  private:
   std::mutex mutex_;
-  std::map<Key, std::vector<std::unique_ptr<c10::Event>>> unused_;
+  std::map<Key, std::vector<T>> unused_;
 };
 
-}  // namespace
+// Device and whether the event has a time. LibTorch binds an event to the
+// device on which it is first recorded.
+using EventKey = std::tuple<c10::DeviceType, c10::DeviceIndex, bool>;
 
-std::shared_ptr<c10::Event> record_event(const c10::Device& device,
-                                         bool timed) {
-  // Without this guard LibTorch would set the thread's device of before, in a
-  // way that makes a context on it (300 MB of a GPU that may belong to another
-  // process).
-  const c10::DeviceGuard on_device(device);
-  const EventPool::Key key(device.type(), device.index(), timed);
-  std::shared_ptr<c10::Event> event(
-      EventPool::get().take(key).release(), [key](c10::Event* used) {
-        EventPool::get().give_back(key, std::unique_ptr<c10::Event>(used));
-      });
-  event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  return event;
+auto& events() {
+  static auto* const pool = new Pool<EventKey, std::unique_ptr<c10::Event>>();
+  return *pool;
 }
 
-namespace {
+// Streams without an owner.
+auto& streams() {
+  static auto* const pool =
+      new Pool<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream>();
+  return *pool;
+}
 
 c10::impl::VirtualGuardImpl implementation(const c10::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type());
@@ -86,6 +71,26 @@ c10::Stream current_stream(const c10::Device& device) {
 }
 
 }  // namespace
+
+std::shared_ptr<c10::Event> record_event(const c10::Device& device,
+                                         bool timed) {
+  // Without this guard LibTorch would set the thread's device of before, in a
+  // way that makes a context on it (300 MB of a GPU that may belong to another
+  // process).
+  const c10::DeviceGuard on_device(device);
+  const EventKey key(device.type(), device.index(), timed);
+  auto unused = events().take(key, [&] {
+    // LibTorch's default flag makes events without times.
+    return std::make_unique<c10::Event>(
+        device.type(), timed ? c10::EventFlag::BACKEND_DEFAULT
+                             : c10::EventFlag::PYTORCH_DEFAULT);
+  });
+  std::shared_ptr<c10::Event> event(unused.release(), [key](c10::Event* used) {
+    events().give_back(key, std::unique_ptr<c10::Event>(used));
+  });
+  event->record(current_stream(device));
+  return event;
+}
 
 bool has_streams(const c10::Device& device) {
   return !device.is_cpu() && !device.is_meta();
@@ -109,30 +114,12 @@ c10::Device with_index(const c10::Device& device) {
   return implementation(device).getDevice();
 }
 
-// Streams without an owner.
-struct OwnedStream::Unused {
-  std::mutex mutex;
-  std::unordered_map<c10::Device, std::vector<c10::Stream>> streams;
-
-  // Never destroyed, because a pipeline may live until the process exits.
-  static Unused& get() {
-    static auto* const unused = new Unused();
-    return *unused;
-  }
-};
-
 OwnedStream::OwnedStream(const c10::Device& device) {
   if (!has_streams(device)) return;
-  Unused& unused = Unused::get();
-  std::lock_guard<std::mutex> lock(unused.mutex);
-  auto& streams = unused.streams[device];
-  if (streams.empty()) {
-    stream_ = implementation(device).getStreamFromGlobalPool(
+  stream_ = streams().take({device.type(), device.index()}, [&] {
+    return implementation(device).getStreamFromGlobalPool(
         device, /*isHighPriority=*/false);
-  } else {
-    stream_ = streams.back();
-    streams.pop_back();
-  }
+  });
 }
 
 OwnedStream::OwnedStream(OwnedStream&& other) noexcept
@@ -140,9 +127,8 @@ OwnedStream::OwnedStream(OwnedStream&& other) noexcept
 
 OwnedStream::~OwnedStream() {
   if (!stream_) return;
-  Unused& unused = Unused::get();
-  std::lock_guard<std::mutex> lock(unused.mutex);
-  unused.streams[stream_->device()].push_back(*stream_);
+  streams().give_back({stream_->device_type(), stream_->device_index()},
+                      *stream_);
 }
 
 StreamScope::StreamScope(std::optional<c10::Stream> stream, Site site) {

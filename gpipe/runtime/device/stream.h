@@ -47,7 +47,6 @@ class OwnedStream {
   const std::optional<c10::Stream>& get() const { return stream_; }
 
  private:
-  struct Unused;
   std::optional<c10::Stream> stream_;
 };
 

@@ -8,11 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/contexts.h"

@@ -7,11 +7,8 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "gpipe/runtime/device/stream.h"
 

@@ -6,11 +6,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
-#include <cstdint>
-#include <memory>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "gpipe/testing/simulated/test_fixture.h"
 

@@ -2,21 +2,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/core/Generator.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
-#include <c10/core/Device.h>
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <utility>
-#include <vector>
-
-#include "gpipe/libtorch/interceptor.h"
 
 namespace gpipe::internal {
 namespace {

@@ -16,13 +16,9 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 #include "gpipe/testing/devices.h"
 

@@ -15,7 +15,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gpipe/libtorch/node.h"
 #include "gpipe/runtime/device/stream.h"

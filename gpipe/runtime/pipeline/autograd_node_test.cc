@@ -7,13 +7,11 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"

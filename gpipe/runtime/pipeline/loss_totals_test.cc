@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <deque>
 #include <limits>
 #include <string>
 

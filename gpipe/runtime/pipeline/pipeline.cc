@@ -10,18 +10,12 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
-#include "gpipe/failure.h"
-#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/pipeline/autograd_node.h"
-#include "gpipe/runtime/pipeline/train_schedule.h"
-#include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/mini_batch.h"
-#include "gpipe/runtime/step/passes.h"
 #include "gpipe/schedule/generators/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
-#include <string>
 
 #include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/generators/forward_only.h"

@@ -4,11 +4,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cstdint>
-#include <functional>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -22,10 +19,7 @@
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
-#include "gpipe/runtime/pipeline/loss_totals.h"
 #include "gpipe/runtime/pipeline/train_schedule.h"
-#include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/run/recording.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
 
@@ -104,6 +98,7 @@ std::vector<Value> split_target(const Value& target, int64_t chunks,
                       " has the sizes ", tensor.sizes());
     tensor = bring_target(tensor, device, copier);
   }
+  // Not by scatter(), whose pieces a loss could not change in place.
   std::vector<Value> pieces(chunks, there);
   int64_t row = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "gpipe/runtime/pipeline/train_schedule.h"
 #include "gpipe/runtime/step/testing.h"

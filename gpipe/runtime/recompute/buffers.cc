@@ -7,8 +7,6 @@
 #include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <utility>
 
 #include "gpipe/runtime/operators/norm_statistics.h"
 

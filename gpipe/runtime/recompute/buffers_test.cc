@@ -9,10 +9,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 

@@ -8,11 +8,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "gpipe/testing/errors.h"
 

@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstdint>
-#include <exception>
 #include <future>
 #include <limits>
 #include <mutex>
@@ -20,7 +18,6 @@
 #include <utility>
 
 #include "gpipe/base/threads/exit_gate.h"
-#include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 
@@ -110,25 +107,6 @@ thread_local const Work* Work::innermost = nullptr;
 bool is_device_thread_of_autograd() {
   return c10::getThreadName().rfind("pt_autograd_", 0) == 0;
 }
-
-// Counts down to zero and notifies a waiting thread. Owned jointly
-// (shared_ptr), because the waiting thread may have gone on before the last
-// notify() has returned.
-class Countdown {
- public:
-  explicit Countdown(std::size_t count) : left_(count) {}
-
-  void count() {
-    if (left_.fetch_sub(1) == 1) notifier_.notify();
-  }
-  void wait(int spins) {
-    notifier_.wait([this] { return left_ == 0; }, spins);
-  }
-
- private:
-  std::atomic<std::size_t> left_;
-  Notifier notifier_;
-};
 
 }  // namespace
 

@@ -11,18 +11,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <functional>
 #include <future>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "gpipe/schedule/generators/fill_drain.h"
 #include "gpipe/schedule/generators/forward_only.h"

@@ -3,10 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <optional>
 #include <string>
-#include <vector>
 
 namespace gpipe::internal {
 namespace {

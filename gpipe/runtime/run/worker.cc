@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "gpipe/base/threads/background_thread.h"
-#include "gpipe/base/threads/exit_gate.h"
 
 namespace gpipe::internal {
 
@@ -43,17 +42,9 @@ void Worker::post(std::function<void()> task) {
 }
 
 void Worker::flush() {
-  // Shared, because the notifying thread may still use it after the wait.
-  struct Done {
-    std::atomic<bool> done{false};
-    Notifier notifier;
-  };
-  auto done = std::make_shared<Done>();
-  post([done] {
-    done->done = true;
-    done->notifier.notify();
-  });
-  done->notifier.wait([&] { return done->done.load(); }, 0);
+  auto done = std::make_shared<Countdown>(1);
+  post([done] { done->count(); });
+  done->wait(0);
 }
 
 void Worker::loop(State& state, int spins) {

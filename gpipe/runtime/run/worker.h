@@ -50,6 +50,25 @@ class Notifier {
   std::condition_variable notified_;
 };
 
+// Counts down to zero and notifies a waiting thread. Owned jointly
+// (shared_ptr), because the waiting thread may have gone on before the last
+// notify() has returned.
+class Countdown {
+ public:
+  explicit Countdown(std::size_t count) : left_(count) {}
+
+  void count() {
+    if (left_.fetch_sub(1) == 1) notifier_.notify();
+  }
+  void wait(int spins) {
+    notifier_.wait([this] { return left_ == 0; }, spins);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+  Notifier notifier_;
+};
+
 // A worker thread. The destructor runs the posted tasks to their end and joins
 // the thread, except in a forked process, where the thread does not exist.
 // Tasks must not throw.

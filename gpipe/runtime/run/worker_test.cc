@@ -3,11 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
-#include <memory>
 #include <set>
-#include <thread>
 #include <vector>
 
 namespace gpipe::internal {

@@ -7,8 +7,6 @@
 
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"
-#include "gpipe/runtime/cell/cell.h"
-#include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 

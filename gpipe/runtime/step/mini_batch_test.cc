@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <vector>
 
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/testing/devices.h"

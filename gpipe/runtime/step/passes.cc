@@ -11,7 +11,6 @@
 
 #include "gpipe/libtorch/interceptor.h"
 #include "gpipe/runtime/cell/phase_scope.h"
-#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {

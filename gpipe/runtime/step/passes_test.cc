@@ -7,12 +7,8 @@
 #include <functional>
 #include <limits>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "gpipe/failure.h"
 #include "gpipe/phase.h"
-#include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/schedule/generators/forward_only.h"
 #include "gpipe/skip/tracker.h"

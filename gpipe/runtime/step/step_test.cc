@@ -6,8 +6,6 @@
 
 #include <stdexcept>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/testing/devices.h"
