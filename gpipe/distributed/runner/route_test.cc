@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/runtime/pipeline/train_schedule.h"
+#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/testing/rounds.h"

@@ -21,7 +21,6 @@
 #include "gpipe/distributed/world/topology.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/pipeline/train_schedule.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/text.h"

@@ -26,7 +26,6 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/pipeline/loss_totals.h"
-#include "gpipe/runtime/pipeline/train_schedule.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"

@@ -88,7 +88,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   void run_again(std::vector<Value> inputs, SkipTracker& skips);
 
   const CheckpointedFunction function_;
-  std::vector<std::pair<Value::Kind, std::vector<KeptTensor>>> inputs_;
+  std::vector<std::pair<Value::Kind, std::vector<CallInput>>> inputs_;
   std::optional<CalledModules> modules_;
   PastCall past_;
   CallSkips skips_;
@@ -218,7 +218,7 @@ Value CheckpointedCall::run(std::vector<Value> inputs) {
                              past_.watch_input("skip tensor '" + key.name + "'",
                                                tensor);
                              const SavedTensorScope around(outer);
-                             return KeptTensor(tensor);
+                             return CallInput(tensor);
                            });
     const SavedTensorScope saved(&hooks);
     const UseSkipTracker use_skips(skips);
@@ -261,7 +261,7 @@ std::vector<Value> CheckpointedCall::inputs_again() const {
   std::vector<Value> inputs;
   for (const auto& [kind, kept] : inputs_) {
     std::vector<at::Tensor> tensors;
-    for (const KeptTensor& each : kept) tensors.push_back(each.get());
+    for (const CallInput& each : kept) tensors.push_back(each.get());
     inputs.emplace_back(kind, std::move(tensors));
   }
   return inputs;

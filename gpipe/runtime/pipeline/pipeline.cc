@@ -15,7 +15,7 @@
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/pipeline/autograd_node.h"
-#include "gpipe/runtime/step/mini_batch.h"
+#include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/generators/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
@@ -59,7 +59,8 @@ class StepBackward {
     const Failure place = at_partition(Failure::kAll, Phase::kGradients);
     auto pieces = pipeline_->workers_.outside_schedule(place, [&] {
       const at::Tensor* const changed = changes_.without_version();
-      TORCH_CHECK(!changed, describe(*changed),
+      TORCH_CHECK(!changed,
+                  pipeline_->workers_.stages().describe_leaf(*changed),
                   " has been changed between forward and backward, as by the "
                   "step() of an optimizer. Call step() after backward(), or "
                   "forward() again");
@@ -111,15 +112,6 @@ class StepBackward {
   std::vector<std::size_t> widths;
 
  private:
-  // Returns "parameter '0.weight'", or "a tensor that a layer has captured".
-  std::string describe(const at::Tensor& leaf) const {
-    for (const Partition& each : pipeline_->workers_.stages().partitions) {
-      const std::string name = each.modules.name_of(leaf);
-      if (!name.empty()) return "parameter '" + name + "'";
-    }
-    return "a tensor that a layer has captured";
-  }
-
   // Adds the name of a changed leaf to autograd's error about a change, which
   // has only the sizes.
   void explain(c10::Error& error) const {
@@ -128,7 +120,7 @@ class StepBackward {
                         std::string::npos) {
       return;
     }
-    error.add_context(describe(*changed) +
+    error.add_context(pipeline_->workers_.stages().describe_leaf(*changed) +
                       " has been changed between forward and backward, as by "
                       "the step() of an optimizer; call step() after "
                       "backward(), or forward() again");
@@ -230,13 +222,8 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
       at_partition(stages.size() - 1, Phase::kGather), [&] {
         fault_point("gather", stages.size() - 1);
         std::vector<Value> outputs;
-        for (const Activations& activations : pass.outputs()) {
-          std::vector<at::Tensor> output;
-          for (const Activation& each : activations.boundary) {
-            record_stream(each.tensor, stages.partitions.back().device);
-            output.push_back(each.tensor);
-          }
-          outputs.emplace_back(activations.kind, std::move(output));
+        for (const Activations& each : pass.outputs()) {
+          outputs.push_back(value_of(each, stages.partitions.back().device));
         }
         Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
         if (!batch.split()) warn_of_other_rows(outputs, batch.rows());

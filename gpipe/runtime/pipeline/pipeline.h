@@ -14,7 +14,6 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/pipeline/train_schedule.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/passes.h"

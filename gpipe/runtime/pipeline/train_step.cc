@@ -19,11 +19,55 @@
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
-#include "gpipe/runtime/pipeline/train_schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/validate.h"
 
 namespace gpipe::internal {
+
+std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
+                                                 ActionKind kind) {
+  std::set<std::pair<int64_t, int64_t>> cells;
+  for (const auto& rank : schedule.ranks) {
+    for (const Action& action : rank) {
+      if (action.kind == kind) {
+        cells.emplace(action.stage, action.microbatch);
+      }
+    }
+  }
+  return cells;
+}
+
+bool has_backward(const Schedule& schedule) {
+  return has_kind(schedule, ActionKind::kBackward) ||
+         has_kind(schedule, ActionKind::kBackwardInput);
+}
+
+std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
+                                int64_t ranks, const std::string& options) {
+  validate(schedule);
+  std::vector<int> placed = rank_of_stage(schedule);
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(placed.size()) == stages &&
+          static_cast<int64_t>(schedule.ranks.size()) == ranks,
+      "the schedule has ", placed.size(), " stages on ", schedule.ranks.size(),
+      " ranks, but the pipeline has ", stages, " partitions on ", ranks,
+      " ranks; make a schedule of these sizes (see gpipe/schedule.h), or the "
+      "pipeline with ",
+      options, "::stages_per_rank");
+  return placed;
+}
+
+Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint) {
+  if (!has_backward(schedule) || has_kind(schedule, ActionKind::kRecompute)) {
+    return schedule;
+  }
+  const int64_t checkpointed =
+      checkpointed_microbatches(checkpoint, num_microbatches(schedule));
+  return with_recompute(schedule, [&](int i) { return i < checkpointed; });
+}
+
 namespace {
 
 // Returns the rows of each micro-batch of a whole `batch`. Throws
@@ -244,18 +288,12 @@ StepResult TrainStep::result() {
   StepResult result;
   std::vector<Value> pieces;
   for (int64_t i = 0; i < microbatches_; ++i) {
-    Activations& output = pass_->outputs()[i];
-    for (const Activation& each : output.boundary)
-      record_stream(each.tensor, end);
+    Value output = value_of(std::move(pass_->outputs()[i]), end);
     if (!loss_) {
-      std::vector<at::Tensor> tensors;
-      for (Activation& each : output.boundary) {
-        tensors.push_back(std::move(each.tensor));
-      }
-      pieces.emplace_back(output.kind, std::move(tensors));
+      pieces.push_back(std::move(output));
       continue;
     }
-    result.losses.push_back(output.boundary[0].tensor);
+    result.losses.push_back(std::move(output).unwrap<at::Tensor>());
     record_stream(heads_[i].weight, end);
     for (const auto& [name, value] : heads_[i].metrics) {
       record_stream(value, value.device());
@@ -306,7 +344,7 @@ void TrainStep::check_sums() {
   for (const LeafGrad& each : leaf_grads()) {
     non_finite.watch(each.grad, [this, &each]() -> std::string {
       if (each.partition < 0) return "a parameter that only other replicas use";
-      return pass_->backward().describe_leaf(each.partition, each.leaf);
+      return stages_.describe_leaf(each.partition, each.leaf);
     });
   }
   non_finite.check(", in the sum over all micro-batches");

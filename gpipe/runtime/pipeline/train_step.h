@@ -1,15 +1,20 @@
-// A training step with the loss computed in the pipeline: on the stages of this
-// process, and together with the other processes of the pipeline.
+// A training step with the loss computed in the pipeline: its schedule, its
+// part on the stages of this process, and its run together with the other
+// processes of the pipeline.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
@@ -17,7 +22,6 @@
 #include "gpipe/runtime/pipeline/loss_totals.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
-#include "gpipe/runtime/step/mini_batch.h"
 #include "gpipe/runtime/step/passes.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/checkpoint.h"
@@ -25,6 +29,56 @@
 #include "gpipe/train.h"
 
 namespace gpipe::internal {
+
+// Returns whether `schedule` has backwards, and so is no schedule of
+// evaluate().
+bool has_backward(const Schedule& schedule);
+
+// Returns the cells (stage, micro-batch) that have an action of this kind.
+std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
+                                                 ActionKind kind);
+
+// Checks `schedule` and returns the rank of each stage. Throws
+// std::invalid_argument if the schedule is not valid, and c10::ValueError if it
+// does not have `stages` stages on `ranks` ranks. `options`: name of the
+// pipeline's options type, for the error.
+std::vector<int> check_schedule(const Schedule& schedule, int64_t stages,
+                                int64_t ranks, const std::string& options);
+
+// Returns `schedule` with the recomputes of `checkpoint` added. Returns it
+// unchanged if it has no backwards, or has recomputes of its own.
+Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
+
+// A cache of values made from (schedule, checkpoint mode). It keeps the 8 most
+// recently made. Not thread-safe.
+template <typename Made>
+class RecentPlans {
+ public:
+  // Returns the cached value, or that of make() if there is none. The reference
+  // is valid until 8 other values have been made.
+  template <typename Make>
+  const Made& get(const Schedule& schedule, Checkpoint checkpoint, Make make) {
+    for (const Entry& each : entries_) {
+      if (each.checkpoint == checkpoint &&
+          each.schedule.ranks == schedule.ranks) {
+        return each.made;
+      }
+    }
+    Made made = make();
+    if (entries_.size() == kKept) entries_.pop_front();
+    entries_.push_back({schedule, checkpoint, std::move(made)});
+    return entries_.back().made;
+  }
+
+ private:
+  static constexpr std::size_t kKept = 8;
+  struct Entry {
+    Schedule schedule;
+    Checkpoint checkpoint;
+    Made made;
+  };
+  std::deque<Entry> entries_;
+};
 
 // One training step. Order of calls: give_input() and give_target(), where the
 // first and the last stage are; start(), which makes the cells; the schedule is

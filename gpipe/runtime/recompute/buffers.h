@@ -54,7 +54,7 @@ bool contains(const std::vector<at::Tensor>& tensors, const at::Tensor& tensor);
 struct BufferValue {
   at::Tensor buffer, value;
   WatchedVersion version{};  // of the buffer, at that time
-  bool is_norm = false;    // among CalledModules::norm_buffers()
+  bool is_norm = false;      // among CalledModules::norm_buffers()
 };
 
 // Copy the present values of `buffers`, and write values back. Each takes one

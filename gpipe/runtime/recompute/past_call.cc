@@ -23,7 +23,7 @@ std::string Outline::text() const {
                   requires_grad ? " that requires grad" : "");
 }
 
-KeptTensor::KeptTensor(const at::Tensor& tensor) : defined_(tensor.defined()) {
+CallInput::CallInput(const at::Tensor& tensor) : defined_(tensor.defined()) {
   if (!defined_) return;
   requires_grad_ = tensor.requires_grad();
   // Detached: the graph behind an input must not live longer than in the plain
@@ -31,7 +31,7 @@ KeptTensor::KeptTensor(const at::Tensor& tensor) : defined_(tensor.defined()) {
   saved_ = torch::autograd::SavedVariable(tensor.detach(), /*is_output=*/false);
 }
 
-at::Tensor KeptTensor::get() const {
+at::Tensor CallInput::get() const {
   if (!defined_) return {};
   at::Tensor tensor = saved_.unpack().detach();
   if (requires_grad_) tensor.requires_grad_();

@@ -40,9 +40,9 @@ struct Outline {
 // An input of the first call, kept without its graph for the second call. If
 // the call runs inside another checkpointed function, that function keeps the
 // tensor, or recomputes it.
-class KeptTensor {
+class CallInput {
  public:
-  explicit KeptTensor(const at::Tensor& tensor);
+  explicit CallInput(const at::Tensor& tensor);
   // Returns a leaf with the values of the tensor. Requires grad as the tensor
   // did. Throws what a recompute throws.
   at::Tensor get() const;
@@ -90,7 +90,7 @@ class CallSkips {
   // the function pops as further inputs. `keep` makes these.
   class First : public SkipTracker {
    public:
-    using Keep = std::function<KeptTensor(const SkipKey&, const at::Tensor&)>;
+    using Keep = std::function<CallInput(const SkipKey&, const at::Tensor&)>;
     First(CallSkips& skips, SkipTracker& outer, Keep keep)
         : skips_(skips), outer_(outer), keep_(std::move(keep)) {}
     void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
@@ -117,7 +117,7 @@ class CallSkips {
  private:
   struct Popped {
     SkipKey key;
-    std::optional<KeptTensor> tensor;
+    std::optional<CallInput> tensor;
   };
   std::vector<Popped> popped_;
 };

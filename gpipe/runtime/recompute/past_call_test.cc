@@ -45,15 +45,15 @@ TEST(Outline, HasAText) {
   EXPECT_EQ(Outline(torch::Tensor()).text(), "undefined");
 }
 
-TEST(KeptTensor, ReturnsALeafWithTheValuesAndNoGraph) {
+TEST(CallInput, ReturnsALeafWithTheValuesAndNoGraph) {
   const Tensor input = torch::ones({2}).requires_grad_() * 3;
-  const KeptTensor kept(input);
+  const CallInput kept(input);
   const Tensor leaf = kept.get();
   EXPECT_TRUE(leaf.is_leaf());
   EXPECT_TRUE(leaf.requires_grad());
   EXPECT_TRUE(leaf.equal(input));
-  EXPECT_FALSE(KeptTensor(input.detach()).get().requires_grad());
-  EXPECT_FALSE(KeptTensor(Tensor()).get().defined());
+  EXPECT_FALSE(CallInput(input.detach()).get().requires_grad());
+  EXPECT_FALSE(CallInput(Tensor()).get().defined());
 }
 
 TEST(UseAutocast, SetsTheStateOfTheFirstCallAndRestoresTheOther) {
@@ -90,7 +90,7 @@ TEST(CallSkips, ASecondCallPopsWhatTheFirstOnePopped) {
     CallSkips::First first(skips, outer,
                            [](const SkipKey& key, const Tensor& tensor) {
                              EXPECT_EQ(key.name, "in");
-                             return KeptTensor(tensor);
+                             return CallInput(tensor);
                            });
     EXPECT_TRUE(first.load(in)->is_same(popped));
     first.save(out, popped);

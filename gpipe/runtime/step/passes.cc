@@ -311,7 +311,7 @@ void BackwardPass::backward(const Action& action) {
     const auto number = cell.leaf_numbers()[leaf];
     if (options_.check_finite) {
       non_finite.watch(grad, [this, j, &tensor = cell.leaves()[leaf]] {
-        return describe_leaf(j, tensor);
+        return stages_.describe_leaf(j, tensor);
       });
     }
     sums_[j].add(i, number, std::move(grad));
@@ -358,13 +358,6 @@ Activations BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
                 "the tensor in the layer, or make it a leaf "
                 "(detach().requires_grad_())");
   }
-}
-
-std::string BackwardPass::describe_leaf(int64_t j,
-                                        const at::Tensor& leaf) const {
-  const std::string name = stages_.partitions[j].modules.name_of(leaf);
-  return name.empty() ? "a tensor that a layer has captured"
-                      : "parameter '" + name + "'";
 }
 
 void BackwardPass::watch(int64_t j, const Activations& back,

@@ -207,10 +207,6 @@ class BackwardPass : public CellPass {
   std::vector<at::Tensor> take_leaf_grads(
       const std::vector<SharedLeaf>& leaves);
 
-  // Returns a name for a leaf of partition `j`, for messages: "parameter
-  // '3.weight'" or "a tensor that a layer has captured".
-  std::string describe_leaf(int64_t j, const at::Tensor& leaf) const;
-
  private:
   // Begins the copy of an O or L. On the CPU there is nothing to copy.
   void copy_kept(const Action& action, CopyLog* log);

@@ -284,8 +284,9 @@ TEST(BackwardPass, NamesGradientsThatAreNotFinite) {
   EXPECT_THAT(error, ::testing::StartsWith("gpipe::NonFiniteError: "));
   EXPECT_THAT(error, ::testing::HasSubstr("parameter '1.weight'"));
   EXPECT_THAT(error, ::testing::HasSubstr("the input of partition 1"));
-  EXPECT_EQ(back.describe_leaf(0, two.first->weight), "parameter '0.weight'");
-  EXPECT_EQ(back.describe_leaf(0, two.second->weight),
+  EXPECT_EQ(two.stages.describe_leaf(0, two.first->weight),
+            "parameter '0.weight'");
+  EXPECT_EQ(two.stages.describe_leaf(0, two.second->weight),
             "a tensor that a layer has captured");
 }
 

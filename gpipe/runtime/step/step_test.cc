@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -24,6 +26,8 @@ using testing::Scale;
 using testing::stages_of;
 using torch::Tensor;
 using torch::nn::AnyModule;
+using Tensors = std::vector<Tensor>;
+using ::testing::IsEmpty;
 
 // Runs the forward of cell (i, j) of `step` on ones.
 Tensor forward(Step& step, int64_t j, int64_t i) {
@@ -146,6 +150,211 @@ TEST(Step, KnowsThePlaceOfAFailure) {
   EXPECT_EQ(place(1, Phase::kForward),
             "partition 1, micro-batch 1, forward, layer '1'");
   EXPECT_EQ(place(0, Phase::kBackward), "partition 0, micro-batch 1, backward");
+}
+
+MiniBatch split(Value value, std::vector<int64_t> rows, bool with_graph = true,
+                Unsplit unsplit = {}) {
+  return MiniBatch(std::move(value), std::move(rows), std::move(unsplit),
+                   with_graph);
+}
+
+TEST(MiniBatch, SplitsTensorsWithoutTheirGraph) {
+  const Tensor leaf = torch::ones({5, 2}).requires_grad_();
+  const Tensor plain = torch::arange(5);
+  const MiniBatch batch =
+      split(Value::wrap(Tensors{leaf, plain, Tensor()}), {3, 2});
+  EXPECT_EQ(batch.microbatches(), 2);
+  EXPECT_TRUE(batch.leaf());
+  EXPECT_THAT(batch.rows(), ElementsAre(3, 2));
+  const auto activations = batch.activations();
+  const auto &first = activations[0].boundary,
+             &second = activations[1].boundary;
+  EXPECT_EQ(first[0].tensor.size(0), 3);
+  EXPECT_EQ(second[0].tensor.size(0), 2);
+  EXPECT_TRUE(second[1].tensor.equal(torch::arange(3, 5)));
+  EXPECT_FALSE(second[2].tensor.defined());
+  EXPECT_FALSE(first[0].tensor.requires_grad());
+  EXPECT_TRUE(first[0].requires_grad);
+  EXPECT_FALSE(first[1].requires_grad);
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_TRUE(wanted[0].tensor.is_same(leaf));
+}
+
+TEST(MiniBatch, KnowsWhetherGradientsMayBeNeeded) {
+  const Tensor leaf = torch::ones({4}).requires_grad_();
+  EXPECT_FALSE(split(Value::wrap(leaf * 2), {2, 2}).leaf());
+  EXPECT_EQ(split(Value::wrap(leaf * 2), {2, 2}).wanted().size(), 1u);
+  EXPECT_THAT(split(Value::wrap(leaf), {2, 2}, false).wanted(), IsEmpty());
+}
+
+TEST(MiniBatch, ItsActivationsAreMarkedIfTheyShareMemory) {
+  const Tensor x = torch::ones({4}), y = torch::ones({4}).requires_grad_();
+  const auto activations =
+      split(Value::wrap(Tensors{x, y, x}), {2, 2}).activations();
+  ASSERT_EQ(activations.size(), 2u);
+  EXPECT_EQ(activations[1].kind, Value::Kind::kVector);
+  const auto& boundary = activations[1].boundary;
+  ASSERT_EQ(boundary.size(), 3u);
+  EXPECT_TRUE(boundary[0].shared);
+  EXPECT_FALSE(boundary[1].shared);
+  EXPECT_TRUE(boundary[2].shared);
+  EXPECT_TRUE(boundary[1].requires_grad);
+  EXPECT_FALSE(boundary[0].requires_grad);
+}
+
+TEST(MiniBatch, GivesAnUnsplitElementWholeToEachMicrobatch) {
+  const Tensor x = torch::arange(4.);
+  const Tensor mask = torch::ones({3, 3}, torch::kFloat).requires_grad_();
+  const MiniBatch batch =
+      split(Value::wrap(Tensors{mask, x}), {2, 2}, true, {0});
+  const auto activations = batch.activations();
+  for (const Activations& each : activations) {
+    EXPECT_EQ(each.boundary[0].unsplit, 0);
+    EXPECT_TRUE(each.boundary[0].shared);
+    EXPECT_TRUE(each.boundary[0].tensor.is_alias_of(mask));
+    EXPECT_EQ(each.boundary[0].tensor.sizes(), mask.sizes());
+    EXPECT_EQ(each.boundary[1].unsplit, -1);
+    EXPECT_EQ(each.boundary[1].tensor.size(0), 2);
+  }
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  const Tensor grad = torch::ones({3, 3});
+  EXPECT_TRUE(wanted[0]
+                  .element.join({{grad, Tensor()}, {grad * 2, Tensor()}})
+                  .equal(grad * 3));
+}
+
+TEST(MiniBatch, TakesPartsAsTheyAre) {
+  const Tensor a = torch::ones({2, 3}).requires_grad_();
+  const Tensor b = torch::tensor(7.f);
+  const MiniBatch batch(
+      Batch(std::vector<Value>{Value::wrap(a), Value::wrap(b)}), {}, {}, true);
+  EXPECT_EQ(batch.microbatches(), 2);
+  EXPECT_TRUE(batch.split());
+  EXPECT_THAT(batch.rows(), ElementsAre(2, 0));
+  const auto activations = batch.activations();
+  EXPECT_TRUE(activations[0].boundary[0].requires_grad);
+  EXPECT_FALSE(activations[1].boundary[0].requires_grad);
+  EXPECT_TRUE(activations[1].boundary[0].tensor.equal(b));
+  const auto wanted = batch.wanted();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_TRUE(wanted[0].tensor.is_same(a));
+  const Tensor grad = torch::ones({2, 3});
+  EXPECT_TRUE(wanted[0].element.join({{grad}, {}}).is_same(grad));
+}
+
+TEST(Element, JoinsPiecesAndFillsMissingOnesWithZeros) {
+  const std::vector<Value> pieces = scatter(
+      Value::wrap(Tensors{torch::ones({5}), torch::ones({5, 2})}), {3, 2});
+  const Element second(1, pieces);
+  const Tensor grad = torch::full({2, 2}, 7.f);
+  EXPECT_TRUE(second.join({{}, {Tensor(), grad}})
+                  .equal(torch::cat({torch::zeros({3, 2}), grad})));
+  EXPECT_TRUE(
+      second.join({{Tensor(), torch::ones({3, 2})}, {{}, Tensor()}})
+          .equal(torch::cat({torch::ones({3, 2}), torch::zeros({2, 2})})));
+  EXPECT_FALSE(second.join({{}, {Tensor(), Tensor()}}).defined());
+}
+
+TEST(Element, SplitsAGradientIntoTheRowsOfItsPieces) {
+  const Element element(0, scatter(Value::wrap(torch::ones({5})), {3, 2}));
+  std::vector<std::vector<Tensor>> grads(2, std::vector<Tensor>(1));
+  element.split(torch::arange(5), grads);
+  EXPECT_TRUE(grads[0][0].equal(torch::arange(3)));
+  EXPECT_TRUE(grads[1][0].equal(torch::arange(3, 5)));
+  Element::of_part(1, 0).split(torch::ones({7}), grads);
+  EXPECT_EQ(grads[1][0].numel(), 7);
+}
+
+TEST(Element, OfOnePieceIsThatPiece) {
+  const Tensor grad = torch::ones({3});
+  const Element element(0, {Value::wrap(torch::ones({3}))});
+  EXPECT_TRUE(element.join({{grad}}).is_same(grad));
+}
+
+TEST(AccumulatorsOf, AreThoseOfTrainableParametersOnAccelerators) {
+  testing::Scale trained(1), frozen(2);
+  frozen->weight.requires_grad_(false);
+  const Stages stages = testing::stages_of(
+      {torch::nn::AnyModule(trained), torch::nn::AnyModule(frozen)});
+  const auto edges = accumulators_of(stages.partitions);
+  if (testing::device().is_cpu()) {
+    EXPECT_TRUE(edges.empty());
+    return;
+  }
+  ASSERT_EQ(edges.size(), 1u);
+  EXPECT_TRUE(edges[0].is_valid());
+}
+
+// A BatchNorm whose statistics are deferred. Micro-batches are (0, 2) and
+// (4, 6): the mean is 3 and the unbiased variance 20 / 3.
+struct Deferred {
+  torch::nn::BatchNorm1d norm{torch::nn::BatchNorm1dOptions(1).momentum(1)};
+  std::vector<Partition> partitions{2};
+
+  Deferred() {
+    norm->to(testing::device());
+    partitions[1].norms = std::make_shared<NormStatistics>(
+        std::vector<std::shared_ptr<torch::nn::Module>>{norm.ptr()});
+  }
+  void forward() {
+    const NormScope scope(partitions[1].norms.get(), /*record=*/true);
+    for (const double first : {0, 4}) {
+      norm(torch::tensor({first, first + 2}, torch::kFloat)
+               .view({2, 1})
+               .to(testing::device()));
+    }
+  }
+  std::vector<double> state() const {
+    return {norm->running_mean.item<double>(), norm->running_var.item<double>(),
+            static_cast<double>(norm->num_batches_tracked.item<int64_t>())};
+  }
+};
+
+constexpr double kVariance = 20.0 / 3;
+const auto kBefore = ElementsAre(0, 1, 0);
+const auto kAfter = ElementsAre(3, ::testing::DoubleNear(kVariance, 1e-5), 1);
+
+TEST(MiniBatchNorms, ChangeBuffersInWriteAndKeepThem) {
+  Deferred deferred;
+  {
+    MiniBatchNorms norms(deferred.partitions);
+    deferred.forward();
+    norms.prepare();
+    EXPECT_EQ(deferred.norm->running_mean.item<double>(), 0);
+    norms.write();
+    EXPECT_THAT(deferred.state(), kAfter);
+    norms.keep();
+  }
+  EXPECT_THAT(deferred.state(), kAfter);
+}
+
+TEST(MiniBatchNorms, TakeChangesBackThatAreNotKept) {
+  Deferred deferred;
+  {
+    MiniBatchNorms norms(deferred.partitions);
+    deferred.forward();
+    norms.prepare();
+    norms.write();
+  }
+  EXPECT_THAT(deferred.state(), kBefore);
+}
+
+TEST(MiniBatchNorms, ForgetAMiniBatchThatFails) {
+  Deferred deferred;
+  {
+    MiniBatchNorms norms(deferred.partitions);
+    deferred.forward();
+  }
+  EXPECT_THAT(deferred.state(), kBefore);
+  deferred.forward();  // fails before a MiniBatchNorms is made
+  MiniBatchNorms norms(deferred.partitions);
+  deferred.forward();
+  norms.prepare();
+  norms.write();
+  EXPECT_THAT(deferred.state(), kAfter);
+  norms.keep();
 }
 
 }  // namespace
