@@ -215,7 +215,7 @@ void SplitBackward::Division::visit(const edge_list& ends) {
       if (edge.is_valid() && known->second.is_above) visit.is_above = true;
     }
   }
-  std::reverse(visited_.begin(), visited_.end());
+  std::ranges::reverse(visited_);
 }
 
 // Has the weight part run `node` and all nodes behind it.
@@ -336,9 +336,8 @@ SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
 std::vector<at::Tensor> SplitBackward::input_part(
     std::vector<at::Tensor> grads) {
   Graph& graph = *graph_;
-  const bool to_entry =
-      std::any_of(graph.input_edges.begin(), graph.input_edges.end(),
-                  [](const Edge& edge) { return edge.is_valid(); });
+  const bool to_entry = std::ranges::any_of(
+      graph.input_edges, [](const Edge& edge) { return edge.is_valid(); });
   if (!to_entry && graph.inner.empty()) {
     graph.is_late.resize(graph.leaves.tensors.size(), true);
     for (std::size_t k = 0; k < grads.size(); ++k) {

@@ -154,7 +154,7 @@ std::string describe(const at::Tensor& tensor) {
 bool without_rows(const Value& target) {
   const auto& tensors = target.tensors();
   return rows_of(target) == 0 &&
-         std::any_of(tensors.begin(), tensors.end(), [](const auto& each) {
+         std::ranges::any_of(tensors, [](const auto& each) {
            return each.defined() && each.dim() > 0;
          });
 }
@@ -293,8 +293,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   layer_starts_.clear();
   const bool seek_inner =
       c10::GradMode::is_enabled() &&
-      std::none_of(input_edges_.begin(), input_edges_.end(),
-                   [](const auto& edge) { return edge.is_valid(); });
+      std::ranges::none_of(input_edges_,
+                           [](const auto& edge) { return edge.is_valid(); });
   // From here on only the layers hold their input, so it is freed as early as
   // in the plain model.
   input.clear();
@@ -415,8 +415,8 @@ Value Cell::run_head(Value output) {
   // checkpointing may change its own target, and the targets of all cells share
   // one version counter.
   TORCH_CHECK(
-      !checkpointed_ || std::none_of(targets.begin(), targets.end(),
-                                     std::mem_fn(&WatchedVersion::is_changed)),
+      !checkpointed_ || std::ranges::none_of(
+                            targets, std::mem_fn(&WatchedVersion::is_changed)),
       "the loss function changes its target in place, so that the "
       "checkpointed forward cannot be computed again from it; let it "
       "work on target.clone()");

@@ -335,11 +335,10 @@ Value call_checkpointed(CheckpointedFunction function,
                         std::vector<Value> inputs,
                         std::shared_ptr<torch::nn::Module> module) {
   // A second call would not have the tangents, and so would save other tensors.
-  const bool any_tangent =
-      std::any_of(inputs.begin(), inputs.end(), [](const Value& input) {
-        const std::vector<at::Tensor>& tensors = input.tensors();
-        return std::any_of(tensors.begin(), tensors.end(), has_tangent);
-      });
+  const bool any_tangent = std::ranges::any_of(inputs, [](const Value& input) {
+    const std::vector<at::Tensor>& tensors = input.tensors();
+    return std::ranges::any_of(tensors, has_tangent);
+  });
   if (!c10::GradMode::is_enabled() || c10::InferenceMode::is_enabled() ||
       any_tangent) {
     return function(std::move(inputs));

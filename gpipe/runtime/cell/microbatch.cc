@@ -72,8 +72,7 @@ void check_rows_of_whole(const Value& input, const Unsplit& unsplit) {
 }  // namespace
 
 bool is_unsplit(const Unsplit& unsplit, std::size_t k) {
-  return std::find(unsplit.begin(), unsplit.end(), static_cast<int64_t>(k)) !=
-         unsplit.end();
+  return std::ranges::find(unsplit, static_cast<int64_t>(k)) != unsplit.end();
 }
 
 void check_unsplit(const Unsplit& unsplit) {
@@ -105,11 +104,11 @@ void check_device(const Batch& input, c10::ArrayRef<c10::Device> devices,
     for (std::size_t k = 0; k < value.tensors().size(); ++k) {
       const at::Tensor& tensor = value.tensors()[k];
       if (!tensor.defined()) continue;
-      TORCH_CHECK_VALUE(std::find(devices.begin(), devices.end(),
-                                  tensor.device()) != devices.end(),
-                        element(value, k), " is on ", tensor.device(),
-                        " but the first partition is on ", devices.front(),
-                        "; move it there first (", found_by, ")");
+      TORCH_CHECK_VALUE(
+          std::ranges::find(devices, tensor.device()) != devices.end(),
+          element(value, k), " is on ", tensor.device(),
+          " but the first partition is on ", devices.front(),
+          "; move it there first (", found_by, ")");
     }
   }
 }

@@ -174,8 +174,8 @@ bool is_off(const torch::nn::Module& module, const c10::Device& device) {
   };
   const auto parameters = module.parameters();
   const auto buffers = module.buffers();
-  return std::any_of(parameters.begin(), parameters.end(), check) ||
-         std::any_of(buffers.begin(), buffers.end(), check);
+  return std::ranges::any_of(parameters, check) ||
+         std::ranges::any_of(buffers, check);
 }
 
 void move_layers(std::vector<Partition>& partitions) {

@@ -99,16 +99,15 @@ std::vector<NormStatistics::Layers> NormStatistics::called_groups() const {
   std::vector<Layers> groups;
   for (const Layer& layer : layers_) {
     if (layer.seen.empty()) continue;
-    auto group = std::find_if(
-        groups.begin(), groups.end(),
-        [&](const Layers& each) { return alike(*each.front(), layer); });
+    auto group = std::ranges::find_if(groups, [&](const Layers& each) {
+      return alike(*each.front(), layer);
+    });
     if (group == groups.end()) group = groups.emplace(group);
     group->push_back(&layer);
   }
   for (Layers& each : groups) {
-    std::stable_sort(each.begin(), each.end(), [](auto* a, auto* b) {
-      return a->seen.size() > b->seen.size();
-    });
+    std::ranges::stable_sort(
+        each, [](auto* a, auto* b) { return a->seen.size() > b->seen.size(); });
   }
   return groups;
 }
@@ -261,7 +260,7 @@ void NormStatistics::discard() {
   for (const Layer& layer : layers_) {
     const at::Tensor batches = layer.batches();
     if (layer.calls == 0 || !batches.defined()) continue;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](auto& each) {
+    auto group = std::ranges::find_if(groups, [&](auto& each) {
       const at::Tensor& first = each.first.buffers.front();
       return first.scalar_type() == batches.scalar_type() &&
              first.device() == batches.device();

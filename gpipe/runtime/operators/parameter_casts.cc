@@ -41,7 +41,7 @@ uint32_t version_of(const at::Tensor& tensor) {
 // enabled.
 bool is_enabled(c10::DeviceType device) {
   const auto& all = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
-  return std::find(all.begin(), all.end(), device) != all.end() &&
+  return std::ranges::find(all, device) != all.end() &&
          at::autocast::is_autocast_enabled(device);
 }
 
@@ -141,11 +141,10 @@ template <typename Make>
 at::Tensor ParameterCasts::cast(const at::Tensor& tensor, at::ScalarType dtype,
                                 Make make) {
   auto& copies = sources_.at(tensor.storage().unsafeGetStorageImpl()).copies;
-  const auto known =
-      std::find_if(copies.begin(), copies.end(), [&](const Copy& each) {
-        return each.dtype == dtype && each.offset == tensor.storage_offset() &&
-               tensor.sizes() == each.sizes && tensor.strides() == each.strides;
-      });
+  const auto known = std::ranges::find_if(copies, [&](const Copy& each) {
+    return each.dtype == dtype && each.offset == tensor.storage_offset() &&
+           tensor.sizes() == each.sizes && tensor.strides() == each.strides;
+  });
   at::Tensor copy;
   if (known != copies.end()) {
     if (known->version == version_of(tensor) &&

@@ -161,7 +161,7 @@ bool RandomScope::owns(const at::Generator& generator) const {
   if (!is_of_function()) {
     return generator == cpu_.generator || generator == accelerator_.generator;
   }
-  if (std::find(copies_.begin(), copies_.end(), generator) != copies_.end()) {
+  if (std::ranges::find(copies_, generator) != copies_.end()) {
     return true;
   }
   return outer_ ? outer_->owns(generator) : is_default(generator);
@@ -182,8 +182,8 @@ at::Generator RandomScope::given(const at::Generator& generator) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (again_) {
     // A program may also pass the default generator itself.
-    const bool passed = std::any_of(
-        draws_->given.begin(), draws_->given.end(),
+    const bool passed = std::ranges::any_of(
+        draws_->given,
         [&](const GivenDraw& draw) { return draw.generator == generator; });
     const at::Generator* const copy =
         is_of_function() && !passed && is_default(generator)

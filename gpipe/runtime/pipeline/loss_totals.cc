@@ -22,9 +22,8 @@ void add_to(at::Tensor& sum, const at::Tensor& value) {
 void add_to(Metrics& metrics, const std::string& name, at::Tensor value) {
   if (value.scalar_type() == at::kBool) value = value.to(at::kLong);
   value = value.reshape({});
-  const auto found =
-      std::find_if(metrics.begin(), metrics.end(),
-                   [&](const auto& each) { return each.first == name; });
+  const auto found = std::ranges::find_if(
+      metrics, [&](const auto& each) { return each.first == name; });
   if (found == metrics.end()) {
     metrics.emplace_back(name, std::move(value));
   } else {

@@ -168,7 +168,7 @@ std::vector<at::Tensor> add_outputs(StepBackward& backward,
   } else {
     for (std::size_t k = 0; k < widths.front(); ++k) {
       const bool has_graph =
-          std::any_of(made.begin(), made.end(), [&](const Activations& each) {
+          std::ranges::any_of(made, [&](const Activations& each) {
             return each.boundary[k].requires_grad;
           });
       if (!has_graph) continue;

@@ -33,12 +33,11 @@ struct Group {
 std::vector<Group> groups_of(const std::vector<BufferValue>& values) {
   std::vector<Group> groups;
   for (const BufferValue& each : values) {
-    auto group =
-        std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-          const at::Tensor& first = group.buffers.front();
-          return first.scalar_type() == each.buffer.scalar_type() &&
-                 first.device() == each.buffer.device();
-        });
+    auto group = std::ranges::find_if(groups, [&](const Group& group) {
+      const at::Tensor& first = group.buffers.front();
+      return first.scalar_type() == each.buffer.scalar_type() &&
+             first.device() == each.buffer.device();
+    });
     if (group == groups.end()) group = groups.emplace(group);
     group->buffers.push_back(each.buffer);
     group->values.push_back(each.value);
@@ -56,9 +55,8 @@ std::vector<at::Tensor> buffers_of(const std::vector<BufferValue>& values) {
 
 bool contains(const std::vector<at::Tensor>& tensors,
               const at::Tensor& tensor) {
-  return std::any_of(
-      tensors.begin(), tensors.end(),
-      [&](const at::Tensor& each) { return each.is_same(tensor); });
+  return std::ranges::any_of(
+      tensors, [&](const at::Tensor& each) { return each.is_same(tensor); });
 }
 
 std::vector<BufferValue> copy_values(const std::vector<at::Tensor>& buffers) {
@@ -113,8 +111,8 @@ std::vector<bool> CalledModules::training() const {
 void CalledModules::add_norm_buffers(
     const std::vector<at::Tensor>& statistics) {
   for (const at::Tensor& each : statistics) {
-    const auto found = std::find_if(
-        other_buffers_.begin(), other_buffers_.end(),
+    const auto found = std::ranges::find_if(
+        other_buffers_,
         [&](const at::Tensor& buffer) { return buffer.is_same(each); });
     if (found == other_buffers_.end()) continue;
     norm_buffers_.push_back(std::move(*found));

@@ -197,8 +197,8 @@ std::vector<BufferValue> PastCall::changed_buffers() const {
     }
   }
   for (const CallNorms::Counter& each : norms_.counters) {
-    const bool is_known = std::any_of(
-        buffers_.begin(), buffers_.end(), [&](const BufferValue& buffer) {
+    const bool is_known =
+        std::ranges::any_of(buffers_, [&](const BufferValue& buffer) {
           return buffer.buffer.is_same(each.tensor);
         });
     if (!is_known) changed.push_back({each.tensor, each.before});
@@ -207,11 +207,9 @@ std::vector<BufferValue> PastCall::changed_buffers() const {
 }
 
 bool PastCall::has_changed_other_buffers() const {
-  return std::any_of(buffers_.begin(), buffers_.end(),
-                     [this](const BufferValue& each) {
-                       return each.value.defined() &&
-                              each.version.is_changed() && !is_norm(each);
-                     });
+  return std::ranges::any_of(buffers_, [this](const BufferValue& each) {
+    return each.value.defined() && each.version.is_changed() && !is_norm(each);
+  });
 }
 
 void PastCall::check_outputs(const std::vector<at::Tensor>& outputs) const {

@@ -152,7 +152,7 @@ struct Executor::Run {
         turns.emplace_back(position, static_cast<int>(r));
       }
     }
-    std::sort(turns.begin(), turns.end());
+    std::ranges::sort(turns);
   }
   bool has_turn(int64_t position) const {
     return turns.empty() || turns[turn].first == position;
@@ -270,7 +270,7 @@ void Executor::check_caller() const {
 
 void Executor::check_backward() const {
   TORCH_CHECK(
-      std::none_of(devices_.begin(), devices_.end(), has_streams) ||
+      std::ranges::none_of(devices_, has_streams) ||
           !is_device_thread_of_autograd(),
       "the backward of a pipeline on accelerators is called within a backward, "
       "as by a hook of a parameter, which would be a deadlock: it needs the "

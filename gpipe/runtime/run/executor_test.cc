@@ -68,8 +68,7 @@ class Fake : public Actor {
     on_each();
     call(on_perform, action);
     std::lock_guard<std::mutex> lock(mutex_);
-    EXPECT_EQ(std::count(fetched_.begin(), fetched_.end(), to_string(action)),
-              1);
+    EXPECT_EQ(std::ranges::count(fetched_, to_string(action)), 1);
     performed_.push_back(to_string(action));
   }
   Failure place(const Action& action) override {

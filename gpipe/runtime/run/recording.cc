@@ -63,7 +63,7 @@ double Recording::since_begin(Time time) const {
 
 std::optional<double> Recording::seconds(const Stamp& stamp,
                                          const c10::Device& device) const {
-  const auto found = std::find(devices_.begin(), devices_.end(), device);
+  const auto found = std::ranges::find(devices_, device);
   if (found == devices_.end()) return std::nullopt;
   // A copy stream may run before the step's first event.
   return std::max(0.0, stamp.seconds_since(begin_[found - devices_.begin()]));
@@ -105,9 +105,9 @@ std::vector<Transfer> Recording::transfers() const {
       made_by.kind = ActionKind::kBackwardInput;
     }
   }
-  std::stable_sort(
-      transfers.begin(), transfers.end(),
-      [](const Transfer& a, const Transfer& b) { return a.start < b.start; });
+  std::ranges::stable_sort(transfers, [](const Transfer& a, const Transfer& b) {
+    return a.start < b.start;
+  });
   return transfers;
 }
 

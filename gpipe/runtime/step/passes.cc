@@ -206,7 +206,7 @@ BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
     while (first_wanted_ < stages.size()) {
       const auto& wanted = options_.leaf_wanted[first_wanted_];
-      if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) break;
+      if (std::ranges::find(wanted, true) != wanted.end()) break;
       ++first_wanted_;
     }
   }

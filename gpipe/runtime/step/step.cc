@@ -71,8 +71,7 @@ std::string Stages::describe_leaf(const at::Tensor& leaf) const {
 }
 
 std::vector<c10::Device> Stages::devices() const {
-  const int ranks =
-      1 + *std::max_element(rank_of_stage.begin(), rank_of_stage.end());
+  const int ranks = 1 + *std::ranges::max_element(rank_of_stage);
   std::vector<c10::Device> devices(ranks, c10::Device(c10::kCPU));
   for (std::size_t stage = 0; stage < partitions.size(); ++stage) {
     if (partitions[stage].remote) continue;
