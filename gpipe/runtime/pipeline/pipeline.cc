@@ -68,7 +68,7 @@ class StepBackward {
       return split(std::move(grads));
     });
     const auto first_leaf = wanted.begin() + inputs.size();
-    BackwardPass::Options options;
+    StepPass::Options options;
     options.input_wanted =
         std::find(wanted.begin(), first_leaf, true) != first_leaf;
     options.keep_graph = keep_graph;
@@ -81,9 +81,9 @@ class StepBackward {
         options.leaf_wanted[partition][number] = true;
       }
     }
-    BackwardPass pass(pipeline_->workers_.stages(), *step, std::move(options));
+    StepPass pass(pipeline_->workers_.stages(), *step, std::move(options));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      pass.begin(i, std::move(pieces[i]));
+      pass.begin_backward(i, std::move(pieces[i]));
     }
     try {
       pipeline_->workers_.run(plans_.backward, pass);
@@ -215,7 +215,8 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
       stages, microbatches,
       [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
   MiniBatchNorms norms(stages.partitions);
-  ForwardPass pass(stages, *step, batch.activations(), batch.leaf());
+  StepPass pass(stages, *step, {});
+  pass.begin_forward(batch.activations(), batch.leaf());
   workers_.run(plans.forward, pass);
 
   return workers_.outside_schedule(

@@ -248,15 +248,14 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
     step_->cells[stage][microbatch].enable_offload(
         stages_.leaves_device(stage));
   }
-  BackwardPass::Options backward;
-  backward.check_finite = options_.check_finite();
-  backward.order = options_.fixed_sum_order() ? SumOrder::kByMicrobatch
-                                              : SumOrder::kAsTheyCome;
+  StepPass::Options options;
+  options.check_finite = options_.check_finite();
+  options.loss_weights = &weights_;
+  options.order = options_.fixed_sum_order() ? SumOrder::kByMicrobatch
+                                             : SumOrder::kAsTheyCome;
   norms_.emplace(stages_.partitions);
-  pass_.emplace(stages_, *step_,
-                batch_ ? batch_->activations() : std::vector<Activations>(),
-                batch_ && batch_->leaf(), weights_, std::move(backward),
-                remote_);
+  pass_.emplace(stages_, *step_, std::move(options), remote_);
+  if (batch_) pass_->begin_forward(batch_->activations(), batch_->leaf());
   if (loss_ && loss_->weighted()) {
     weights_.assign(microbatches_, 1);
   } else if (batch_ || target_split_) {
@@ -327,7 +326,7 @@ StepResult TrainStep::result() {
 std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
   if (!leaf_grads_) {
     const std::vector<SharedLeaf> leaves = step_->shared_leaves();
-    std::vector<at::Tensor> grads = pass_->backward().take_leaf_grads(leaves);
+    std::vector<at::Tensor> grads = pass_->take_leaf_grads(leaves);
     leaf_grads_.emplace();
     for (std::size_t k = 0; k < leaves.size(); ++k) {
       leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
@@ -377,7 +376,7 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
     leaf_grads_->clear();
     if (batch_) {
       for (auto& [tensor, element] : batch_->wanted()) {
-        at::Tensor grad = element.join(pass_->backward().input_grads());
+        at::Tensor grad = element.join(pass_->input_grads());
         if (grad.defined() && divisor_)
           grad = divide(std::move(grad), *divisor_);
         edges.push_back(torch::autograd::impl::gradient_edge(tensor));

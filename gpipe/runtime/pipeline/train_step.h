@@ -122,7 +122,7 @@ class TrainStep {
   bool drew() const { return step_->seed.used(); }
 
   // Returns the actor with which the schedule is run.
-  TrainPass& pass() { return *pass_; }
+  StepPass& pass() { return *pass_; }
   StepSeed& seed() { return step_->seed; }
 
   int64_t microbatches() const { return microbatches_; }
@@ -205,7 +205,7 @@ class TrainStep {
   std::vector<int64_t> input_rows_;  // by micro-batch, from set_rows()
   std::vector<double> weights_;      // gradients of the losses
   LossTotals totals_;
-  std::optional<TrainPass> pass_;
+  std::optional<StepPass> pass_;
   std::optional<std::vector<LeafGrad>> leaf_grads_;
   // The total weight of a weighted loss; divides the input's gradients.
   std::optional<double> divisor_;

@@ -16,96 +16,135 @@
 namespace gpipe::internal {
 namespace {
 
-Phase backward_phase(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kRecompute:
-      return Phase::kRecomputing;
-    case ActionKind::kOffload:
-      return Phase::kOffload;
-    case ActionKind::kReload:
-      return Phase::kReload;
-    default:
-      return Phase::kBackward;
-  }
-}
-
-// Returns gradients as the content of a delivery.
-std::vector<Activation> to_activations(std::vector<at::Tensor> grads) {
-  std::vector<Activation> content;
-  for (at::Tensor& grad : grads) content.push_back({std::move(grad)});
-  return content;
+bool is_backward(const Action& action) {
+  return action.kind != ActionKind::kForward;
 }
 
 }  // namespace
 
-CellPass::CellPass(bool backward, Stages& stages, Step& step,
+StepPass::StepPass(Stages& stages, Step& step, Options options,
                    RemoteStages* remote)
     : stages_(stages),
       step_(step),
+      options_(std::move(options)),
       remote_(remote),
-      backward_(backward),
-      inboxes_(stages.partitions.size()),
-      unsplit_copies_(stages.partitions.size()) {
-  for (std::size_t j = 0; j < inboxes_.size(); ++j) {
-    const Partition& partition = stages.partitions[j];
+      offers_gradients_(remote && remote->takes_gradients()),
+      forward_(make_inboxes(/*backward=*/false)),
+      backward_(make_inboxes(/*backward=*/true)),
+      unsplit_copies_(stages.partitions.size()),
+      outputs_(step.microbatches()),
+      input_grads_(step.microbatches()) {
+  if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
+    while (first_wanted_ < stages.size()) {
+      const auto& wanted = options_.leaf_wanted[first_wanted_];
+      if (std::ranges::find(wanted, true) != wanted.end()) break;
+      ++first_wanted_;
+    }
+  }
+  for (int64_t j = 0; j < stages.size(); ++j) {
+    sums_.emplace_back(options_.order, step.microbatches());
+  }
+}
+
+StepPass::~StepPass() {
+  for (Copier& copier : stages_.copiers) {
+    try {
+      copier.finish();
+    } catch (...) {
+      // The device has failed, and the step ends with that error.
+    }
+  }
+}
+
+StepPass::Inboxes StepPass::make_inboxes(bool backward) const {
+  Inboxes inboxes;
+  for (const Partition& partition : stages_.partitions) {
     const std::size_t skips =
         (backward ? partition.exports : partition.imports).size();
-    for (int64_t i = 0; i < step.microbatches(); ++i) {
-      Inbox& inbox = inboxes_[j].emplace_back();
+    auto& of_stage = inboxes.emplace_back();
+    for (int64_t i = 0; i < step_.microbatches(); ++i) {
+      Inbox& inbox = of_stage.emplace_back();
       inbox.missing = 1 + skips;
       inbox.content.skips.resize(skips);
       inbox.skip_ready.resize(skips);
     }
   }
+  return inboxes;
 }
 
-void CellPass::deliver(const StageEdge& edge, Value::Kind kind,
+StepPass::Inbox& StepPass::inbox_of(const Action& action) {
+  Inboxes& inboxes = is_backward(action) ? backward_ : forward_;
+  return inboxes[action.stage][action.microbatch];
+}
+
+void StepPass::begin_forward(std::vector<Activations> inputs, bool leaf_input) {
+  leaf_input_ = leaf_input;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
+            inputs[i].kind, std::move(inputs[i].boundary), Event());
+  }
+}
+
+void StepPass::begin_backward(int64_t microbatch,
+                              std::vector<at::Tensor> grads) {
+  std::vector<Activation> content;
+  for (at::Tensor& grad : grads) content.push_back({std::move(grad)});
+  deliver(
+      {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
+      Value::Kind::kVector, std::move(content), Event());
+}
+
+void StepPass::deliver(const StageEdge& edge, Value::Kind kind,
                        std::vector<Activation> content, const Event& ready) {
-  Inbox& inbox = inboxes_[edge.to][edge.microbatch];
+  Inboxes& inboxes = edge.backward ? backward_ : forward_;
+  Inbox& inbox = inboxes[edge.to][edge.microbatch];
   if (edge.link < 0) {
     inbox.content.kind = kind;
     inbox.content.boundary = std::move(content);
     inbox.boundary_ready = ready;
   } else {
     const SkipLink& link = stages_.links[edge.link];
-    const int64_t k = backward_ ? link.exported : link.imported;
+    const int64_t k = edge.backward ? link.exported : link.imported;
     inbox.content.skips[k] = std::move(content.front());
     inbox.skip_ready[k] = ready;
   }
   inbox.missing.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-bool CellPass::arrived(const Action& action) {
+bool StepPass::arrived(const Action& action) {
   const bool there =
       inbox_of(action).missing.load(std::memory_order_acquire) == 0;
   if (!remote_) return there;
-  const int64_t from = backward_ ? action.stage + 1 : action.stage - 1;
+  const int from = is_backward(action) ? action.stage + 1 : action.stage - 1;
   remote_->waits_for(there ? -1 : from);
   if (!there) remote_->check();
   return there;
 }
 
-void CellPass::bring(const Action& action, CopyLog* log) {
+void StepPass::bring(const Action& action, CopyLog* log) {
   const int64_t j = action.stage;
+  const bool backward = is_backward(action);
+  const PhaseScope phase(phase_of(action), action.microbatch);
+  fault_point(backward ? "gradient copy-in" : "copy-in", j, action.microbatch);
   const Partition& partition = stages_.partitions[j];
   Inbox& inbox = inbox_of(action);
   const auto made_by = [&](int64_t stage) {
     if (!log) return;
     log->made_by = {static_cast<int>(stage),
-                    backward_ ? ActionKind::kBackward : ActionKind::kForward,
+                    backward ? ActionKind::kBackward : ActionKind::kForward,
                     action.microbatch};
   };
-  made_by(backward_ ? j + 1 : j - 1);
+  made_by(backward ? j + 1 : j - 1);
   for (Activation& each : inbox.content.boundary) {
     bring(j, each, inbox.boundary_ready, log);
   }
   for (std::size_t k = 0; k < inbox.content.skips.size(); ++k) {
-    made_by(backward_ ? partition.exports[k].to : partition.imports[k].from);
+    made_by(backward ? partition.exports[k].to : partition.imports[k].from);
     bring(j, inbox.content.skips[k], inbox.skip_ready[k], log);
   }
 }
 
-void CellPass::bring(int64_t stage, Activation& input, const Event& ready,
+void StepPass::bring(int64_t stage, Activation& input, const Event& ready,
                      CopyLog* log) {
   Copier& copier = step_.copier_of(stage);
   at::Tensor& tensor = input.tensor;
@@ -123,17 +162,14 @@ void CellPass::bring(int64_t stage, Activation& input, const Event& ready,
   tensor = known.copy;
 }
 
-Activations CellPass::take_input(const Action& action) {
-  return std::move(inbox_of(action).content);
-}
-
-Activations CellPass::pass_on(const Action& action, Activations output) {
+Activations StepPass::pass_on(const Action& action, Activations output) {
   const int64_t j = action.stage;
+  const bool backward = is_backward(action);
   const Event made = Event::record(stages_.partitions[j].device);
   std::vector<StageOutput> leaving;
   const auto pass = [&](int64_t to, int64_t link, Value::Kind kind,
                         std::vector<Activation> content) {
-    const StageEdge edge{backward_, j, to, link, action.microbatch};
+    const StageEdge edge{backward, j, to, link, action.microbatch};
     if (stages_.partitions[to].remote) {
       leaving.push_back({edge, kind, std::move(content)});
     } else {
@@ -142,13 +178,13 @@ Activations CellPass::pass_on(const Action& action, Activations output) {
   };
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipLink& link = stages_.links[k];
-    if ((backward_ ? link.to : link.from) != j) continue;
-    pass(backward_ ? link.from : link.to, static_cast<int64_t>(k),
-         backward_ ? Value::Kind::kVector : Value::Kind::kTensor,
-         {std::move(output.skips[backward_ ? link.imported : link.exported])});
+    if ((backward ? link.to : link.from) != j) continue;
+    pass(backward ? link.from : link.to, static_cast<int64_t>(k),
+         backward ? Value::Kind::kVector : Value::Kind::kTensor,
+         {std::move(output.skips[backward ? link.imported : link.exported])});
   }
   output.skips.clear();
-  const int64_t next = backward_ ? j - 1 : j + 1;
+  const int64_t next = backward ? j - 1 : j + 1;
   if (next >= 0 && next < stages_.size()) {
     pass(next, -1, output.kind, std::exchange(output.boundary, {}));
   }
@@ -156,102 +192,58 @@ Activations CellPass::pass_on(const Action& action, Activations output) {
   return output;
 }
 
-ForwardPass::ForwardPass(Stages& stages, Step& step,
-                         std::vector<Activations> inputs, bool leaf_input,
-                         RemoteStages* remote)
-    : CellPass(/*backward=*/false, stages, step, remote),
-      leaf_input_(leaf_input),
-      outputs_(step.microbatches()) {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    deliver({/*backward=*/false, -1, 0, -1, static_cast<int64_t>(i)},
-            inputs[i].kind, std::move(inputs[i].boundary), Event());
+Phase StepPass::phase_of(const Action& action) const {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return step_.cells[action.stage][action.microbatch].checkpointed()
+                 ? Phase::kCheckpointing
+                 : Phase::kForward;
+    case ActionKind::kRecompute:
+      return Phase::kRecomputing;
+    case ActionKind::kOffload:
+      return Phase::kOffload;
+    case ActionKind::kReload:
+      return Phase::kReload;
+    default:
+      return Phase::kBackward;
   }
 }
 
-Phase ForwardPass::phase_of(const Action& action) const {
-  return step_.cells[action.stage][action.microbatch].checkpointed()
-             ? Phase::kCheckpointing
-             : Phase::kForward;
-}
-
-void ForwardPass::fetch(const Action& action, CopyLog* log) {
-  const PhaseScope phase(phase_of(action), action.microbatch);
-  fault_point("copy-in", action.stage, action.microbatch);
-  bring(action, log);
-}
-
-void ForwardPass::perform(const Action& action) {
-  const int64_t j = action.stage, i = action.microbatch;
-  Cell& cell = step_.cells[j][i];
-  const PhaseScope phase(phase_of(action), i, &cell.layer_at_work());
-  fault_point("forward", j, i);
-  Activations output =
-      cell.forward(take_input(action), step_.seed, j == 0 && leaf_input_);
-  step_.number_leaves(j, i);
-  fault_point("copy-out", j, i);
-  output = pass_on(action, std::move(output));
-  if (j + 1 == stages_.size()) outputs_[i] = std::move(output);
-}
-
-Failure ForwardPass::place(const Action& action) {
+Failure StepPass::place(const Action& action) {
   return step_.failure_at(action, phase_of(action));
 }
 
-BackwardPass::BackwardPass(Stages& stages, Step& step, Options options,
-                           RemoteStages* remote)
-    : CellPass(/*backward=*/true, stages, step, remote),
-      options_(std::move(options)),
-      offers_gradients_(remote && remote->takes_gradients()),
-      input_grads_(step.microbatches()) {
-  if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
-    while (first_wanted_ < stages.size()) {
-      const auto& wanted = options_.leaf_wanted[first_wanted_];
-      if (std::ranges::find(wanted, true) != wanted.end()) break;
-      ++first_wanted_;
-    }
-  }
-  for (std::size_t j = 0; j < stages.partitions.size(); ++j) {
-    sums_.emplace_back(options_.order, step.microbatches());
-  }
+bool StepPass::begins_at_loss(const Action& action) const {
+  return options_.loss_weights && action.stage + 1 == stages_.size() &&
+         begins_backward(action.kind);
 }
 
-BackwardPass::~BackwardPass() {
-  for (Copier& copier : stages_.copiers) {
-    try {
-      copier.finish();
-    } catch (...) {
-      // The device has failed, and the step ends with that error.
-    }
-  }
-}
-
-void BackwardPass::begin(int64_t microbatch, std::vector<at::Tensor> grads) {
-  deliver(
-      {/*backward=*/true, stages_.size(), stages_.size() - 1, -1, microbatch},
-      Value::Kind::kVector, to_activations(std::move(grads)), Event());
-}
-
-bool BackwardPass::ready(const Action& action) {
+bool StepPass::ready(const Action& action) {
+  if (!is_compute(action.kind)) return true;
+  if (!is_backward(action)) return arrived(action);
   // The weight part follows the input part on the same worker.
   return action.kind == ActionKind::kRecompute ||
          action.kind == ActionKind::kBackwardWeight ||
-         !is_compute(action.kind) || action.stage < first_wanted_ ||
+         action.stage < first_wanted_ || begins_at_loss(action) ||
          arrived(action);
 }
 
-void BackwardPass::fetch(const Action& action, CopyLog* log) {
-  if (action.stage < first_wanted_) return;
+void StepPass::fetch(const Action& action, CopyLog* log) {
+  const bool backward = is_backward(action);
+  if (backward && action.stage < first_wanted_) return;
   if (!is_compute(action.kind)) return copy_kept(action, log);
-  if (!begins_backward(action.kind)) return;
-  const PhaseScope phase(Phase::kBackward, action.microbatch);
-  fault_point("gradient copy-in", action.stage, action.microbatch);
+  // The gradient of the loss does not exist yet, and comes from no other
+  // device.
+  if (backward && (!begins_backward(action.kind) || begins_at_loss(action))) {
+    return;
+  }
   bring(action, log);
 }
 
-void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
+void StepPass::copy_kept(const Action& action, CopyLog* log) {
   const int64_t j = action.stage, i = action.microbatch;
   const bool away = action.kind == ActionKind::kOffload;
-  const PhaseScope phase(backward_phase(action.kind), i);
+  const PhaseScope phase(phase_of(action), i);
   fault_point(away ? "offload" : "reload", j, i);
   if (!has_own_memory(stages_.partitions[j].device)) return;
   const c10::AutoGradMode no_graph(false);
@@ -268,39 +260,70 @@ void BackwardPass::copy_kept(const Action& action, CopyLog* log) {
   }
 }
 
-void BackwardPass::perform(const Action& action) {
+void StepPass::perform(const Action& action) {
   if (!is_compute(action.kind)) return;  // see fetch()
+  if (!is_backward(action)) return forward(action);
   const int64_t j = action.stage, i = action.microbatch;
-  Cell& cell = step_.cells[j][i];
   const bool last = action.kind == ActionKind::kBackward ||
                     action.kind == ActionKind::kBackwardWeight;
   const bool release = last && !options_.keep_graph;
+  Cell& cell = step_.cells[j][i];
   if (j < first_wanted_) {
     if (release) cell.release();
     return;
   }
-  if (action.kind == ActionKind::kRecompute) {
-    // Same thread-local state (grad mode, autocast) as in the forward.
-    at::ThreadLocalStateGuard as_in_forward(step_.caller);
-    const PhaseScope phase(Phase::kRecomputing, i, &cell.layer_at_work());
-    fault_point("recompute", j, i);
-    cell.recompute(step_.seed);
-    return;
+  if (action.kind == ActionKind::kRecompute) return recompute(action);
+  if (begins_at_loss(action)) {
+    begin_at_loss(i);
+    bring(action, nullptr);
   }
-
   const PhaseScope phase(Phase::kBackward, i, &cell.layer_at_work());
-  fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
-                                                         : "backward",
-              j, i);
   backward(action);
   if (last) sums_[j].finish(i);
   if (release) cell.release();
   if (last && offers_gradients_ && sums_[j].complete()) complete(j);
 }
 
-void BackwardPass::backward(const Action& action) {
+void StepPass::forward(const Action& action) {
   const int64_t j = action.stage, i = action.microbatch;
   Cell& cell = step_.cells[j][i];
+  const PhaseScope phase(phase_of(action), i, &cell.layer_at_work());
+  fault_point("forward", j, i);
+  Activations output = cell.forward(std::move(inbox_of(action).content),
+                                    step_.seed, j == 0 && leaf_input_);
+  step_.number_leaves(j, i);
+  fault_point("copy-out", j, i);
+  output = pass_on(action, std::move(output));
+  if (j + 1 == stages_.size()) outputs_[i] = std::move(output);
+}
+
+void StepPass::recompute(const Action& action) {
+  Cell& cell = step_.cells[action.stage][action.microbatch];
+  // Same thread-local state (grad mode, autocast) as in the forward.
+  at::ThreadLocalStateGuard as_in_forward(step_.caller);
+  const PhaseScope phase(Phase::kRecomputing, action.microbatch,
+                         &cell.layer_at_work());
+  fault_point("recompute", action.stage, action.microbatch);
+  cell.recompute(step_.seed);
+}
+
+void StepPass::begin_at_loss(int64_t microbatch) {
+  const Activation& loss = outputs_[microbatch].boundary[0];
+  TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
+              " does not require grad: it depends on no parameter or input "
+              "that does. Use a forward-only schedule to run without backward");
+  const c10::AutoGradMode no_graph(false);
+  begin_backward(
+      microbatch,
+      {at::full_like(loss.tensor, (*options_.loss_weights)[microbatch])});
+}
+
+void StepPass::backward(const Action& action) {
+  const int64_t j = action.stage, i = action.microbatch;
+  Cell& cell = step_.cells[j][i];
+  fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
+                                                         : "backward",
+              j, i);
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete = offers_gradients_ &&
                                 action.kind == ActionKind::kBackward &&
@@ -329,7 +352,7 @@ void BackwardPass::backward(const Action& action) {
   }
 }
 
-Activations BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
+Activations StepPass::run_cell(const Action& action, const LeafSink& sink) {
   const int64_t j = action.stage;
   Cell& cell = step_.cells[j][action.microbatch];
   try {
@@ -338,12 +361,12 @@ Activations BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
       return {};
     }
     if (action.kind == ActionKind::kBackwardInput) {
-      return cell.backward_input(take_input(action));
+      return cell.backward_input(std::move(inbox_of(action).content));
     }
     const bool want_input = j > first_wanted_ || options_.input_wanted;
     static const std::vector<bool> kAll;
     return cell.backward(
-        take_input(action), options_.keep_graph, want_input,
+        std::move(inbox_of(action).content), options_.keep_graph, want_input,
         options_.leaf_wanted.empty() ? kAll : options_.leaf_wanted[j], sink);
   } catch (const c10::Error& error) {
     if (error.msg().find(torch::autograd::ERR_BACKWARD_TWICE) ==
@@ -360,8 +383,8 @@ Activations BackwardPass::run_cell(const Action& action, const LeafSink& sink) {
   }
 }
 
-void BackwardPass::watch(int64_t j, const Activations& back,
-                         NonFiniteGradients& non_finite) const {
+void StepPass::watch(int64_t j, const Activations& back,
+                     NonFiniteGradients& non_finite) const {
   const Partition& partition = stages_.partitions[j];
   for (const Activation& each : back.boundary) {
     non_finite.watch(each.tensor, [&partition] {
@@ -376,7 +399,7 @@ void BackwardPass::watch(int64_t j, const Activations& back,
   }
 }
 
-void BackwardPass::complete(int64_t j, int64_t leaf) {
+void StepPass::complete(int64_t j, int64_t leaf) {
   const at::Tensor& tensor = step_.leaves[j].list[leaf];
   // All forwards have run before the last backward of a stage.
   if (step_.is_shared(j, tensor)) return;
@@ -387,17 +410,13 @@ void BackwardPass::complete(int64_t j, int64_t leaf) {
   sums_[j].add(leaf, std::move(grad));  // undefined if it was taken
 }
 
-void BackwardPass::complete(int64_t j) {
+void StepPass::complete(int64_t j) {
   const auto leaves = static_cast<int64_t>(step_.leaves[j].list.size());
   for (int64_t leaf = 0; leaf < leaves; ++leaf) complete(j, leaf);
   remote_->complete(j);
 }
 
-Failure BackwardPass::place(const Action& action) {
-  return step_.failure_at(action, backward_phase(action.kind));
-}
-
-std::vector<at::Tensor> BackwardPass::take_leaf_grads(
+std::vector<at::Tensor> StepPass::take_leaf_grads(
     const std::vector<SharedLeaf>& leaves) {
   fault_point("gradient total");
   std::vector<at::Tensor> grads;
@@ -414,54 +433,6 @@ std::vector<at::Tensor> BackwardPass::take_leaf_grads(
     grads.push_back(over_partitions.take(0));
   }
   return grads;
-}
-
-TrainPass::TrainPass(Stages& stages, Step& step,
-                     std::vector<Activations> inputs, bool leaf_input,
-                     const std::vector<double>& weights,
-                     BackwardPass::Options options, RemoteStages* remote)
-    : last_stage_(stages.size() - 1),
-      weights_(weights),
-      forward_(stages, step, std::move(inputs), leaf_input, remote),
-      backward_(stages, step, std::move(options), remote) {}
-
-bool TrainPass::ready(const Action& action) {
-  // The last stage starts its backward from its own forward.
-  const bool ends_and_begins =
-      action.kind != ActionKind::kForward && action.stage == last_stage_;
-  return ends_and_begins || half_of(action).ready(action);
-}
-
-bool TrainPass::begins_backward(const Action& action) const {
-  return action.stage == last_stage_ && internal::begins_backward(action.kind);
-}
-
-void TrainPass::fetch(const Action& action, CopyLog* log) {
-  // The gradient of the loss does not exist yet, and comes from no other
-  // device.
-  if (!begins_backward(action)) half_of(action).fetch(action, log);
-}
-
-void TrainPass::perform(const Action& action) {
-  if (begins_backward(action)) {
-    begin_backward(action.microbatch);
-    half_of(action).fetch(action, nullptr);
-  }
-  half_of(action).perform(action);
-}
-
-void TrainPass::begin_backward(int64_t microbatch) {
-  const Activation& loss = forward_.outputs()[microbatch].boundary[0];
-  TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
-              " does not require grad: it depends on no parameter or input "
-              "that does. Use a forward-only schedule to run without backward");
-  const c10::AutoGradMode no_graph(false);
-  backward_.begin(microbatch,
-                  {at::full_like(loss.tensor, weights_[microbatch])});
-}
-
-Failure TrainPass::place(const Action& action) {
-  return half_of(action).place(action);
 }
 
 StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,

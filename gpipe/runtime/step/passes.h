@@ -81,91 +81,12 @@ class RemoteStages {
   virtual void check() = 0;
 };
 
-// The part of a pass that is the same in both directions: inputs arrive at the
-// cells, and outputs go to the stages that need them, as activations in the
-// forward and as gradients in the backward.
-class CellPass : public Actor {
+// Performs actions of a schedule on the cells of a step: forwards, recomputes,
+// backwards, and copies to and from the host. forward(), its backward and
+// train_step() each have a pass of their own.
+class StepPass : public Actor {
  public:
-  // Delivers activations or gradients, complete at event `ready`, to a stage of
-  // this process. Threads: any; once for each edge.
-  void deliver(const StageEdge& edge, Value::Kind kind,
-               std::vector<Activation> content, const Event& ready);
-
- protected:
-  // `remote`: handles remote stages; null if there are none.
-  CellPass(bool backward, Stages& stages, Step& step, RemoteStages* remote);
-
-  // Returns whether all inputs of the action's cell have arrived. If not,
-  // throws if they can never arrive from remote stages.
-  bool arrived(const Action& action);
-  // Brings these inputs to the stage's device. A tensor that all micro-batches
-  // share is copied once.
-  void bring(const Action& action, CopyLog* log);
-  // Moves these inputs out.
-  Activations take_input(const Action& action);
-  // Passes what the action has made to the stages that need it. Returns the
-  // boundary tensors of the last stage in this direction, and nothing for other
-  // stages.
-  Activations pass_on(const Action& action, Activations output);
-
-  Stages& stages_;
-  Step& step_;
-  RemoteStages* const remote_;
-
- private:
-  // The inputs of one cell. `missing` counts what has not arrived: the boundary
-  // tensors are one delivery, and each skip tensor is another.
-  struct Inbox {
-    std::atomic<std::size_t> missing{0};
-    Activations content;
-    Event boundary_ready;
-    std::vector<Event> skip_ready;
-  };
-  // The copies of unsplit elements, by stage and element. Used by the stage's
-  // worker.
-  struct UnsplitCopy {
-    at::Tensor source, copy;
-  };
-
-  Inbox& inbox_of(const Action& action) {
-    return inboxes_[action.stage][action.microbatch];
-  }
-  void bring(int64_t stage, Activation& input, const Event& ready,
-             CopyLog* log);
-
-  const bool backward_;
-  std::vector<std::deque<Inbox>> inboxes_;  // by stage and micro-batch
-  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
-};
-
-// The actor for the forwards of one step.
-class ForwardPass : public CellPass {
- public:
-  // `inputs`: by micro-batch; empty if the first stage is remote. `leaf_input`:
-  // the input is a leaf of the user's graph. `remote`: handles remote stages
-  // (in other processes); null if there are none.
-  ForwardPass(Stages& stages, Step& step, std::vector<Activations> inputs,
-              bool leaf_input, RemoteStages* remote = nullptr);
-
-  bool ready(const Action& action) override { return arrived(action); }
-  void fetch(const Action& action, CopyLog* log) override;
-  void perform(const Action& action) override;
-  Failure place(const Action& action) override;
-
-  // Returns the outputs of the last partition, by micro-batch.
-  std::vector<Activations>& outputs() { return outputs_; }
-
- private:
-  Phase phase_of(const Action& action) const;
-
-  const bool leaf_input_;
-  std::vector<Activations> outputs_;
-};
-
-// The actor for the recomputes and backwards of one step, and for the copies to
-// and from the host.
-class BackwardPass : public CellPass {
- public:
+  // How backwards run. A pass without backwards needs none.
   struct Options {
     // Whether any gradient of the pipeline's input is wanted.
     bool input_wanted = true;
@@ -180,25 +101,42 @@ class BackwardPass : public CellPass {
     // NonFiniteError if a gradient of its parameters, or one that leaves the
     // cell, is not finite.
     bool check_finite = false;
+    // If the cells of the last stage end in a loss: the weight of each
+    // micro-batch's loss, read when its backward begins. Then the last stage
+    // begins its backward from its own forward. Else begin_backward() does.
+    const std::vector<double>* loss_weights = nullptr;
   };
 
   // `remote`: handles remote stages (in other processes); null if there are
   // none.
-  BackwardPass(Stages& stages, Step& step, Options options,
-               RemoteStages* remote = nullptr);
+  StepPass(Stages& stages, Step& step, Options options,
+           RemoteStages* remote = nullptr);
   // Blocks the host while copies to the host run, which is the case only after
   // an error.
-  ~BackwardPass() override;
+  ~StepPass() override;
 
+  // Provides the inputs of the first stage by micro-batch. `leaf_input`: the
+  // input is a leaf of the user's graph. Call before the pass is run, unless
+  // the first stage is remote.
+  void begin_forward(std::vector<Activations> inputs, bool leaf_input);
   // Provides the gradients of the last partition's outputs for one micro-batch.
   // Threads: any, before the backward of the micro-batch on that partition.
-  void begin(int64_t microbatch, std::vector<at::Tensor> grads);
+  void begin_backward(int64_t microbatch, std::vector<at::Tensor> grads);
+
+  // Delivers activations or gradients, complete at event `ready`, to a stage of
+  // this process. Threads: any; once for each edge.
+  void deliver(const StageEdge& edge, Value::Kind kind,
+               std::vector<Activation> content, const Event& ready);
 
   bool ready(const Action& action) override;
   void fetch(const Action& action, CopyLog* log) override;
+  // Throws c10::Error at the backward of a loss without graph.
   void perform(const Action& action) override;
   Failure place(const Action& action) override;
 
+  // Returns the outputs of the last partition by micro-batch: the losses, if
+  // its cells end in one.
+  std::vector<Activations>& outputs() { return outputs_; }
   // Returns the gradients of the pipeline's input, by micro-batch and tensor.
   std::vector<std::vector<at::Tensor>>& input_grads() { return input_grads_; }
   // Moves out the gradient of each leaf, summed within every partition and then
@@ -208,8 +146,46 @@ class BackwardPass : public CellPass {
       const std::vector<SharedLeaf>& leaves);
 
  private:
+  // The inputs of one cell in one direction. `missing` counts what has not
+  // arrived: the boundary tensors are one delivery, and each skip tensor is
+  // another.
+  struct Inbox {
+    std::atomic<std::size_t> missing{0};
+    Activations content;
+    Event boundary_ready;
+    std::vector<Event> skip_ready;
+  };
+  using Inboxes = std::vector<std::deque<Inbox>>;  // by stage and micro-batch
+  // The copies of unsplit elements, by stage and element. Used by the stage's
+  // worker.
+  struct UnsplitCopy {
+    at::Tensor source, copy;
+  };
+
+  Inboxes make_inboxes(bool backward) const;
+  Inbox& inbox_of(const Action& action);
+  // Returns whether all inputs of the action have arrived. If not, throws if
+  // they can never arrive from remote stages.
+  bool arrived(const Action& action);
+  // Brings these inputs to the stage's device. A tensor that all micro-batches
+  // share is copied once.
+  void bring(const Action& action, CopyLog* log);
+  void bring(int64_t stage, Activation& input, const Event& ready,
+             CopyLog* log);
+  // Passes what the action has made to the stages that need it. Returns the
+  // boundary tensors of the last stage in this direction, and nothing for other
+  // stages.
+  Activations pass_on(const Action& action, Activations output);
+
+  Phase phase_of(const Action& action) const;
+  // Returns whether the action begins a backward at the loss.
+  bool begins_at_loss(const Action& action) const;
+  void begin_at_loss(int64_t microbatch);
   // Begins the copy of an O or L. On the CPU there is nothing to copy.
   void copy_kept(const Action& action, CopyLog* log);
+
+  void forward(const Action& action);
+  void recompute(const Action& action);
   // Runs the backward that `action` asks for, and passes the gradients on.
   void backward(const Action& action);
   // Runs the backward of the action's cell, and returns the gradients of its
@@ -224,55 +200,19 @@ class BackwardPass : public CellPass {
   // Offers the sums of all leaves of partition `j`, and then reports its end.
   void complete(int64_t j);
 
+  Stages& stages_;
+  Step& step_;
   const Options options_;
+  RemoteStages* const remote_;
   const bool offers_gradients_;
+  bool leaf_input_ = false;
   // first partition whose gradients are wanted; earlier ones are skipped
   int64_t first_wanted_ = 0;
+  Inboxes forward_, backward_;
+  std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
+  std::vector<Activations> outputs_;
   std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;
-};
-
-// The actor for a training step: a ForwardPass and a BackwardPass.
-class TrainPass : public Actor {
- public:
-  // `weights`: weight of each micro-batch's loss, read when its backward
-  // begins. `inputs`, `leaf_input`, `remote`: see ForwardPass.
-  TrainPass(Stages& stages, Step& step, std::vector<Activations> inputs,
-            bool leaf_input, const std::vector<double>& weights,
-            BackwardPass::Options options, RemoteStages* remote = nullptr);
-
-  // Delivers activations or gradients; see CellPass::deliver().
-  void deliver(const StageEdge& edge, Value::Kind kind,
-               std::vector<Activation> content, const Event& ready) {
-    half_of(edge.backward).deliver(edge, kind, std::move(content), ready);
-  }
-
-  bool ready(const Action& action) override;
-  void fetch(const Action& action, CopyLog* log) override;
-  // Performs the action. Throws c10::Error at the backward of a loss without
-  // graph.
-  void perform(const Action& action) override;
-  Failure place(const Action& action) override;
-
-  // Returns the outputs of the last stage by micro-batch: the losses, if its
-  // cells end in one.
-  std::vector<Activations>& outputs() { return forward_.outputs(); }
-  BackwardPass& backward() { return backward_; }
-
- private:
-  CellPass& half_of(bool backward) {
-    return backward ? static_cast<CellPass&>(backward_) : forward_;
-  }
-  CellPass& half_of(const Action& action) {
-    return half_of(action.kind != ActionKind::kForward);
-  }
-  bool begins_backward(const Action& action) const;
-  void begin_backward(int64_t microbatch);
-
-  const int64_t last_stage_;
-  const std::vector<double>& weights_;
-  ForwardPass forward_;
-  BackwardPass backward_;
 };
 
 // The stages, the workers, the lock of the running mini-batch, and the failure

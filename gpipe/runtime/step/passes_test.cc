@@ -40,7 +40,8 @@ using torch::nn::AnyModule;
 TEST(ForwardPass, AStageIsReadyWhenTheOneBeforeHasRun) {
   Stages stages = stages_of({AnyModule(Scale(3)), AnyModule(Scale(5))});
   Step step(stages, 2, kNever);
-  ForwardPass pass(stages, step, inputs(2), false);
+  StepPass pass(stages, step, {});
+  pass.begin_forward(inputs(2), false);
   EXPECT_FALSE(pass.ready(F(1, 0)));
   run(pass, F(0, 1));
   EXPECT_FALSE(pass.ready(F(1, 0)));
@@ -62,7 +63,8 @@ TEST(ForwardPass, LayersKnowMicrobatchAndPhase) {
     return x * 2;
   })});
   Step step(stages, 2, [](int64_t, int64_t i) { return i == 0; });
-  ForwardPass pass(stages, step, inputs(2), false);
+  StepPass pass(stages, step, {});
+  pass.begin_forward(inputs(2), false);
   run(pass, F(0, 1));
   run(pass, F(0, 0));
   EXPECT_EQ(seen, "1 0c ");
@@ -92,15 +94,16 @@ std::vector<Layer> skip_layers(bool first_is_remote, bool last_is_remote) {
 TEST(ForwardPass, SkipTensorsGoPastTheStagesBetween) {
   Stages stages = stages_of(skip_layers(false, false));
   Step step(stages, 1, kNever);
-  ForwardPass pass(stages, step, inputs(1), false);
+  StepPass pass(stages, step, {});
+  pass.begin_forward(inputs(1), false);
   run(pass, F(0, 0));
   EXPECT_FALSE(pass.ready(F(2, 0)));  // the skip tensor alone is not enough
   run(pass, F(1, 0));
   run(pass, F(2, 0));
   EXPECT_TRUE(is(pass.outputs()[0].boundary.at(0).tensor, 5, 10));
 
-  BackwardPass back(stages, step, {});
-  back.begin(0, {numbers(1, 7).to(testing::device(2))});
+  StepPass back(stages, step, {});
+  back.begin_backward(0, {numbers(1, 7).to(testing::device(2))});
   run(back, B(2, 0));
   EXPECT_FALSE(back.ready(B(0, 0)));
   run(back, B(1, 0));
@@ -113,7 +116,8 @@ TEST(ForwardPass, SendsToRemoteStagesSkipsFirst) {
   stages.partitions[1].remote = true;
   Step step(stages, 1, kNever);
   Remote remote;
-  ForwardPass pass(stages, step, inputs(1), false, &remote);
+  StepPass pass(stages, step, {}, &remote);
+  pass.begin_forward(inputs(1), false);
   run(pass, F(0, 0));
   EXPECT_THAT(edges_of(remote.sent),
               ElementsAre("0>2 link 0 of 0", "0>1 link -1 of 0"));
@@ -127,7 +131,7 @@ TEST(ForwardPass, WaitsForWhatRemoteStagesDeliver) {
   stages.partitions[1].remote = true;
   Step step(stages, 1, kNever);
   Remote remote;
-  ForwardPass pass(stages, step, {}, false, &remote);
+  StepPass pass(stages, step, {}, &remote);
   EXPECT_FALSE(pass.ready(F(2, 0)));
   pass.deliver({false, 0, 2, 0, 0}, Value::Kind::kTensor,
                {{numbers(2, 4), true, false}}, Event());
@@ -140,8 +144,8 @@ TEST(ForwardPass, WaitsForWhatRemoteStagesDeliver) {
   EXPECT_THAT(remote.waited, ElementsAre(1, 1, -1));
   EXPECT_EQ(remote.checks, 2);
 
-  BackwardPass back(stages, step, {}, &remote);
-  back.begin(0, {numbers(1, 7).to(testing::device(2))});
+  StepPass back(stages, step, {}, &remote);
+  back.begin_backward(0, {numbers(1, 7).to(testing::device(2))});
   run(back, B(2, 0));
   EXPECT_THAT(edges_of(remote.sent),
               ElementsAre("2>0 link 0 of 0 back", "2>1 link -1 of 0 back"));
@@ -154,28 +158,29 @@ struct Forwarded {
   Scale first{3}, second{5};
   Stages stages = stages_of({AnyModule(first), AnyModule(second)});
   Step step;
-  ForwardPass pass;
+  StepPass pass;
   explicit Forwarded(
       const std::function<bool(int64_t, int64_t)>& checkpointed = kNever)
-      : step(stages, 2, checkpointed), pass(stages, step, inputs(2), false) {
+      : step(stages, 2, checkpointed), pass(stages, step, {}) {
+    pass.begin_forward(inputs(2), false);
     for (const int i : {0, 1}) {
       for (const int j : {0, 1}) run(pass, F(j, i));
     }
   }
-  void begin(BackwardPass& back) const {
+  void begin(StepPass& back) const {
     for (const int i : {0, 1}) {
-      back.begin(i, {numbers(1, 1).to(testing::device(1))});
+      back.begin_backward(i, {numbers(1, 1).to(testing::device(1))});
     }
   }
   // The sums of the leaves, first the first stage's.
-  std::vector<Tensor> sums(BackwardPass& back) const {
+  std::vector<Tensor> sums(StepPass& back) const {
     return back.take_leaf_grads(step.shared_leaves());
   }
 };
 
 TEST(BackwardPass, SumsLeavesAndGivesTheGradientsOfTheInput) {
   Forwarded two;
-  BackwardPass back(two.stages, two.step, {});
+  StepPass back(two.stages, two.step, {});
   EXPECT_FALSE(back.ready(B(1, 1)));
   two.begin(back);
   EXPECT_FALSE(back.ready(B(0, 1)));
@@ -194,10 +199,10 @@ TEST(BackwardPass, SumsLeavesAndGivesTheGradientsOfTheInput) {
 
 TEST(BackwardPass, DoesNothingForStagesBeforeTheFirstThatIsWanted) {
   Forwarded two;
-  BackwardPass::Options options;
+  StepPass::Options options;
   options.input_wanted = false;
   options.leaf_wanted = {{false}, {true}};
-  BackwardPass back(two.stages, two.step, options);
+  StepPass back(two.stages, two.step, options);
   EXPECT_TRUE(back.ready(B(0, 0)));  // waits for nothing
   two.begin(back);
   for (const int i : {1, 0}) {
@@ -216,9 +221,9 @@ TEST(BackwardPass, DoesNothingForStagesBeforeTheFirstThatIsWanted) {
 TEST(BackwardPass, RunsAgainIfTheGraphIsKept) {
   Forwarded two;
   for (const bool keep : {true, false}) {
-    BackwardPass::Options options;
+    StepPass::Options options;
     options.keep_graph = keep;
-    BackwardPass back(two.stages, two.step, options);
+    StepPass back(two.stages, two.step, options);
     two.begin(back);
     for (const int i : {1, 0}) {
       for (const int j : {1, 0}) run(back, B(j, i));
@@ -232,7 +237,7 @@ TEST(BackwardPass, RunsAgainIfTheGraphIsKept) {
 TEST(BackwardPass, InTwoPartsGivesTheInputFirst) {
   Forwarded two;
   const auto leaves = two.step.shared_leaves();
-  BackwardPass back(two.stages, two.step, {});
+  StepPass back(two.stages, two.step, {});
   two.begin(back);
   for (const int i : {1, 0}) {
     for (const int j : {1, 0}) run(back, {j, ActionKind::kBackwardInput, i});
@@ -254,16 +259,17 @@ TEST(BackwardPass, ARecomputeNeedsNoGradientAndSaysWhatItIs) {
     return x * 2;
   })});
   Step step(stages, 1, kAlways);
-  ForwardPass forward(stages, step, inputs(1), false);
+  StepPass forward(stages, step, {});
+  forward.begin_forward(inputs(1), false);
   run(forward, F(0, 0));
-  BackwardPass back(stages, step, {});
+  StepPass back(stages, step, {});
   const Action recompute{0, ActionKind::kRecompute, 0};
   {
     const torch::NoGradGuard no_grad;  // as in a backward
     run(back, recompute);
   }
   EXPECT_EQ(seen, "f+ r+ ");
-  back.begin(0, {numbers(1, 1).to(testing::device())});
+  back.begin_backward(0, {numbers(1, 1).to(testing::device())});
   run(back, B(0, 0));
   EXPECT_TRUE(is(back.input_grads()[0].at(0), 2, 2));
   EXPECT_EQ(back.place(recompute).place(),
@@ -274,11 +280,11 @@ TEST(BackwardPass, ARecomputeNeedsNoGradientAndSaysWhatItIs) {
 
 TEST(BackwardPass, NamesGradientsThatAreNotFinite) {
   Forwarded two;
-  BackwardPass::Options options;
+  StepPass::Options options;
   options.check_finite = true;
-  BackwardPass back(two.stages, two.step, options);
-  back.begin(0, {numbers(std::numeric_limits<double>::infinity(), 1)
-                     .to(testing::device(1))});
+  StepPass back(two.stages, two.step, options);
+  back.begin_backward(0, {numbers(std::numeric_limits<double>::infinity(), 1)
+                              .to(testing::device(1))});
   back.fetch(B(1, 0), nullptr);
   const std::string error = error_of([&] { back.perform(B(1, 0)); });
   EXPECT_THAT(error, ::testing::StartsWith("gpipe::NonFiniteError: "));
@@ -304,12 +310,17 @@ struct Training {
     head.function = &loss;
     for (Cell& cell : step.cells[1]) cell.set_head(&head);
   }
+  StepPass::Options options() const {
+    StepPass::Options options;
+    options.loss_weights = &weights;
+    return options;
+  }
 };
 
 TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
   Training training;
-  TrainPass pass(training.stages, training.step, inputs(2), false,
-                 training.weights, {});
+  StepPass pass(training.stages, training.step, training.options());
+  pass.begin_forward(inputs(2), false);
   run(pass, F(0, 0));
   EXPECT_FALSE(pass.ready(B(0, 0)));
   run(pass, F(1, 0));
@@ -320,10 +331,9 @@ TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
   run(pass, F(1, 1));
   run(pass, B(1, 1));
   run(pass, B(0, 1));
-  EXPECT_TRUE(is(pass.backward().input_grads()[0].at(0), 3.75, 3.75));
-  EXPECT_TRUE(is(pass.backward().input_grads()[1].at(0), 7.5, 7.5));
-  const auto sums =
-      pass.backward().take_leaf_grads(training.step.shared_leaves());
+  EXPECT_TRUE(is(pass.input_grads()[0].at(0), 3.75, 3.75));
+  EXPECT_TRUE(is(pass.input_grads()[1].at(0), 7.5, 7.5));
+  const auto sums = pass.take_leaf_grads(training.step.shared_leaves());
   EXPECT_EQ(sums[0].item<float>(), 5 * (3 * 0.25 + 30 * 0.5));
   EXPECT_EQ(sums[1].item<float>(), 3 * (3 * 0.25 + 30 * 0.5));
   EXPECT_EQ(pass.place(F(0, 1)).place(), "partition 0, micro-batch 1, forward");
@@ -334,8 +344,8 @@ TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
 // What is copied is in the tests of KeptTensors.
 TEST(TrainPass, CopiesOfACellWaitForNoOtherRank) {
   Training training;
-  TrainPass pass(training.stages, training.step, inputs(2), false,
-                 training.weights, {});
+  StepPass pass(training.stages, training.step, training.options());
+  pass.begin_forward(inputs(2), false);
   const Action away{0, ActionKind::kOffload, 0};
   const Action back{0, ActionKind::kReload, 0};
   run(pass, F(0, 0));
@@ -346,7 +356,7 @@ TEST(TrainPass, CopiesOfACellWaitForNoOtherRank) {
   run(pass, {1, ActionKind::kReload, 0});
   run(pass, B(1, 0));
   run(pass, B(0, 0));
-  EXPECT_TRUE(is(pass.backward().input_grads()[0].at(0), 3.75, 3.75));
+  EXPECT_TRUE(is(pass.input_grads()[0].at(0), 3.75, 3.75));
   EXPECT_EQ(pass.place(away).place(), "partition 0, micro-batch 0, offload");
   EXPECT_EQ(pass.place(back).place(), "partition 0, micro-batch 0, reload");
 }
@@ -356,8 +366,8 @@ TEST(TrainPass, RefusesALossWithoutGraph) {
   training.loss = [](Value output, Value) {
     return output.tensors()[0].detach().sum();
   };
-  TrainPass pass(training.stages, training.step, inputs(2), false,
-                 training.weights, {});
+  StepPass pass(training.stages, training.step, training.options());
+  pass.begin_forward(inputs(2), false);
   run(pass, F(0, 1));
   run(pass, F(1, 1));
   EXPECT_EQ(error_of([&] { pass.perform(B(1, 1)); }),
@@ -371,14 +381,17 @@ TEST(TrainPass, DeliversToTheHalfThatTheEdgeNames) {
   Step step(stages, 1, kNever);
   Remote remote;
   const std::vector<double> weights{1};
-  TrainPass pass(stages, step, inputs(1), false, weights, {}, &remote);
+  StepPass::Options options;
+  options.loss_weights = &weights;
+  StepPass pass(stages, step, options, &remote);
+  pass.begin_forward(inputs(1), false);
   run(pass, F(0, 0));
   EXPECT_THAT(edges_of(remote.sent), ElementsAre("0>1 link -1 of 0"));
   EXPECT_FALSE(pass.ready(B(0, 0)));
   pass.deliver({true, 1, 0, -1, 0}, Value::Kind::kTensor,
                {{numbers(5, 7).to(testing::device()), false, false}}, Event());
   run(pass, B(0, 0));
-  EXPECT_TRUE(is(pass.backward().input_grads()[0].at(0), 15, 21));
+  EXPECT_TRUE(is(pass.input_grads()[0].at(0), 15, 21));
 }
 
 StageWorkers two_workers() {
