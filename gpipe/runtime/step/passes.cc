@@ -57,13 +57,13 @@ StepPass::~StepPass() {
 }
 
 StepPass::Inboxes StepPass::make_inboxes(bool backward) const {
-  Inboxes inboxes;
-  for (const Partition& partition : stages_.partitions) {
+  Inboxes inboxes(stages_.partitions.size());
+  for (std::size_t j = 0; j < inboxes.size(); ++j) {
+    const Partition& partition = stages_.partitions[j];
     const std::size_t skips =
         (backward ? partition.exports : partition.imports).size();
-    auto& of_stage = inboxes.emplace_back();
     for (int64_t i = 0; i < step_.microbatches(); ++i) {
-      Inbox& inbox = of_stage.emplace_back();
+      Inbox& inbox = inboxes[j].emplace_back();
       inbox.missing = 1 + skips;
       inbox.content.skips.resize(skips);
       inbox.skip_ready.resize(skips);

@@ -37,7 +37,7 @@ using testing::stages_of;
 using torch::Tensor;
 using torch::nn::AnyModule;
 
-TEST(ForwardPass, AStageIsReadyWhenTheOneBeforeHasRun) {
+TEST(StepPassForward, AStageIsReadyWhenTheOneBeforeHasRun) {
   Stages stages = stages_of({AnyModule(Scale(3)), AnyModule(Scale(5))});
   Step step(stages, 2, kNever);
   StepPass pass(stages, step, {});
@@ -55,7 +55,7 @@ TEST(ForwardPass, AStageIsReadyWhenTheOneBeforeHasRun) {
   EXPECT_EQ(pass.place(F(1, 1)).place(), "partition 1, micro-batch 1, forward");
 }
 
-TEST(ForwardPass, LayersKnowMicrobatchAndPhase) {
+TEST(StepPassForward, LayersKnowMicrobatchAndPhase) {
   std::string seen;
   Stages stages = stages_of({layer([&](const Tensor& x) {
     seen += std::to_string(current_microbatch().value_or(-1)) +
@@ -91,7 +91,7 @@ std::vector<Layer> skip_layers(bool first_is_remote, bool last_is_remote) {
   return layers;
 }
 
-TEST(ForwardPass, SkipTensorsGoPastTheStagesBetween) {
+TEST(StepPassForward, SkipTensorsGoPastTheStagesBetween) {
   Stages stages = stages_of(skip_layers(false, false));
   Step step(stages, 1, kNever);
   StepPass pass(stages, step, {});
@@ -111,7 +111,7 @@ TEST(ForwardPass, SkipTensorsGoPastTheStagesBetween) {
   EXPECT_TRUE(is(back.input_grads()[0].at(0), 5, 35));
 }
 
-TEST(ForwardPass, SendsToRemoteStagesSkipsFirst) {
+TEST(StepPassForward, SendsToRemoteStagesSkipsFirst) {
   Stages stages = stages_of(skip_layers(false, true));
   stages.partitions[1].remote = true;
   Step step(stages, 1, kNever);
@@ -126,7 +126,7 @@ TEST(ForwardPass, SendsToRemoteStagesSkipsFirst) {
   EXPECT_TRUE(remote.sent[1].content[0].requires_grad);
 }
 
-TEST(ForwardPass, WaitsForWhatRemoteStagesDeliver) {
+TEST(StepPassForward, WaitsForWhatRemoteStagesDeliver) {
   Stages stages = stages_of(skip_layers(true, false));
   stages.partitions[1].remote = true;
   Step step(stages, 1, kNever);
@@ -178,7 +178,7 @@ struct Forwarded {
   }
 };
 
-TEST(BackwardPass, SumsLeavesAndGivesTheGradientsOfTheInput) {
+TEST(StepPassBackward, SumsLeavesAndGivesTheGradientsOfTheInput) {
   Forwarded two;
   StepPass back(two.stages, two.step, {});
   EXPECT_FALSE(back.ready(B(1, 1)));
@@ -197,7 +197,7 @@ TEST(BackwardPass, SumsLeavesAndGivesTheGradientsOfTheInput) {
   EXPECT_TRUE(two.step.cells[0][0].leaves().empty());  // released
 }
 
-TEST(BackwardPass, DoesNothingForStagesBeforeTheFirstThatIsWanted) {
+TEST(StepPassBackward, DoesNothingForStagesBeforeTheFirstThatIsWanted) {
   Forwarded two;
   StepPass::Options options;
   options.input_wanted = false;
@@ -218,7 +218,7 @@ TEST(BackwardPass, DoesNothingForStagesBeforeTheFirstThatIsWanted) {
   EXPECT_EQ(sums[1].item<float>(), 99);
 }
 
-TEST(BackwardPass, RunsAgainIfTheGraphIsKept) {
+TEST(StepPassBackward, RunsAgainIfTheGraphIsKept) {
   Forwarded two;
   for (const bool keep : {true, false}) {
     StepPass::Options options;
@@ -234,7 +234,7 @@ TEST(BackwardPass, RunsAgainIfTheGraphIsKept) {
   }
 }
 
-TEST(BackwardPass, InTwoPartsGivesTheInputFirst) {
+TEST(StepPassBackward, InTwoPartsGivesTheInputFirst) {
   Forwarded two;
   const auto leaves = two.step.shared_leaves();
   StepPass back(two.stages, two.step, {});
@@ -251,7 +251,7 @@ TEST(BackwardPass, InTwoPartsGivesTheInputFirst) {
   EXPECT_EQ(sums[1].item<float>(), 99);
 }
 
-TEST(BackwardPass, ARecomputeNeedsNoGradientAndSaysWhatItIs) {
+TEST(StepPassBackward, ARecomputeNeedsNoGradientAndSaysWhatItIs) {
   std::string seen;
   Stages stages = stages_of({layer([&](const Tensor& x) {
     seen += is_recomputing() ? "r" : "f";
@@ -278,7 +278,7 @@ TEST(BackwardPass, ARecomputeNeedsNoGradientAndSaysWhatItIs) {
             "partition 0, micro-batch 0, backward");
 }
 
-TEST(BackwardPass, NamesGradientsThatAreNotFinite) {
+TEST(StepPassBackward, NamesGradientsThatAreNotFinite) {
   Forwarded two;
   StepPass::Options options;
   options.check_finite = true;
@@ -317,7 +317,7 @@ struct Training {
   }
 };
 
-TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
+TEST(StepPassTraining, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
   Training training;
   StepPass pass(training.stages, training.step, training.options());
   pass.begin_forward(inputs(2), false);
@@ -342,7 +342,7 @@ TEST(TrainPass, TheLastStageBeginsItsBackwardWithTheWeightOfTheLoss) {
 }
 
 // What is copied is in the tests of KeptTensors.
-TEST(TrainPass, CopiesOfACellWaitForNoOtherRank) {
+TEST(StepPassTraining, CopiesOfACellWaitForNoOtherRank) {
   Training training;
   StepPass pass(training.stages, training.step, training.options());
   pass.begin_forward(inputs(2), false);
@@ -361,7 +361,7 @@ TEST(TrainPass, CopiesOfACellWaitForNoOtherRank) {
   EXPECT_EQ(pass.place(back).place(), "partition 0, micro-batch 0, reload");
 }
 
-TEST(TrainPass, RefusesALossWithoutGraph) {
+TEST(StepPassTraining, RefusesALossWithoutGraph) {
   Training training;
   training.loss = [](Value output, Value) {
     return output.tensors()[0].detach().sum();
@@ -376,7 +376,7 @@ TEST(TrainPass, RefusesALossWithoutGraph) {
             "schedule to run without backward");
 }
 
-TEST(TrainPass, DeliversToTheHalfThatTheEdgeNames) {
+TEST(StepPassTraining, DeliversInTheDirectionThatTheEdgeNames) {
   Stages stages = stages_of({AnyModule(Scale(3)), AnyModule()});
   Step step(stages, 1, kNever);
   Remote remote;
