@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
+#include <utility>
 
 namespace gpipe::internal {
 
@@ -21,28 +23,40 @@ constexpr std::size_t kMemoryKinds = 6;
 // Sets the kind of memory that this thread allocates while in scope.
 class MemoryKindScope {
  public:
-  explicit MemoryKindScope(MemoryKind kind);
-  ~MemoryKindScope();
+  explicit MemoryKindScope(MemoryKind kind)
+      : outer_(std::exchange(current_, kind)) {}
+  ~MemoryKindScope() { current_ = outer_; }
   MemoryKindScope(const MemoryKindScope&) = delete;
   MemoryKindScope& operator=(const MemoryKindScope&) = delete;
 
   // Returns the kind that is set on this thread.
-  static MemoryKind current();
+  static MemoryKind current() { return current_; }
 
  private:
+  static inline thread_local MemoryKind current_ = MemoryKind::kActivation;
   const MemoryKind outer_;
 };
+
+using LabelFunction = void (*)(const at::Tensor&, MemoryKind);
+namespace detail {
+inline std::atomic<LabelFunction> label_function{nullptr};
+}
 
 // Sets the kind of the memory behind `tensor` from now on. Used where an
 // allocator cannot know the kind otherwise. Undefined tensors are ignored.
 //
 // Cost: one atomic load, unless a counting allocator is installed (see
 // on_label()).
-void label_memory(const at::Tensor& tensor, MemoryKind kind);
+inline void label_memory(const at::Tensor& tensor, MemoryKind kind) {
+  const LabelFunction function =
+      detail::label_function.load(std::memory_order_relaxed);
+  if (function != nullptr && tensor.defined()) function(tensor, kind);
+}
 
 // Sets the function that label_memory() calls; null (the default) for none.
 // Meant for an allocator when it is installed. Thread-safe.
-using LabelFunction = void (*)(const at::Tensor&, MemoryKind);
-void on_label(LabelFunction function);
+inline void on_label(LabelFunction function) {
+  detail::label_function = function;
+}
 
 }  // namespace gpipe::internal
