@@ -20,7 +20,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/testing/simulated_ranks.h"
+#include "gpipe/distributed/testing/simulated_backend.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"

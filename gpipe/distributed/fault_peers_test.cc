@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "gpipe/distributed/testing/faulty_ranks.h"
-#include "gpipe/distributed/testing/listeners.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/testing/rounds.h"

@@ -1,8 +1,7 @@
 #include "gpipe/distributed/gather.h"
 
-#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/exchanges.h"
 
 namespace gpipe {
 

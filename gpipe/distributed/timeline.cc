@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/timeline_json.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gpipe/distributed/world.h"
-#include "gpipe/distributed/world/clock.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/simulation/named_timeline.h"
 #include "gpipe/simulation/timeline.h"
 

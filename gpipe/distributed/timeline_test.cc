@@ -16,7 +16,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/distributed/world/clock.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/testing/models.h"

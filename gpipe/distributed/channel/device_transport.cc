@@ -1,27 +1,34 @@
 #include "gpipe/distributed/channel/device_transport.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/device_groups.h"
-#include "gpipe/distributed/channel/self_test.h"
-#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/interruptible_store.h"
-#include "gpipe/distributed/world/tags.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/exchanges.h"
+#include "gpipe/distributed/world/stores.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
@@ -29,20 +36,120 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The most time for the self-test of two ranks. NCCL loads its kernels in it.
-constexpr std::chrono::milliseconds kSelfTestLimit{20000};
+// ---- What the transport and its self-test share.
 
-DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
-  const DeviceTransportBackend* const backend = backend_of(device.type());
-  if (backend) return backend->offer(device);
-  return {"the program has no engine for direct transfers from " +
-              device.str() +
-              (device.is_cuda()
-                   ? " (build it with --config=cuda and with the headers of "
-                     "CUDA and NCCL; Bazel prints which it has not found)"
-                   : ""),
-          "", "", ""};
+// One end of the connection for one direction between two ranks.
+using DeviceGroup = c10::intrusive_ptr<c10d::Backend>;
+
+// The pause between two checks whether the world has failed.
+constexpr std::chrono::milliseconds kCheckInterval{10};
+// The pause between two checks whether a transfer is complete. It is shorter
+// than a transfer, and long enough to use little of a core.
+constexpr std::chrono::microseconds kPollInterval{20};
+// How long to wait for groups that are closed or aborted. That may return only
+// when the other end does so, too. A frozen rank never does, and a rank that
+// waits for this one in its next step does not before this one has left.
+constexpr std::chrono::milliseconds kPatience{1000};
+
+// Calls `close` for each group on a thread of its own, which keeps the group
+// and may outlive the caller. The calls must run at the same time: NCCL frees
+// memory in an abort, and CUDA then waits for the whole device, which a
+// receive of another group occupies until that is aborted, too.
+//
+// The future is ready when the last call has returned. Exceptions do not count:
+// no transfer is under way, or all have failed.
+std::future<void> close_all(std::vector<DeviceGroup> groups,
+                            void (c10d::Backend::*close)()) {
+  // Done when the last of its owners is gone: the threads, and this call.
+  const std::shared_ptr<std::promise<void>> all(new std::promise<void>(),
+                                                [](std::promise<void>* done) {
+                                                  done->set_value();
+                                                  delete done;
+                                                });
+  auto closed = all->get_future();
+  for (DeviceGroup& each : groups) {
+    background_thread([group = std::move(each), close, all]() mutable {
+      try {
+        ((*group).*close)();
+      } catch (const std::exception&) {
+      }
+      group.reset();
+    }).detach();
+  }
+  return closed;
 }
+
+// Work whose wait() blocks the host until the device has done the transfer.
+// Then later work on any stream finds the bytes. And if a peer is gone, the
+// host's deadline ends the wait, and no stream waits without a deadline.
+class HostWork final : public c10d::Work {
+ public:
+  explicit HostWork(c10::intrusive_ptr<c10d::Work> inner)
+      : inner_(std::move(inner)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto deadline = Clock::now() + timeout;
+    while (!inner_->isCompleted()) {
+      if (aborted_) throw std::runtime_error("it was aborted");
+      if (Clock::now() >= deadline)
+        throw std::runtime_error("it took too long");
+      std::this_thread::sleep_for(kPollInterval);
+    }
+    if (inner_->exception()) std::rethrow_exception(inner_->exception());
+    inner_->synchronize();
+    return true;
+  }
+
+  // Ends wait(). The transfer ends when its group is aborted.
+  void abort() override { aborted_ = true; }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  std::atomic<bool> aborted_{false};
+};
+
+// The turn of one thread to transfer with a device of this process. NCCL allows
+// several communicators of a device only if their transfers run one after the
+// other.
+class Turn {
+ public:
+  // Blocks until no other thread has the turn.
+  // `check`: called again and again meanwhile; it may throw to end the wait.
+  Turn(const c10::Device& device, const std::function<void()>& check)
+      : state_(state_of(device)) {
+    std::unique_lock<std::mutex> lock(state_.mutex);
+    while (state_.is_taken) {
+      // Nobody notifies when `check` would throw.
+      state_.changed.wait_for(lock, kCheckInterval);
+      if (state_.is_taken) check();
+    }
+    state_.is_taken = true;
+  }
+  ~Turn() {
+    {
+      std::lock_guard<std::mutex> lock(state_.mutex);
+      state_.is_taken = false;
+    }
+    state_.changed.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_taken = false;
+  };
+  // Returns the state for all threads of the process that use `device`.
+  static State& state_of(const c10::Device& device) {
+    static std::mutex mutex;
+    static auto* const states = new std::unordered_map<c10::Device, State>();
+    std::lock_guard<std::mutex> lock(mutex);
+    return (*states)[device];
+  }
+  State& state_;
+};
 
 // Returns the store of the world, by a connection of its own. Its waits end
 // when `failed` is set.
@@ -53,6 +160,8 @@ c10::intrusive_ptr<c10d::Store> store_of(
   return c10::make_intrusive<InterruptibleStore>(
       std::move(own), std::move(failed), world.options().timeout);
 }
+
+// ---- The transport.
 
 // The direct transport. Each direction between two ranks has a group of its
 // own. In a group for both directions, a rank's transfers would run one after
@@ -230,6 +339,297 @@ class DeviceTransport final : public Transport {
   const int callback_;  // last: may be called at once
 };
 
+// ---- The self-test of direct transfers between two ranks.
+
+// Larger than NCCL's buffers for small messages, and not a multiple of them.
+constexpr int64_t kBytes = (int64_t{1} << 20) + 1;
+constexpr int kTransfers = 3;  // in each direction and check
+
+// The ranks of both ends in a group, which is for one direction.
+constexpr int kSender = 0, kReceiver = 1;
+
+constexpr char kTimeout[] = "it did not end in the time for the self-test";
+
+// Returns the bytes that `rank` sends: different ones for each rank and `k`.
+at::Tensor test_bytes(int rank, int k) {
+  return at::arange(kBytes, at::kLong)
+      .mul_(7 + 2 * rank)
+      .add_(k)
+      .remainder_(251)
+      .to(at::kByte);
+}
+
+// One end of the self-test of two ranks. It uses the store and the two devices,
+// and no message of the world, so that its failure does not end the world. Its
+// threads keep it, because a thread that hangs in a transfer outlives run().
+class SelfTest : public std::enable_shared_from_this<SelfTest> {
+ public:
+  // `store`: used by these two ranks only. Its waits must end once `stopped` is
+  // set. `rank`: 0 or 1; the other end has the other one.
+  SelfTest(const DeviceTransportBackend& backend,
+           c10::intrusive_ptr<c10d::Store> store,
+           std::shared_ptr<std::atomic<bool>> stopped, int rank,
+           const c10::Device& device)
+      : backend_(backend),
+        store_(std::move(store)),
+        stopped_(std::move(stopped)),
+        rank_(rank),
+        device_(device) {}
+
+  // Runs three checks: transfers in both directions at once; transfers while
+  // the host waits for the whole device; a receive that is aborted. Returns
+  // which one has failed and why, or an empty text. Blocks at most for `limit`
+  // and some seconds, and ends early once `failed` is set.
+  std::string run(std::chrono::milliseconds limit,
+                  const std::atomic<bool>& failed) {
+    deadline_ = Clock::now() + limit;
+    failed_ = &failed;
+    std::string why = check("transfers in both directions at once",
+                            [this] { both_directions(/*wait=*/false); });
+    if (why.empty()) {
+      why = check("transfers while the host waits for the whole device",
+                  [this] { both_directions(/*wait=*/true); });
+    }
+    if (why.empty()) {
+      why = check("a receive that is aborted", [this] { aborted_receive(); });
+    }
+    if (!why.empty()) {
+      *stopped_ = true;
+      tell_failure();
+      close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
+    }
+    return why;
+  }
+
+  // Drops both ends of the connections, which ends transfers that still run.
+  // Blocks until they have ended, at most for some seconds. Call it when the
+  // other rank has ended its run(), too.
+  void drop() {
+    *stopped_ = true;
+    std::vector<DeviceGroup> last = groups();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      groups_ = {};
+    }
+    close_all(std::move(last), &c10d::Backend::abort).wait_for(kPatience);
+    // Their tasks keep this object.
+    for (auto& each : std::exchange(unfinished_, {})) each.wait_for(kPatience);
+    // The memory of an abandoned transfer is free when the device is. If it
+    // never is, the thread keeps the memory.
+    start([this] {
+      wait_for_device();
+      std::lock_guard<std::mutex> lock(mutex_);
+      kept_.clear();
+    }).wait_for(kPatience);
+  }
+
+ private:
+  // Runs `part` on a thread of its own. Returns why it has failed; empty if it
+  // has not.
+  std::string check(const char* name, std::function<void()> part) {
+    std::future<std::string> result = start(std::move(part));
+    std::string why;
+    while (result.wait_for(kCheckInterval) != std::future_status::ready) {
+      if (Clock::now() >= deadline_ || *failed_) {
+        why = kTimeout;
+      } else if (has_other_failed()) {
+        why = "the other rank has failed";
+      } else {
+        continue;
+      }
+      unfinished_.push_back(std::move(result));
+      return c10::str(name, ": ", why);
+    }
+    why = result.get();
+    return why.empty() ? why : c10::str(name, ": ", why);
+  }
+
+  // Tells the other rank, which then need not wait until its time is over. A
+  // store that has failed is reported by the world.
+  void tell_failure() {
+    try {
+      store_->set(c10::str("failed/", rank_), std::vector<uint8_t>{1});
+    } catch (const std::exception&) {
+    }
+  }
+  bool has_other_failed() {
+    try {
+      return store_->check({c10::str("failed/", 1 - rank_)});
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
+  std::future<std::string> start(std::function<void()> part) {
+    std::packaged_task<std::string()> task(
+        [self = shared_from_this(), part = std::move(part)]() -> std::string {
+          try {
+            part();
+          } catch (const std::exception& error) {
+            return reason_of(error);
+          }
+          return "";
+        });
+    auto result = task.get_future();
+    background_thread(std::move(task)).detach();
+    return result;
+  }
+
+  // One thread sends to the other rank, while this one receives.
+  void both_directions(bool wait) {
+    const int phase = phase_++;
+    auto sent = start([this, phase, wait] {
+      for (int k = 0; k < kTransfers; ++k) {
+        const at::Tensor bytes = test_bytes(rank_, k).to(device_);
+        Event::record(device_).wait(c10::Device(c10::kCPU));
+        transfer(rank_, phase, k, wait, bytes);
+      }
+    });
+    const auto received = [&] {
+      for (int k = 0; k < kTransfers; ++k) {
+        const at::Tensor bytes =
+            at::empty({kBytes}, at::TensorOptions(device_).dtype(at::kByte));
+        transfer(1 - rank_, phase, k, wait, bytes);
+        TORCH_CHECK(bytes.cpu().equal(test_bytes(1 - rank_, k)), "message ", k,
+                    " of ", kBytes, " bytes arrived with wrong bytes");
+      }
+    };
+    std::exception_ptr error;
+    try {
+      received();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::string why = sent.get();
+    if (error) std::rethrow_exception(error);
+    TORCH_CHECK(why.empty(), why);
+  }
+
+  // Transfers by the rules of DeviceTransport::transfer().
+  void transfer(int from, int phase, int k, bool wait,
+                const at::Tensor& bytes) {
+    const std::string key = c10::str(from, "/", phase, "/", k);
+    std::vector<at::Tensor> list{keep(bytes)};
+    const auto run = [&] {
+      // Kept: drop() may run while this thread hangs in a transfer.
+      const DeviceGroup ends = group(from);
+      auto work = from == rank_ ? ends->send(list, kReceiver, 0)
+                                : ends->recv(list, kSender, 0);
+      if (wait) wait_for_device();
+      HostWork(std::move(work)).wait(left());
+    };
+    if (rank_ == 0) {
+      await(key + "/here");
+      const Turn turn(device_, [this] { check_time(); });
+      store_->set(key + "/go", std::vector<uint8_t>{1});
+      run();
+    } else {
+      store_->set(key + "/here", std::vector<uint8_t>{1});
+      await(key + "/go");
+      const Turn turn(device_, [this] { check_time(); });
+      run();
+    }
+  }
+
+  // Both ranks receive what nobody sends, and abort. Then the devices must be
+  // free.
+  void aborted_receive() {
+    const Turn turn(device_, [this] { check_time(); });
+    std::vector<at::Tensor> list{
+        keep(at::empty({kBytes}, at::TensorOptions(device_).dtype(at::kByte)))};
+    const auto work = group(1 - rank_)->recv(list, kSender, 0);
+    store_->set(c10::str("posted/", rank_), std::vector<uint8_t>{1});
+    await(c10::str("posted/", 1 - rank_));
+    TORCH_CHECK(!work->isCompleted(), "it ended although nothing was sent");
+    close_all(groups(), &c10d::Backend::abort);
+    wait_for_device();
+  }
+
+  // Keeps `bytes` as long as this object, because the device may still access
+  // them when the host has given up a transfer.
+  at::Tensor keep(const at::Tensor& bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(bytes);
+    return bytes;
+  }
+
+  void wait_for_device() const {
+    c10::impl::VirtualGuardImpl(device_.type())
+        .synchronizeDevice(device_.index());
+  }
+
+  // Returns the group for the direction; connects if there is none.
+  DeviceGroup group(int from) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (groups_[from]) return groups_[from];
+    }
+    auto group = backend_.connect(c10::make_intrusive<c10d::PrefixStore>(
+                                      c10::str("group/", from), store_),
+                                  rank_ == from ? kSender : kReceiver,
+                                  /*size=*/2, device_, left());
+    std::lock_guard<std::mutex> lock(mutex_);
+    check_time();
+    groups_[from] = group;
+    return group;
+  }
+
+  std::vector<DeviceGroup> groups() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<DeviceGroup> list;
+    for (const DeviceGroup& each : groups_) {
+      if (each) list.push_back(each);
+    }
+    return list;
+  }
+
+  void await(const std::string& key) { store_->wait({key}, left()); }
+
+  // Returns the time that is left, at least a millisecond.
+  std::chrono::milliseconds left() const {
+    check_time();
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(
+                        deadline_ - Clock::now()));
+  }
+  void check_time() const {
+    if (*stopped_ || Clock::now() >= deadline_) {
+      throw std::runtime_error(kTimeout);
+    }
+  }
+
+  const DeviceTransportBackend& backend_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<std::atomic<bool>> stopped_;
+  const int rank_;
+  const c10::Device device_;
+  Clock::time_point deadline_;
+  const std::atomic<bool>* failed_ = nullptr;  // read in run() only
+  int phase_ = 0;                              // of both_directions()
+  std::vector<std::future<std::string>> unfinished_;
+
+  std::mutex mutex_;
+  std::array<DeviceGroup, 2> groups_;  // by sender
+  std::vector<at::Tensor> kept_;
+};
+
+// ---- The agreement of all ranks on a transport.
+
+// The most time for the self-test of two ranks. NCCL loads its kernels in it.
+constexpr std::chrono::milliseconds kSelfTestLimit{20000};
+
+DeviceTransportBackend::Offer offer_of(const c10::Device& device) {
+  const DeviceTransportBackend* const backend = backend_of(device.type());
+  if (backend) return backend->offer(device);
+  return {"the program has no engine for direct transfers from " +
+              device.str() +
+              (device.is_cuda()
+                   ? " (build it with --config=cuda and with the headers of "
+                     "CUDA and NCCL; Bazel prints which it has not found)"
+                   : ""),
+          "", "", ""};
+}
+
 // Returns why the ranks cannot transfer directly, the same on all ranks; empty
 // if they can.
 std::string compare_offers(Communicator& world, int tag,
@@ -281,14 +681,17 @@ std::string test_neighbours(Communicator& world, int tag,
   const int channel = world.next_channel();
   auto stopped = std::make_shared<std::atomic<bool>>(false);
   const int callback = world.on_failure([stopped] { *stopped = true; });
-  std::vector<std::unique_ptr<SelfTest>> tests;
+  std::vector<std::shared_ptr<SelfTest>> tests;
+  const auto drop = c10::make_scope_exit([&] {
+    for (const auto& each : tests) each->drop();
+  });
   std::string mine;
   for (const int round : {0, 1}) {
     const bool is_lower = world.rank() % 2 == round;
     const int lower = is_lower ? world.rank() : world.rank() - 1;
     if (lower < 0 || lower + 1 >= world.size()) continue;
     auto ended = std::make_shared<std::atomic<bool>>(false);
-    tests.push_back(std::make_unique<SelfTest>(
+    tests.push_back(std::make_shared<SelfTest>(
         *backend_of(device.type()),
         c10::make_intrusive<c10d::PrefixStore>(
             c10::str("self-test/", channel, "/", lower),

@@ -9,7 +9,6 @@
 
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 
@@ -18,7 +17,7 @@ namespace gpipe::internal {
 // kAuto means kTested if the world's backend names one for direct transfers. If
 // it is kDirect or kTested, blocks until all ranks have called. If it is
 // kTested and all ranks can transfer directly, each rank runs the self-test
-// (self_test.h) with the next one; that takes at most half of the world's
+// with the next one; that takes at most half of the world's
 // timeout and some seconds.
 // `device`: the device of this rank.
 //

@@ -2,9 +2,9 @@
 // --config=cuda.
 //
 // It has run with two ranks on one H100 (docs/results/gpu.md), and not yet on
-// several GPUs. The code that uses it (device_transport.cc, sender.cc,
-// receiver.cc, reduce.cc) is tested on simulated accelerators with another
-// backend, and nccl_rules.cc without any.
+// several GPUs. The code that uses it (device_transport.cc, channel.cc,
+// replica_sums.cc) is tested on simulated accelerators with another
+// backend, and nccl_rules.h without any.
 #ifdef USE_C10D_NCCL  // false if NCCL's header is missing
 
 #include <ATen/cuda/CUDAContext.h>

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/tensor_spec.h"
 
 namespace gpipe::internal {
 

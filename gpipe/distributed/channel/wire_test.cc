@@ -14,7 +14,6 @@
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/tensor_spec.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/testing/errors.h"
 

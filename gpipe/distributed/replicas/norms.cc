@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/device/copier.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/distributed/replicas/reduce.h"
+#include "gpipe/distributed/replicas/replica_sums.h"
 
 namespace gpipe::internal {
 

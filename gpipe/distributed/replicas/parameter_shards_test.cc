@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "gpipe/distributed/replicas/reduce.h"
+#include "gpipe/distributed/replicas/replica_sums.h"
 
 namespace gpipe::internal {
 namespace {

@@ -1,14 +1,349 @@
 #include "gpipe/distributed/replicas/replica_sums.h"
 
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
+#include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/distributed/channel/message.h"
+#include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/exchanges.h"
+#include "gpipe/distributed/world/topology.h"
 #include "gpipe/runtime/run/executor.h"
 
 namespace gpipe::internal {
+namespace {
+
+std::string action() { return "adding up the gradients of the replicas"; }
+
+int64_t bytes_in(const at::Tensor& like) {
+  return like.numel() * static_cast<int64_t>(like.element_size());
+}
+
+// Describes the dtype and the sizes. If they are equal, all members cut the
+// same buckets, and each message has the length that its receiver expects.
+std::string describe(const at::Tensor& like) {
+  std::string bytes;
+  put(bytes, static_cast<int8_t>(like.scalar_type()));
+  for (const int64_t size : like.sizes()) put(bytes, size);
+  return bytes;
+}
+
+// Returns one number for each gradient, on the CPU: 1 if it is defined, else 0.
+at::Tensor presence(const Summand* begin, const Summand* end) {
+  const at::Tensor present =
+      at::zeros({end - begin}, begin->like.options().device(at::kCPU));
+  for (const Summand* each = begin; each != end; ++each) {
+    if (each->grad.defined()) present[each - begin].fill_(1);
+  }
+  return present;
+}
+
+// Returns `flat` as real numbers, sharing its memory.
+at::Tensor as_real(const at::Tensor& flat) {
+  return flat.view(c10::toRealValueType(flat.scalar_type()));
+}
+
+}  // namespace
+
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes) {
+  std::vector<std::size_t> ends;
+  int64_t bytes = 0;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const at::Tensor& like = all[k].like;
+    if (k > 0 && (bytes >= bucket_bytes ||
+                  like.scalar_type() != all[k - 1].like.scalar_type())) {
+      ends.push_back(k);
+      bytes = 0;
+    }
+    bytes += bytes_in(like);
+  }
+  if (!all.empty()) ends.push_back(all.size());
+  return ends;
+}
+
+std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
+                                           std::size_t members, std::size_t k) {
+  const int64_t rows = sizes.empty() ? 1 : sizes[0];
+  const auto count = static_cast<int64_t>(members);
+  const auto member = static_cast<int64_t>(k);
+  const int64_t begin = rows * member / count;
+  return {begin, rows * (member + 1) / count - begin};
+}
+
+int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
+                        std::size_t k) {
+  const int64_t rows = rows_of_member(sizes, members, k).second;
+  return sizes.empty() ? rows : rows * c10::multiply_integers(sizes.slice(1));
+}
+
+at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
+                           std::size_t k) {
+  if (!tensor.defined()) return {};
+  const auto [begin, rows] = rows_of_member(tensor.sizes(), members, k);
+  if (rows == 0) return {};
+  const at::Tensor with_rows = tensor.dim() == 0 ? tensor.view({1}) : tensor;
+  return with_rows.narrow(0, begin, rows);
+}
+
+Reducer::Reducer(Communicator& world, Transport& transport,
+                 std::vector<int> members, int tag, SumShare share,
+                 SumMethod method)
+    : world_(world),
+      transport_(transport),
+      members_(std::move(members)),
+      tag_(tag),
+      share_(share),
+      method_(method) {
+  const auto own = std::find(members_.begin(), members_.end(), world.rank());
+  TORCH_INTERNAL_ASSERT(members_.size() > 1 && own != members_.end());
+  own_ = own - members_.begin();
+}
+
+void Reducer::agree(const std::vector<Summand>& all) {
+  std::string mine;
+  for (const Summand& each : all) put_text(mine, describe(each.like));
+  const auto texts = all_gather(world_, members_, tag_, mine, action());
+  const std::vector<std::string> first = take_texts(texts.front());
+  for (std::size_t k = 1; k < texts.size(); ++k) {
+    if (texts[k] == texts.front()) continue;
+    const std::vector<std::string> theirs = take_texts(texts[k]);
+    TORCH_CHECK(theirs.size() == first.size(), "rank ", members_[k], " has ",
+                theirs.size(), " gradients, but rank ", members_.front(), " ",
+                first.size());
+    for (std::size_t n = 0; n < first.size(); ++n) {
+      TORCH_CHECK(theirs[n] == first[n], "gradient ", n,
+                  " has other sizes or another dtype on rank ", members_[k],
+                  " than on rank ", members_.front());
+    }
+  }
+}
+
+void Reducer::add_up(Summand* begin, Summand* end) {
+  const c10::AutoGradMode no_graph(false);
+  for (Summand* each = begin; each != end; ++each) {
+    at::Tensor& grad = each->grad;
+    if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
+  }
+  if (share_ == SumShare::kAll) {
+    add_up_all(begin, end);
+  } else {
+    add_up_own_rows(begin, end);
+  }
+}
+
+void Reducer::add_up_all(Summand* begin, Summand* end) {
+  // The gradients are followed by one number for each: 1 if it is defined here.
+  std::vector<at::Tensor> parts;
+  const c10::Device device = this->device();
+  for (Summand* each = begin; each != end; ++each) {
+    parts.push_back(each->grad.defined()
+                        ? each->grad.to(device).reshape({-1})
+                        : at::zeros({each->like.numel()},
+                                    each->like.options().device(device)));
+  }
+  parts.push_back(presence(begin, end).to(device));
+  const at::Tensor flat = at::cat(parts);
+  parts.clear();
+  all_reduce(flat);
+  int64_t at = 0;
+  const at::Tensor counts =
+      flat.narrow(0, flat.numel() - (end - begin), end - begin).cpu();
+  for (Summand* each = begin; each != end; ++each) {
+    const int64_t count = each->like.numel();
+    const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
+    at += count;
+    if (!counts[each - begin].is_nonzero()) continue;
+    const at::Tensor& same_strides =
+        each->grad.defined() ? each->grad : each->like;
+    each->grad = at::empty_like(same_strides).copy_(sum);
+  }
+}
+
+// Each member gets its rows of all gradients of the bucket, and behind them one
+// number for each gradient: 1 if it is defined at the sender.
+void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
+  const c10::Device device = this->device();
+  const at::Tensor present = presence(begin, end).to(device);
+  const at::Tensor sum = reduce_scatter([&](std::size_t member) {
+    std::vector<at::Tensor> parts;
+    for (Summand* each = begin; each != end; ++each) {
+      const at::Tensor part =
+          slice_of_member(each->grad, members_.size(), member);
+      if (part.defined()) {
+        parts.push_back(part.to(device).reshape({-1}));
+      } else {
+        parts.push_back(at::zeros(
+            {numel_of_member(each->like.sizes(), members_.size(), member)},
+            each->like.options().device(device)));
+      }
+    }
+    parts.push_back(present);
+    return at::cat(parts);
+  });
+  const at::Tensor counts =
+      sum.narrow(0, sum.numel() - (end - begin), end - begin).cpu();
+  int64_t at = 0;
+  for (Summand* each = begin; each != end; ++each) {
+    const at::Tensor like =
+        slice_of_member(each->like.detach(), members_.size(), own_);
+    each->grad = at::Tensor();
+    if (!like.defined()) continue;
+    if (counts[each - begin].is_nonzero()) {
+      each->grad = at::empty_like(like).copy_(
+          sum.narrow(0, at, like.numel()).view(like.sizes()));
+    }
+    at += like.numel();
+  }
+}
+
+void Reducer::all_reduce(const at::Tensor& flat) {
+  if (method_ == SumMethod::kCollective) {
+    std::vector<at::Tensor> list{as_real(flat)};
+    return transport_.collective(
+        members_, [&](c10d::Backend& group) { return group.allreduce(list); },
+        action);
+  }
+  const auto count = static_cast<int64_t>(members_.size());
+  const int64_t part = (flat.numel() + count - 1) / count;
+  const auto part_of = [&](std::size_t k) {
+    const int64_t begin =
+        std::min(flat.numel(), static_cast<int64_t>(k) * part);
+    return flat.narrow(0, begin, std::min(part, flat.numel() - begin));
+  };
+  const at::Tensor sum = reduce_scatter(part_of);
+  exchange([&](std::size_t) { return sum; }, part_of, action);
+  if (own_ > 0) part_of(own_).copy_(sum);  // else the sum is there
+}
+
+at::Tensor Reducer::reduce_scatter(
+    const std::function<at::Tensor(std::size_t)>& part) {
+  at::Tensor sum;
+  const at::Tensor mine = part(own_);
+  if (method_ == SumMethod::kCollective) {
+    // The operation needs parts of one size.
+    std::vector<at::Tensor> parts;
+    int64_t largest = 0;
+    for (std::size_t k = 0; k < members_.size(); ++k) {
+      parts.push_back(k == own_ ? mine : part(k));
+      largest = std::max(largest, parts.back().numel());
+    }
+    for (at::Tensor& each : parts) {
+      each = at::constant_pad_nd(each, {0, largest - each.numel()});
+    }
+    sum = at::empty({largest}, mine.options());
+    at::Tensor out = as_real(sum), in = as_real(at::cat(parts));
+    transport_.collective(
+        members_,
+        [&](c10d::Backend& group) {
+          return group._reduce_scatter_base(out, in);
+        },
+        action);
+    return sum.narrow(0, 0, mine.numel());
+  }
+  std::vector<at::Tensor> theirs(members_.size());
+  for (std::size_t k = 0; k < members_.size(); ++k) {
+    if (k != own_) theirs[k] = at::empty_like(mine);
+  }
+  exchange(
+      part, [&](std::size_t k) { return theirs[k]; }, action);
+  sum = own_ == 0 ? mine : theirs[0];
+  for (std::size_t k = 1; k < members_.size(); ++k) {
+    sum.add_(k == own_ ? mine : theirs[k]);
+  }
+  return sum;
+}
+
+void Reducer::copy_first(const std::vector<at::Tensor>& tensors) {
+  const c10::AutoGradMode no_graph(false);
+  std::vector<Summand> all;
+  uint32_t checksum = 0;
+  for (const at::Tensor& each : tensors) {
+    if (each.is_meta()) continue;
+    all.push_back({each.detach(), {}});
+    const at::Tensor bytes = bytes_of(all.back().like).cpu();
+    checksum = crc32c(bytes.const_data_ptr(), bytes.numel(), checksum);
+  }
+  agree(all);
+  const auto copying = [] { return "copying the weights of replica 0"; };
+  const auto checksums =
+      all_gather(world_, members_, tag_, std::to_string(checksum), copying());
+  if (std::set<std::string>(checksums.begin(), checksums.end()).size() == 1) {
+    return;
+  }
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    std::vector<at::Tensor> parts;
+    for (std::size_t k = begin; k < end; ++k) {
+      parts.push_back(all[k].like.to(device()).reshape({-1}));
+    }
+    const at::Tensor flat = at::cat(parts), none = at::empty({0}, at::kByte);
+    // Along a tree, so that the first member does not send to all others.
+    const auto children = tree_children(own_, members_.size());
+    const auto is_child = [&](std::size_t k) {
+      return std::find(children.begin(), children.end(), k) != children.end();
+    };
+    const bool receives = own_ > 0;
+    exchange([&](std::size_t) { return none; },
+             [&](std::size_t k) {
+               return receives && k == tree_parent(own_) ? flat : none;
+             },
+             copying);
+    exchange([&](std::size_t k) { return is_child(k) ? flat : none; },
+             [&](std::size_t) { return none; }, copying);
+    int64_t at = 0;
+    for (std::size_t k = begin; k < end; ++k) {
+      at::Tensor& to = all[k].like;
+      if (receives) to.copy_(flat.narrow(0, at, to.numel()).view(to.sizes()));
+      at += to.numel();
+    }
+    begin = end;
+  }
+}
+
+void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
+                       const std::function<at::Tensor(std::size_t)>& in,
+                       const Transport::Action& action) {
+  std::vector<std::pair<int, Transport::Work>> works;  // with the peer
+  const auto begin = [&](std::size_t from, std::size_t to) {
+    const bool sends = from == own_;
+    const at::Tensor bytes = bytes_of(sends ? out(to) : in(from));
+    if (bytes.numel() == 0) return;
+    const int peer = members_[sends ? to : from];
+    works.emplace_back(peer,
+                       sends ? transport_.send(bytes, peer, tag_, action)
+                             : transport_.receive(bytes, peer, tag_, action));
+  };
+  // Every member uses this order, which Transport requires.
+  for (std::size_t from = 0; from < members_.size(); ++from) {
+    for (std::size_t to = 0; to < members_.size(); ++to) {
+      if (from != to && (from == own_ || to == own_)) begin(from, to);
+    }
+  }
+  for (const auto& [peer, work] : works) world_.wait(work, peer, action);
+}
+
+void all_reduce(Communicator& world, Transport& transport,
+                const std::vector<int>& members, int tag,
+                std::vector<Summand>& all, int64_t bucket_bytes,
+                SumMethod method) {
+  if (members.size() == 1) return;
+  Reducer reducer(world, transport, members, tag, SumShare::kAll, method);
+  reducer.agree(all);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all, bucket_bytes)) {
+    reducer.add_up(all.data() + begin, all.data() + end);
+    begin = end;
+  }
+}
 
 ReplicaSums::ReplicaSums(Communicator& world, Transport& transport,
                          std::vector<int> members, int tag, SumShare share,

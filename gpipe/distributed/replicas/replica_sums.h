@@ -1,4 +1,4 @@
-// Sums of gradients over replicas, computed while the step still runs.
+// Sums of gradients over replicas.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,18 +8,141 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "gpipe/distributed/replicas/reduce.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
+
+// One tensor of a sum over ranks. `like` gives its sizes and dtype. `grad` is
+// this rank's part, on any device; undefined counts as zero.
+struct Summand {
+  at::Tensor like, grad;
+};
+
+// The default size of a bucket in bytes: 8 MiB. One bucket is added up at a
+// time.
+constexpr int64_t kBucketBytes = int64_t{1} << 23;
+
+// Cuts a list into buckets and returns where they end, ascending; the last end
+// is the size of the list. All tensors of a bucket have one dtype. A bucket
+// ends with the tensor that brings it to at least `bucket_bytes`. Linear time.
+std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
+                                     int64_t bucket_bytes = kBucketBytes);
+
+// Returns the rows that member `k` of `members` owns of a tensor with `sizes`:
+// the first one, and their number. Each member owns an equal share of dimension
+// 0, give or take one row. A scalar counts as one row.
+std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
+                                           std::size_t members, std::size_t k);
+
+// Returns the number of elements of these rows.
+int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
+                        std::size_t k);
+
+// Returns these rows of `tensor` as a view; undefined if there are none, or if
+// `tensor` is undefined.
+at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
+                           std::size_t k);
+
+// The part of each sum that a member of a Reducer gets.
+enum class SumShare {
+  kAll,  // all of it (an all-reduce)
+  // its own rows, see slice_of_member() (a reduce-scatter)
+  kOwnRows,
+};
+
+// How parts are added.
+enum class SumMethod {
+  // In the order of the members, so that the sum has the same bits in every
+  // run.
+  kMemberOrder,
+  // By collective operations of the transport, see
+  // Transport::has_collectives().
+  // Their order may be another one for each element. All members get the same
+  // bits.
+  kCollective,
+};
+
+// A sum of tensors over ranks.
+//
+// In the order of the members, each member adds up one part of each bucket: it
+// receives this part from all others and sends them the sum (a reduce-scatter
+// and an all-gather). With n members each one sends 2 (n - 1) / n of the bytes,
+// as many as in a ring. But a ring would begin the sums of different parts at
+// different members.
+//
+// Threads: one thread at a time for each `tag`.
+class Reducer {
+ public:
+  // `members`: ranks of the world, at least two, this rank among them; the same
+  // list on all of them. Sums are computed on the device of `transport`.
+  Reducer(Communicator& world, Transport& transport, std::vector<int> members,
+          int tag, SumShare share = SumShare::kAll,
+          SumMethod method = SumMethod::kMemberOrder);
+
+  // Checks that all members have lists of the same sizes and dtypes. Blocks
+  // until all have called. Throws c10::Error on all members if the lists
+  // differ; throws PeerError if the world has failed.
+  void agree(const std::vector<Summand>& all);
+
+  // Replaces the gradients of one bucket by their sums over all members.
+  // `begin`, `end`: the bucket, with one dtype. Blocks until all members have
+  // called.
+  //
+  // A gradient that is undefined on all members stays undefined. Others are
+  // replaced by new tensors and never written to, since other code may share
+  // them. Sparse gradients become dense. With kOwnRows they become this
+  // member's rows, or undefined if it has none. Throws PeerError if the world
+  // has failed.
+  void add_up(Summand* begin, Summand* end);
+
+  // Replaces the values of `tensors` on all members by those of the first
+  // member, if they differ. Tensors on the meta device are left out. Blocks
+  // until all members have called. Errors: as for agree().
+  void copy_first(const std::vector<at::Tensor>& tensors);
+
+  // Sends the tensor out(k) to, and receives in(k) from, each other member k,
+  // on device(). Blocks until all have arrived. `action`: for errors. Throws
+  // PeerError if the world has failed.
+  void exchange(const std::function<at::Tensor(std::size_t)>& out,
+                const std::function<at::Tensor(std::size_t)>& in,
+                const Transport::Action& action);
+  c10::Device device() const { return transport_.device(); }
+
+ private:
+  void add_up_all(Summand* begin, Summand* end);
+  void add_up_own_rows(Summand* begin, Summand* end);
+  // Replaces `flat`, which has one dimension and is on device(), by the sum.
+  void all_reduce(const at::Tensor& flat);
+  // Returns the sum of the tensors part(own index) of all members. `part` is
+  // called on each member for each index; its tensors have one dimension and
+  // are on device(), and for one index they have one size. That of the own
+  // index may be overwritten.
+  at::Tensor reduce_scatter(const std::function<at::Tensor(std::size_t)>& part);
+  Communicator& world_;
+  Transport& transport_;
+  const std::vector<int> members_;
+  const int tag_;
+  const SumShare share_;
+  const SumMethod method_;
+  std::size_t own_ = 0;  // this rank's index in `members_`
+};
+
+// Runs agree(), then add_up() for each bucket. Does nothing for a single
+// member.
+void all_reduce(Communicator& world, Transport& transport,
+                const std::vector<int>& members, int tag,
+                std::vector<Summand>& all, int64_t bucket_bytes = kBucketBytes,
+                SumMethod method = SumMethod::kMemberOrder);
 
 // The sums of a step's gradients over all replicas, on a thread of its own.
 //

@@ -1,9 +1,12 @@
 #include "gpipe/distributed/replicas/replica_sums.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <iostream>
 #include <numeric>
 #include <stdexcept>
@@ -11,9 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/testing/ranks.h"
-#include "gpipe/distributed/world/all_gather.h"
-#include "gpipe/distributed/world/transport.h"
+#include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/exchanges.h"
 
 namespace gpipe::internal {
 namespace {
@@ -23,6 +27,380 @@ using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
+
+constexpr int kTag = 6;
+constexpr int64_t kBuckets[] = {1, 8, 100, int64_t{1} << 24};
+
+// Returns numbers whose sum depends on the order of addition.
+Tensor numbers(at::IntArrayRef sizes, at::ScalarType type, int rank,
+               int number) {
+  const int64_t count = c10::multiply_integers(sizes);
+  const Tensor k = at::arange(count, at::kDouble);
+  return (k.add(1.7 * number + 0.3).mul(1 + rank).sin() *
+          at::exp(k.remainder(9) - 3.0 * rank))
+      .reshape(sizes)
+      .to(type);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.contiguous().view(-1).view(at::kByte).equal(
+             b.contiguous().view(-1).view(at::kByte));
+}
+
+// Returns the tensors of a rank. All ranks have the same sizes and dtypes, but
+// other values and other undefined tensors.
+std::vector<Tensor> tensors_of(int rank, int ranks) {
+  std::vector<Tensor> all;
+  const auto add = [&](at::IntArrayRef sizes, at::ScalarType type) {
+    all.push_back(numbers(sizes, type, rank, static_cast<int>(all.size()) + 1));
+  };
+  add({5, 7}, at::kFloat);
+  add({3}, at::kDouble);  // dtypes alternate, so buckets end
+  add({1000}, at::kFloat);
+  add({}, at::kFloat);
+  add({0}, at::kFloat);
+  add({2, 0, 3}, at::kFloat);
+  add({1}, at::kFloat);  // fewer elements than ranks
+  add({17}, at::kBFloat16);
+  add({0}, at::kDouble);  // an empty bucket
+  add({17, 3}, at::kBFloat16);
+  add({2, 3, 4, 5}, at::kFloat);
+  all.back() = all.back().contiguous(at::MemoryFormat::ChannelsLast);
+  add({4, 6}, at::kDouble);
+  all.back() = all.back().t();
+  // Undefined on all ranks but one, on one, on all.
+  for (int who = 0; who < ranks; ++who) {
+    add({6}, at::kFloat);
+    if (rank != who) all.back() = Tensor();
+    add({3, 2}, at::kDouble);
+    if (rank == who) all.back() = Tensor();
+    all.emplace_back();
+  }
+  return all;
+}
+
+// Returns a parameter for a gradient; any tensor if no member has the gradient.
+Tensor like(const std::vector<std::vector<Tensor>>& by_member,
+            std::size_t number) {
+  for (const auto& each : by_member) {
+    if (each[number].defined()) return at::zeros_like(each[number]);
+  }
+  return at::zeros({2});
+}
+
+// Returns the expected sum: undefined counts as zero; first to last member.
+Tensor sum_of(const std::vector<std::vector<Tensor>>& by_member,
+              std::size_t number) {
+  Tensor sum;
+  bool any = false;
+  for (const auto& each : by_member) {
+    any = any || each[number].defined();
+    const Tensor value =
+        each[number].defined() ? each[number] : like(by_member, number);
+    sum = sum.defined() ? sum + value : value;
+  }
+  return any ? sum : Tensor();
+}
+
+void check_sums(Communicator& world, const std::vector<int>& members,
+                int64_t bucket) {
+  Communicator& transport = world;
+  const int rank = world.rank();
+  if (std::find(members.begin(), members.end(), rank) == members.end()) return;
+  std::vector<std::vector<Tensor>> by_member;
+  for (const int each : members) {
+    by_member.push_back(tensors_of(each, world.size()));
+  }
+  const std::vector<Tensor> before = tensors_of(rank, world.size());
+  std::vector<Summand> tensors;
+  std::vector<Tensor> copies;
+  for (std::size_t n = 0; n < before.size(); ++n) {
+    tensors.push_back({like(by_member, n), before[n]});
+    copies.push_back(before[n].defined() ? before[n].clone() : before[n]);
+  }
+  all_reduce(world, transport, members, kTag, tensors, bucket);
+  for (std::size_t n = 0; n < tensors.size(); ++n) {
+    const Tensor& sum = tensors[n].grad;
+    const std::string where = std::to_string(members.size()) +
+                              " members, tensor " + std::to_string(n) +
+                              ", buckets of " + std::to_string(bucket);
+    const auto check = [&](bool holds, const char* what) {
+      if (!holds) throw std::runtime_error(where + ": " + what);
+    };
+    const Tensor expected = sum_of(by_member, n);
+    check(sum.defined() == expected.defined(), "defined");
+    if (!expected.defined()) continue;
+    check(same_bits(sum, expected), "sum");
+    if (!before[n].defined()) continue;
+    check(sum.strides() == before[n].strides(), "strides");
+    // The old gradient must not change, because other code may share it.
+    check(same_bits(before[n], copies[n]), "written in place");
+  }
+}
+
+const RankProgramEntry kSums("sums", [] {
+  const auto world = Communicator::connect(world_options());
+  at::set_num_threads(1);
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  for (const int64_t bucket : kBuckets) {
+    check_sums(*world, everybody, bucket);
+    // The replicas of a pipeline of two ranks.
+    std::vector<int> same_stage;
+    for (int k = world->rank() % 2; k < world->size(); k += 2) {
+      same_stage.push_back(k);
+    }
+    check_sums(*world, same_stage, bucket);
+  }
+  std::vector<Summand> none;
+  Communicator& transport = *world;
+  all_reduce(*world, transport, everybody, kTag, none);
+  return 0;
+});
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+// A host transport that counts the bytes that it sends.
+class CountingTransport final : public Transport {
+ public:
+  explicit CountingTransport(Communicator& world) : host_(world) {}
+  c10::Device device() const override { return host_.device(); }
+  bool takes_early_receives() const override { return true; }
+  Work send(const Tensor& bytes, int to, int tag,
+            const Transport::Action& action) override {
+    sent += bytes.numel();
+    return host_.send(bytes, to, tag, action);
+  }
+  Work receive(const Tensor& bytes, int from, int tag,
+               const Transport::Action& action) override {
+    return host_.receive(bytes, from, tag, action);
+  }
+  int64_t sent = 0;
+
+ private:
+  Communicator& host_;
+};
+
+// Each member gets its rows of the sums, to the bit, and gives its rows of the
+// parameters to the others.
+const RankProgramEntry kShards("shards", [] {
+  const auto world = Communicator::connect(world_options());
+  const int ranks = world->size();
+  std::vector<int> everybody(ranks);
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<std::vector<Tensor>> by_member;
+  for (int rank = 0; rank < ranks; ++rank) {
+    by_member.push_back(tensors_of(rank, ranks));
+  }
+  for (const int64_t bucket : kBuckets) {
+    std::vector<Summand> whole, rows;
+    std::vector<Tensor> parameters;
+    for (std::size_t n = 0; n < by_member[0].size(); ++n) {
+      parameters.push_back(like(by_member, n).requires_grad_());
+      whole.push_back({parameters[n], by_member[world->rank()][n]});
+    }
+    rows = whole;
+    Communicator &all = *world, &own = *world;
+    all_reduce(*world, all, everybody, kTag, whole, bucket);
+    if (ranks > 1) {
+      Reducer reducer(*world, own, everybody, kTag, SumShare::kOwnRows);
+      std::size_t begin = 0;
+      for (const std::size_t end : cut_buckets(rows, bucket)) {
+        reducer.add_up(rows.data() + begin, rows.data() + end);
+        begin = end;
+      }
+    }
+    for (std::size_t k = 0; k < rows.size() && ranks > 1; ++k) {
+      const Tensor expected =
+          slice_of_member(whole[k].grad, ranks, world->rank());
+      check(rows[k].grad.defined() == expected.defined(), "defined");
+      if (!expected.defined()) continue;
+      check(same_bits(rows[k].grad, expected), "sum of own rows");
+    }
+    ParameterShards shards(parameters, ranks, world->rank());
+    for (const Tensor& each : shards.own()) {
+      each.detach().fill_(world->rank() + 1);
+    }
+    if (ranks > 1) {
+      Reducer reducer(*world, own, everybody, kTag);
+      shards.spread(reducer);
+    }
+    for (const Tensor& each : parameters) {
+      for (int member = 0; member < ranks; ++member) {
+        const Tensor part = slice_of_member(each, ranks, member);
+        check(!part.defined() || part.eq(member + 1).all().item<bool>(),
+              "a parameter");
+      }
+    }
+  }
+  return 0;
+});
+
+// Returns the bytes that all members send to add up `gradients` and, with
+// `sharded`, to share the parameters.
+int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
+                   bool sharded) {
+  std::vector<int> everybody(world.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<Summand> all;
+  for (const Tensor& each : gradients) all.push_back({each, each});
+  CountingTransport transport(world);
+  Reducer reducer(world, transport, everybody, kTag,
+                  sharded ? SumShare::kOwnRows : SumShare::kAll);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    reducer.add_up(all.data() + begin, all.data() + end);
+    begin = end;
+  }
+  if (sharded) {
+    std::vector<Tensor> parameters;
+    for (const Tensor& each : gradients) {
+      parameters.push_back(each.detach().requires_grad_());
+    }
+    ParameterShards(parameters, world.size(), world.rank()).spread(reducer);
+  }
+  int64_t sent = 0;
+  for (const std::string& each :
+       all_gather(world, kTag, std::to_string(transport.sent), "the test")) {
+    sent += std::stoll(each);
+  }
+  return sent;
+}
+
+const RankProgramEntry kBytes("bytes", [] {
+  const auto world = Communicator::connect(world_options());
+  std::vector<Tensor> gradients;
+  for (int layer = 0; layer < 24; ++layer) {
+    gradients.push_back(at::ones({36, 12}));
+    gradients.push_back(at::ones({36}));
+  }
+  // Each gradient, and a number for each that says whether it is defined.
+  const int64_t numel = 24 * (36 * 12 + 36), count = 48;
+  const int64_t ranks = world->size();
+  const int64_t whole = bytes_sent(*world, gradients, false);
+  check(whole == 4 * (ranks - 1) * (2 * numel + 2 * count),
+        std::to_string(whole) + " bytes for whole sums");
+  const int64_t sharded = bytes_sent(*world, gradients, true);
+  check(sharded == 4 * (ranks - 1) * (2 * numel + ranks * count),
+        std::to_string(sharded) + " bytes for shards");
+  return 0;
+});
+
+const RankProgramEntry kFirst("first", [] {
+  const auto world = Communicator::connect(world_options());
+  Communicator& transport = *world;
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  Reducer reducer(*world, transport, everybody, kTag);
+  const auto of = [](int rank) {
+    std::vector<Tensor> tensors;
+    for (const auto type : {at::kFloat, at::kBFloat16, at::kLong, at::kBool}) {
+      tensors.push_back(numbers({5, 3}, at::kDouble, rank, 1).mul(9).to(type));
+    }
+    tensors.push_back(numbers({3, 4}, at::kDouble, rank, 2).t());
+    tensors.push_back(numbers({}, at::kDouble, rank, 3));
+    tensors.push_back(at::empty({0}));
+    // Larger than a bucket.
+    tensors.push_back(numbers({kBucketBytes / 8 + 1}, at::kDouble, rank, 4));
+    tensors.push_back(at::empty({2}, at::kMeta));
+    return tensors;
+  };
+  for (const bool differ : {true, false}) {
+    const std::vector<Tensor> tensors = of(differ ? world->rank() : 0);
+    reducer.copy_first(tensors);
+    const std::vector<Tensor> expected = of(0);
+    for (std::size_t k = 0; k + 1 < tensors.size(); ++k) {
+      check(tensors[k].equal(expected[k]), "tensor " + std::to_string(k));
+      check(tensors[k].strides() == expected[k].strides(), "strides");
+    }
+  }
+  return 0;
+});
+
+const RankProgramEntry kDiffer("differ", [] {
+  const auto world = Communicator::connect(world_options());
+  Communicator& transport = *world;
+  const bool last = world->rank() == world->size() - 1;
+  std::vector<int> everybody(world->size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto try_with = [&](std::vector<Tensor> tensors) {
+    std::vector<Summand> all;
+    for (const Tensor& each : tensors) all.push_back({each, each});
+    try {
+      all_reduce(*world, transport, everybody, kTag, all);
+      std::cout << "no error" << std::endl;
+    } catch (const c10::Error& error) {
+      std::cout << error.what_without_backtrace() << std::endl;
+    }
+  };
+  const Tensor four = at::ones({4});
+  try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
+  try_with({four, last ? at::ones({2, 2}) : four});
+  try_with({four, last ? at::ones({4}, at::kDouble) : four});
+  try_with({four, four});  // works again
+  return 0;
+});
+
+class Reduce : public ::testing::TestWithParam<int> {};
+
+TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
+  expect_all_ok(Ranks("sums", GetParam()).wait());
+}
+
+TEST_P(Reduce, ShardsHaveTheBitsOfTheirRows) {
+  expect_all_ok(Ranks("shards", GetParam()).wait());
+}
+
+TEST(Reduce, AllMembersGetTheValuesOfTheFirst) {
+  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("first", size).wait());
+}
+
+TEST(Reduce, SumsOfShardsAndSharedParametersAreAsManyBytesAsWholeSums) {
+  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("bytes", size).wait());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
+
+// Otherwise the test above would not notice a wrong order.
+TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Tensor a = numbers({1000}, type, 0, 1),
+                 b = numbers({1000}, type, 1, 1),
+                 c = numbers({1000}, type, 2, 1);
+    EXPECT_FALSE(same_bits(a + b + c, b + c + a)) << type;
+    EXPECT_FALSE(same_bits(a + b + c, c + a + b)) << type;
+  }
+}
+
+TEST(Reduce, SaysOnAllMembersWhatDiffers) {
+  for (const auto& each : Ranks("differ", 3).wait()) {
+    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
+    EXPECT_EQ(each.out,
+              "rank 2 has 1 gradients, but rank 0 2\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "gradient 1 has other sizes or another dtype on rank 2 than on "
+              "rank 0\n"
+              "no error\n");
+  }
+}
+
+TEST(Reduce, BucketsEndWithATypeOrWhenTheyAreFull) {
+  const auto of = [](int64_t elements, at::ScalarType type) {
+    return Summand{at::zeros({elements}, type), Tensor()};
+  };
+  const std::vector<Summand> all = {of(4, at::kFloat),  of(1, at::kFloat),
+                                    of(9, at::kFloat),  of(1, at::kDouble),
+                                    of(1, at::kDouble), of(0, at::kDouble),
+                                    of(7, at::kFloat)};
+  EXPECT_EQ(cut_buckets(all, 17), (std::vector<std::size_t>{2, 3, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 16), (std::vector<std::size_t>{1, 3, 5, 6, 7}));
+  EXPECT_EQ(cut_buckets(all, 1 << 20), (std::vector<std::size_t>{3, 6, 7}));
+  EXPECT_TRUE(cut_buckets({}, 1).empty());
+}
 
 constexpr int kTag = 6, kBarrierTag = 7;
 

@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "gpipe/distributed/error.h"
-#include "gpipe/distributed/world/all_gather.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/schedule/difference.h"
 #include "gpipe/schedule/text.h"

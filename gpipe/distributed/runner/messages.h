@@ -1,4 +1,5 @@
-// The messages of a step: what leaves for other ranks, and what arrives.
+// The messages of a step: which there are between two ranks, what leaves for
+// other ranks, and what arrives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,20 +13,31 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/channel/channel.h"
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/receiver.h"
-#include "gpipe/distributed/channel/sender.h"
 #include "gpipe/distributed/runner/layout.h"
-#include "gpipe/distributed/runner/route.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/transport.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/passes.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
+
+// The parts of one message: all outputs of one action for stages of one rank.
+// Skip tensors come first, in the order of `links`; the output for the
+// neighbouring stage comes last.
+using MessageEdges = std::vector<StageEdge>;
+
+// Returns the messages that rank `from` sends to rank `to`, in the order of the
+// actions of `from`. It depends on the schedule only, so both ranks know it,
+// and the receiver knows which message comes next.
+std::vector<MessageEdges> route(const Schedule& schedule,
+                                const std::vector<int>& rank_of_stage,
+                                const std::vector<SkipLink>& links, int from,
+                                int to);
 
 // The messages of a schedule that arrive at this rank.
 struct IncomingMessages {

@@ -4,8 +4,6 @@
 //
 // The needed messages and the waits are derived here a second time, from the
 // rules of a pipeline.
-#include "gpipe/distributed/runner/route.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -20,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/runner/messages.h"
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/placement.h"

@@ -9,15 +9,15 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/replicas/norms.h"
-#include "gpipe/distributed/replicas/reduce.h"
-#include "gpipe/distributed/runner/route.h"
-#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/replicas/replica_sums.h"
+#include "gpipe/distributed/runner/messages.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/topology.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
@@ -26,6 +26,32 @@
 #include "gpipe/schedule/text.h"
 
 namespace gpipe::internal {
+
+void ForeignParameters::add(std::string name, int rank,
+                            const at::Tensor& parameter) {
+  if (!parameter.defined()) return;
+  all_.emplace(
+      parameter.unsafeGetTensorImpl(),
+      Foreign{
+          std::move(name), rank,
+          c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
+              parameter.getIntrusivePtr())});
+}
+
+void ForeignParameters::check(const std::vector<SharedLeaf>& leaves) const {
+  for (const SharedLeaf& leaf : leaves) {
+    const auto found = all_.find(leaf.tensor.unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(
+        found == all_.end(), "a layer of partition ", leaf.places.front().first,
+        " has captured parameter '", found->second.name,
+        "' of a layer on rank ", found->second.rank,
+        ". The layer has its own copy of it: the parameter would lose this "
+        "part of its gradient, and the copy would never be updated; pass it "
+        "as a skip tensor (gpipe/skip.h), or choose a balance that puts both "
+        "layers on one rank");
+  }
+}
+
 namespace {
 
 bool has_tensors(const Value& value) {

@@ -3,25 +3,27 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/runner/agreement.h"
-#include "gpipe/distributed/runner/foreign_parameters.h"
 #include "gpipe/distributed/runner/layout.h"
 #include "gpipe/distributed/runner/messages.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/transport.h"
 #include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
@@ -30,11 +32,38 @@
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/passes.h"
+#include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
 
 namespace gpipe::internal {
+
+// A set of parameters that belong to other ranks. Holds weak references: it
+// does not keep the parameters alive.
+//
+// Not thread-safe.
+class ForeignParameters {
+ public:
+  // Adds a parameter of a layer on rank `rank` of the pipeline.
+  // `name`: its name in the Sequential ("3.weight").
+  void add(std::string name, int rank, const at::Tensor& parameter);
+
+  // Throws c10::ValueError if one of the parameters is among `leaves`, the
+  // leaves of the autograd graphs of this rank. A layer of this rank has
+  // captured it then, so that two ranks have a copy each, with different parts
+  // of the gradient.
+  void check(const std::vector<SharedLeaf>& leaves) const;
+
+ private:
+  struct Foreign {
+    std::string name;
+    int rank;
+    // A weak reference, so that no other TensorImpl gets the same address.
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+  };
+  std::unordered_map<const c10::TensorImpl*, Foreign> all_;
+};
 
 // The counterpart of runtime/step/pipeline.h where each rank is a process.
 // Cells, schedules and checkpoint modes are the same. StepMessages carries

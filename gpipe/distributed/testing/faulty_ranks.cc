@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/distributed/channel/tensor_spec.h"
+#include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule.h"

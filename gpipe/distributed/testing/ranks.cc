@@ -9,12 +9,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -104,7 +108,9 @@ __attribute__((constructor(101))) void exit_early() {
 
 RankProgramEntry::RankProgramEntry(const std::string& name,
                                    RankProgram program) {
-  programs().emplace(name, std::move(program));
+  if (programs().emplace(name, std::move(program)).second) return;
+  std::cerr << "two rank programs of a test have the name " << name << "\n";
+  std::abort();
 }
 
 std::string argument(const std::string& name) {
@@ -230,6 +236,54 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
     if (exits[rank]) result.exit = *exits[rank];
   }
   return state_->results;
+}
+
+std::vector<std::string> children() {
+  std::vector<std::string> pids;
+  for (const auto& each : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = each.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file("/proc/" + pid + "/stat");
+    std::string stat;
+    std::getline(file, stat);
+    // The state and the parent follow the name, which may contain anything.
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+    std::string state;
+    pid_t parent = 0;
+    fields >> state >> parent;
+    if (parent == ::getpid()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+std::vector<Listener> listeners_of(const std::string& pid) {
+  std::vector<std::string> inodes;
+  std::error_code error;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + pid + "/fd", error)) {
+    const std::string link =
+        std::filesystem::read_symlink(each.path(), error).string();
+    if (link.rfind("socket:[", 0) == 0) {
+      inodes.push_back(link.substr(8, link.size() - 9));
+    }
+  }
+  std::vector<Listener> listeners;
+  for (const std::string table : {"tcp", "tcp6"}) {
+    std::ifstream lines("/proc/" + pid + "/net/" + table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream fields(line);
+      std::vector<std::string> field(10);
+      for (std::string& each : field) fields >> each;
+      const bool listens = field[3] == "0A";
+      const bool own =
+          std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
+      if (!listens || !own) continue;
+      const std::size_t colon = field[1].find(':');
+      listeners.push_back({field[1].substr(0, colon),
+                           std::stoi(field[1].substr(colon + 1), nullptr, 16)});
+    }
+  }
+  return listeners;
 }
 
 }  // namespace gpipe::testing

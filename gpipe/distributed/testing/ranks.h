@@ -1,4 +1,5 @@
-// Tests whose ranks are processes: the test's binary, started again.
+// Tests whose ranks are processes: the test's binary, started again. And what
+// the operating system says of processes.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,8 @@ namespace gpipe::testing {
 // gives exit code 1.
 using RankProgram = std::function<int()>;
 
-// Registers a program under a name, at namespace scope:
+// Registers a program at namespace scope, under a name that no other program of
+// the test has:
 //
 //   const RankProgramEntry kTrain("train", [] { ...; return 0; });
 struct RankProgramEntry {
@@ -68,5 +70,17 @@ class Ranks {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Returns the running child processes of this process.
+std::vector<std::string> children();
+
+struct Listener {
+  std::string address;  // hexadecimal, as in /proc/net/tcp
+  int port;
+};
+
+// Returns the TCP addresses and ports where a process listens; none if the
+// process has ended.
+std::vector<Listener> listeners_of(const std::string& pid);
 
 }  // namespace gpipe::testing

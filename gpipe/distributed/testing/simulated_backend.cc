@@ -35,7 +35,7 @@
 
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/gloo_group.h"
-#include "gpipe/distributed/world/store_text.h"
+#include "gpipe/distributed/world/stores.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe::testing {
 
@@ -26,5 +30,13 @@ void set_shares_devices(bool shares);
 // it does in its first transfer. It may throw or end the process. Not
 // thread-safe; call it before any transfer.
 void set_on_connect(std::function<void()> function);
+
+// Waits for all devices. Throws if there were races between their streams.
+inline void check_no_races() {
+  simulated::synchronize();
+  for (const std::string& race : simulated::take_races()) {
+    throw std::runtime_error(race);
+  }
+}
 
 }  // namespace gpipe::testing

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "gpipe/base/threads/background_thread.h"
-#include "gpipe/distributed/world/interruptible_store.h"
+#include "gpipe/distributed/world/stores.h"
 
 namespace gpipe::internal {
 

@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "gpipe/distributed/testing/listeners.h"
+#include "gpipe/distributed/testing/ranks.h"
 
 namespace gpipe::internal {
 namespace {

@@ -1,9 +1,14 @@
 #include "gpipe/distributed/world/rendezvous.h"
 
 #include <ATen/Functions.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <future>
 #include <memory>
@@ -17,17 +22,79 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/processes/descriptor.h"
 #include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/backends.h"
-#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/gloo_group.h"
-#include "gpipe/distributed/world/sockets.h"
-#include "gpipe/distributed/world/starts.h"
-#include "gpipe/distributed/world/store_text.h"
+#include "gpipe/distributed/world/stores.h"
 #include "gpipe/distributed/world/topology.h"
 
 namespace gpipe::internal {
 namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+// Returns the addresses of a host name, as a list.
+Addresses find_addresses(const std::string& name, int port, int flags,
+                         int type) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags;
+  addrinfo* first = nullptr;
+  const int error =
+      ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &first);
+  if (error != 0) {
+    throw std::runtime_error("the address '" + name +
+                             "' cannot be found: " + ::gai_strerror(error));
+  }
+  return {first, &::freeaddrinfo};
+}
+
+// Returns a socket that listens on `address` only. `port`: 0 for any free one.
+// Throws std::runtime_error if the port is in use, if the address is not of
+// this machine, or if it cannot be found.
+Descriptor listen_on(const std::string& address, int port) {
+  const auto addresses = find_addresses(address, port, AI_PASSIVE, SOCK_STREAM);
+  std::string reason = "it has no address";
+  for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
+    Descriptor socket(
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
+    const int yes = 1;
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+        ::listen(socket.get(), SOMAXCONN) == 0) {
+      return socket;
+    }
+    reason = std::strerror(errno);
+  }
+  throw std::runtime_error("cannot listen on " + address + ":" +
+                           std::to_string(port) + ": " + reason);
+}
+
+// Returns the address of this machine from which packets to `address` are sent.
+// Sends nothing. Throws std::runtime_error if there is no route, or if the
+// address cannot be found.
+std::string address_towards(const std::string& address, int port) {
+  // Connecting a datagram socket sends nothing; the system just chooses its
+  // address.
+  const auto addresses = find_addresses(address, port, 0, SOCK_DGRAM);
+  for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
+    const Descriptor socket(
+        ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST];
+    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own),
+                      &length) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text,
+                      sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) {
+      return text;
+    }
+  }
+  throw std::runtime_error("there is no route to " + address);
+}
 
 using Clock = std::chrono::steady_clock;
 

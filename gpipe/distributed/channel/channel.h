@@ -1,4 +1,4 @@
-// Receives the messages of one direction between two ranks.
+// Channels: the messages of one direction between two ranks, and both ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,21 +7,121 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "gpipe/distributed/channel/channel_end.h"
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/shape_prediction.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/tags.h"
-#include "gpipe/distributed/world/transport.h"
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/run/worker.h"
 
 namespace gpipe::internal {
+
+// A table of predicted messages for one direction between two ranks. The sender
+// and the receiver have one each. Both see the same messages in the same order,
+// so both always predict the same.
+//
+// Not thread-safe.
+class ShapePrediction {
+ public:
+  using Specs = std::vector<TensorSpec>;
+
+  // Returns the predicted tensors of `message` if it had the same ones in its
+  // last two steps, else null. (Predictions after only one step would be wrong
+  // more often.) The pointer is valid until observe() is called.
+  const Specs* predict(MessageId message) const;
+
+  // Records that `message` had the tensors `specs`.
+  void observe(MessageId message, const Specs& specs);
+
+ private:
+  struct Past {
+    Specs specs;
+    bool twice = false;
+  };
+  std::map<MessageId, Past> past_;  // by message of step 0
+};
+
+// One end of a channel, which is one direction between two ranks. The world
+// transfers the headers, the transport `transport_` the tensors.
+class ChannelEnd {
+ public:
+  // Throws the exception by which this end has failed, if any. Failures of
+  // other ranks are not thrown here; see Communicator::check(). Call it after
+  // flush().
+  void rethrow() const;
+
+ protected:
+  // `peer`: the rank at the other end.
+  ChannelEnd(Communicator& world, Transport& transport, int peer, Tags tags);
+
+  // Runs `part`. An exception is reported as a failure of this rank and kept
+  // for rethrow(), unless the world has failed before.
+  void guard(const MessageId& message, const std::function<void()>& part);
+
+  // Returns the predicted tensors of `message`, whose receives are posted
+  // before it is certain that it comes; null if there is no prediction or if
+  // the transport does not allow that. The pointer is valid until observe().
+  const ShapePrediction::Specs* predict(const MessageId& message) const {
+    return transport_.takes_early_receives() ? prediction_.predict(message)
+                                             : nullptr;
+  }
+
+  Communicator& world_;
+  Transport& transport_;
+  const int peer_;
+  const Tags tags_;
+  const OwnedStream stream_;  // of this end's thread
+  ShapePrediction prediction_;
+
+ private:
+  std::exception_ptr thrown_;
+};
+
+// A sender of messages to one rank. A thread of the Sender copies the tensors
+// to the transport's device, posts the sends and waits for them, so that the
+// worker goes on computing.
+class Sender : public ChannelEnd {
+ public:
+  Sender(Communicator& world, Transport& transport, int to, Tags tags);
+
+  // Sends `content` behind the header `head`, after all earlier messages;
+  // returns at once. `head.tensors` is filled in from `content`. The copies
+  // wait for the event `made`, which marks when `content` is complete. `sent`,
+  // if not empty, is called on the Sender's thread when the whole message has
+  // left. If something throws, the world fails. Threads: any.
+  using Sent = std::function<void(const Message&)>;
+  void send(Message head, std::vector<Activation> content, Event made,
+            Sent sent = {});
+
+  // Blocks until all messages have left, or the world has failed.
+  void flush() { worker_.flush(); }
+
+ private:
+  // Returns the spec of `activation` as it is sent after the messages before,
+  // and moves its bytes into `payload`.
+  TensorSpec prepare(Activation& activation, const Event& made,
+                     std::vector<at::Tensor>& payload);
+  void transmit(Message& head, std::vector<Activation> content,
+                const Event& made);
+
+  // The tensors that all micro-batches share and that have been sent in step
+  // `unsplit_step_`, by input element. Used by the Sender's thread.
+  struct Unsplit {
+    at::Tensor tensor;
+    TensorSpec spec;
+  };
+  std::map<int, Unsplit> unsplit_;
+  uint64_t unsplit_step_ = 0;
+
+  Copier copier_;  // to the device of the transport
+  Worker worker_;  // last: its thread must end first
+};
 
 // A receiver of messages from one rank, with a thread of its own.
 //

@@ -1,20 +1,22 @@
-#include "gpipe/distributed/world/all_gather.h"
+#include "gpipe/distributed/world/exchanges.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/bytes.h"
+#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/topology.h"
-#include "gpipe/distributed/world/transport.h"
 
 namespace gpipe::internal {
 namespace {
@@ -151,6 +153,104 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
   std::vector<int> everybody(world.size());
   std::iota(everybody.begin(), everybody.end(), 0);
   return all_gather(world, everybody, tag, mine, action);
+}
+
+namespace {
+
+// Returns how the terms of `rank` differ from those of rank 0; "" if they are
+// equal. Both are names and values in turn.
+std::string difference(const std::vector<std::string>& theirs,
+                       const std::vector<std::string>& ours, int rank) {
+  const std::size_t most = std::max(theirs.size(), ours.size());
+  for (std::size_t k = 0; k < most; k += 2) {
+    if (k + 1 >= theirs.size() || k + 1 >= ours.size() ||
+        theirs[k] != ours[k]) {
+      return "it is of another version of gpipe than rank 0";
+    }
+    if (theirs[k + 1] == ours[k + 1]) continue;
+    return ours[k] + " is " + theirs[k + 1] + " on rank " +
+           std::to_string(rank) + ", but " + ours[k + 1] + " on rank 0";
+  }
+  return "";
+}
+
+}  // namespace
+
+void agree(Communicator& world, int tag, const Terms& terms) {
+  std::string mine;
+  for (const auto& [name, value] : terms) {
+    put_text(mine, name);
+    put_text(mine, value);
+  }
+  const auto all =
+      all_gather(world, tag, mine, "comparing what the ranks were given");
+  // Every rank compares all ranks with rank 0, so that all find the same
+  // difference.
+  const auto first = take_texts(all.front());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string what = difference(take_texts(all[rank]), first, rank);
+    if (what.empty()) continue;
+    world.fail({Fault::kDisagree, rank, world.rank(), "", what});
+    world.check();
+  }
+}
+
+namespace {
+
+constexpr int kRounds = 16;
+
+double now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string action() { return "comparing clocks"; }
+
+void send_time(Communicator& world, int to, int tag, double time) {
+  const at::Tensor bytes = at::empty({1}, at::kDouble);
+  *bytes.mutable_data_ptr<double>() = time;
+  world.wait(world.send(bytes, to, tag, action), to, action);
+}
+
+double receive_time(Communicator& world, int from, int tag) {
+  const at::Tensor bytes = at::empty({1}, at::kDouble);
+  world.wait(world.receive(bytes, from, tag, action), from, action);
+  return *bytes.const_data_ptr<double>();
+}
+
+}  // namespace
+
+ClockOffset measure_clock(Communicator& world, int channel) {
+  const int tag = Tags(channel).words;
+  if (world.rank() == 0) {
+    for (int rank = 1; rank < world.size(); ++rank) {
+      for (int round = 0; round < kRounds; ++round) {
+        receive_time(world, rank, tag);
+        send_time(world, rank, tag, now());
+      }
+    }
+    return {0, 0, now()};
+  }
+  double least = -std::numeric_limits<double>::infinity(), most = -least;
+  for (int round = 0; round < kRounds; ++round) {
+    const double asked = now();
+    send_time(world, 0, tag, asked);
+    const double theirs = receive_time(world, 0, tag);
+    const double answered = now();
+    least = std::max(least, theirs - answered);
+    most = std::min(most, theirs - asked);
+  }
+  // A clock that drifts may leave nothing in the intersection.
+  return {(least + most) / 2, std::max(0.0, (most - least) / 2), now()};
+}
+
+ClockOffset offset_at(const ClockOffset& before, const ClockOffset& after,
+                      double time) {
+  const double passed = after.at - before.at;
+  const double part = passed > 0 ? (time - before.at) / passed : 0;
+  return {before.seconds + part * (after.seconds - before.seconds),
+          std::max(before.error, after.error), time};
 }
 
 }  // namespace gpipe::internal

@@ -1,10 +1,8 @@
-#include "gpipe/distributed/world/failure_conversion.h"
+#include "gpipe/distributed/world/bytes.h"
 
 #include <c10/util/Exception.h>
 
 #include <cstdint>
-
-#include "gpipe/distributed/world/bytes.h"
 
 namespace gpipe::internal {
 

@@ -1,18 +1,35 @@
-// A store of c10d whose waits can be ended.
+// What a world needs of c10d's stores besides c10d: texts as values, waits that
+// can be ended, and a store that serves several starts of a world.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
 
 namespace gpipe::internal {
+
+inline std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+inline std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+// Returns the text at `key`, or "" if there is no such key. Does not wait for
+// it. Throws what the store throws.
+inline std::string text_at(c10d::Store& store, const std::string& key) {
+  return store.check({key}) ? text_of(store.get(key)) : "";
+}
 
 // A store that asks another one again and again, instead of waiting in it. A
 // client of a TCPStore that waits for a key ends only by a timeout, also if the
@@ -65,6 +82,32 @@ class InterruptibleStore final : public c10d::Store {
  private:
   const c10::intrusive_ptr<c10d::Store> inner_;
   const std::shared_ptr<const std::atomic<bool>> stopped_;
+};
+
+// Tells the starts of a world apart in a store that outlives them, as that of
+// torchrun's agent does. Each start has another number, which its rank 0 draws.
+// The other ranks ask for it with a random token, so that what ranks of earlier
+// starts have written means nothing to them. A start may have another number of
+// ranks than the one before. Not thread-safe.
+class Starts {
+ public:
+  // `store`: must have append(). `rank`: this rank.
+  Starts(c10::intrusive_ptr<c10d::Store> store, int rank);
+
+  // Returns the number of this start, the same in each call. On rank 0 it is
+  // new; other ranks block until rank 0 has answered. Returns nullopt if
+  // `deadline` has passed.
+  std::optional<int64_t> number(std::chrono::steady_clock::time_point deadline);
+
+  // On rank 0: answers the ranks that have asked by now. Call it repeatedly
+  // until all ranks are there. Does nothing on other ranks.
+  void answer();
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  std::optional<int64_t> number_;
+  std::size_t answered_ = 0;  // bytes of the questions
 };
 
 }  // namespace gpipe::internal
