@@ -246,8 +246,7 @@ const RankProgramEntry kSums("collective sums", [] {
   const int ranks = world->size();
   const auto transport = internal::make_transport(
       world, testing::device(world->rank()), Transfers::kDirect, "the test");
-  std::vector<int> everybody;
-  for (int rank = 0; rank < ranks; ++rank) everybody.push_back(rank);
+  const std::vector<int> everybody = world->all_ranks();
   // Undefined on rank 1, on all ranks but the first, and on all.
   const auto gradients_of = [&](int rank, torch::Dtype type) {
     torch::manual_seed(rank);

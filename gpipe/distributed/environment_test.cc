@@ -1,11 +1,14 @@
 #include "gpipe/distributed/environment.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
 #include <string>
+
+#include "gpipe/distributed/world_options.h"
 
 namespace gpipe {
 namespace {
@@ -339,6 +342,30 @@ TEST(EnvironmentTest, ReadsThatOfThisProcess) {
   for (const auto& [name, value] : kTorchrun) unsetenv(name.c_str());
   EXPECT_EQ(ranks(environment), "5/8 1/4");
   EXPECT_EQ(master(environment), "node1:1234");
+}
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(WorldOptionsTest, TakesTheBackendFromTheEnvironment) {
+  unsetenv("GPIPE_BACKEND");
+  EXPECT_EQ(WorldOptions::from_environment().backend, "");
+  setenv("GPIPE_BACKEND", "ucc", 1);
+  EXPECT_EQ(WorldOptions::from_environment().backend, "ucc");
+  unsetenv("GPIPE_BACKEND");
+}
+
+TEST(WorldOptionsTest, ASecretThatNothingWouldKeepIsAnError) {
+  for (const char* const name : {"GPIPE_SECRET_FILE", "GPIPE_TLS_CERTIFICATE",
+                                 "GPIPE_TLS_KEY", "GPIPE_TLS_AUTHORITY"}) {
+    setenv(name, "file", 1);
+    EXPECT_THAT([] { WorldOptions::from_environment(); },
+                ThrowsMessage<std::invalid_argument>(
+                    AllOf(HasSubstr(name), HasSubstr("not encrypted"),
+                          HasSubstr("docs/security.md"))));
+    unsetenv(name);
+  }
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>

@@ -19,7 +19,6 @@
 #include <random>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>

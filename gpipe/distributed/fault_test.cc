@@ -19,7 +19,6 @@
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/runner/agreement.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"

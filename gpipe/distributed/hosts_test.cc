@@ -15,14 +15,12 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -39,6 +37,7 @@ namespace gpipe {
 namespace {
 
 using testing::argument;
+using testing::check;
 using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -51,10 +50,6 @@ constexpr char kNoRight[] =
     "SKIPPED: no right to make network namespaces here, so nothing was shown "
     "about several hosts; run as root, or allow user namespaces (sysctl "
     "kernel.unprivileged_userns_clone=1), and outside of a sandbox (";
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
 
 void check_call(int result, const std::string& what) {
   check(result == 0, what + ": " + std::strerror(errno));

@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <map>
-#include <numeric>
 #include <ostream>
 #include <set>
 #include <tuple>

@@ -7,10 +7,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/simulation/merge.h"
 #include "gpipe/simulation/timeline_json.h"
 

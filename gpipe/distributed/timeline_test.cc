@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,15 +24,12 @@ namespace gpipe {
 namespace {
 
 using testing::argument;
+using testing::check;
 using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
 using torch::Tensor;
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
 
 // Returns a text such as "0F0 0>1 128".
 std::string name_of(const Transfer& transfer) {

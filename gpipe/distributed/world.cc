@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/world/communicator.h"
+#include "gpipe/distributed/world/exchanges.h"
 
 namespace gpipe {
 
@@ -33,6 +35,12 @@ void World::fail(const std::string& action, const std::string& what) {
 std::shared_ptr<internal::Communicator> internal::communicator_of(
     const World& world) {
   return world.communicator_;
+}
+
+std::vector<std::string> all_gather(World& world, const std::string& mine,
+                                    const std::string& action) {
+  return internal::all_gather(*internal::communicator_of(world),
+                              internal::Tags(0).words, mine, action);
 }
 
 }  // namespace gpipe

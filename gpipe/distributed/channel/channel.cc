@@ -4,15 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/runtime/device/memory_kind.h"
-#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Stream.h>
 
 #include <chrono>
 #include <cstdint>
@@ -126,7 +125,7 @@ class Sender : public ChannelEnd {
 // A receiver of messages from one rank, with a thread of its own.
 //
 // While a message arrives, the receives for the next one are already posted:
-// for its header and, if they are predicted (shape_prediction.h), for its
+// for its header and, if they are predicted (ShapePrediction), for its
 // tensors. So the bytes travel as soon as they are sent. A request and an
 // answer per message would need a free core on both sides, while the workers
 // use all cores.

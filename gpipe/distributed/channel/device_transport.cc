@@ -14,19 +14,16 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/stores.h"
 #include "gpipe/runtime/device/stream.h"
@@ -384,21 +381,21 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
                   const std::atomic<bool>& failed) {
     deadline_ = Clock::now() + limit;
     failed_ = &failed;
-    std::string why = check("transfers in both directions at once",
-                            [this] { both_directions(/*wait=*/false); });
-    if (why.empty()) {
-      why = check("transfers while the host waits for the whole device",
-                  [this] { both_directions(/*wait=*/true); });
-    }
-    if (why.empty()) {
-      why = check("a receive that is aborted", [this] { aborted_receive(); });
-    }
-    if (!why.empty()) {
+    const std::pair<const char*, std::function<void()>> parts[] = {
+        {"transfers in both directions at once",
+         [this] { both_directions(/*wait=*/false); }},
+        {"transfers while the host waits for the whole device",
+         [this] { both_directions(/*wait=*/true); }},
+        {"a receive that is aborted", [this] { aborted_receive(); }}};
+    for (const auto& [name, part] : parts) {
+      const std::string why = check(part);
+      if (why.empty()) continue;
       *stopped_ = true;
       tell_failure();
       close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
+      return c10::str(name, ": ", why);
     }
-    return why;
+    return "";
   }
 
   // Drops both ends of the connections, which ends transfers that still run.
@@ -426,22 +423,15 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
  private:
   // Runs `part` on a thread of its own. Returns why it has failed; empty if it
   // has not.
-  std::string check(const char* name, std::function<void()> part) {
-    std::future<std::string> result = start(std::move(part));
-    std::string why;
+  std::string check(const std::function<void()>& part) {
+    std::future<std::string> result = start(part);
     while (result.wait_for(kCheckInterval) != std::future_status::ready) {
-      if (Clock::now() >= deadline_ || *failed_) {
-        why = kTimeout;
-      } else if (has_other_failed()) {
-        why = "the other rank has failed";
-      } else {
-        continue;
-      }
+      const bool is_late = Clock::now() >= deadline_ || *failed_;
+      if (!is_late && !has_other_failed()) continue;
       unfinished_.push_back(std::move(result));
-      return c10::str(name, ": ", why);
+      return is_late ? kTimeout : "the other rank has failed";
     }
-    why = result.get();
-    return why.empty() ? why : c10::str(name, ": ", why);
+    return result.get();
   }
 
   // Tells the other rank, which then need not wait until its time is over. A
@@ -475,7 +465,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     return result;
   }
 
-  // One thread sends to the other rank, while this one receives.
+  // One thread sends to the other rank, while another one receives.
   void both_directions(bool wait) {
     const int phase = phase_++;
     auto sent = start([this, phase, wait] {
@@ -485,7 +475,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
         transfer(rank_, phase, k, wait, bytes);
       }
     });
-    const auto received = [&] {
+    auto received = start([this, phase, wait] {
       for (int k = 0; k < kTransfers; ++k) {
         const at::Tensor bytes =
             at::empty({kBytes}, at::TensorOptions(device_).dtype(at::kByte));
@@ -493,16 +483,10 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
         TORCH_CHECK(bytes.cpu().equal(test_bytes(1 - rank_, k)), "message ", k,
                     " of ", kBytes, " bytes arrived with wrong bytes");
       }
-    };
-    std::exception_ptr error;
-    try {
-      received();
-    } catch (...) {
-      error = std::current_exception();
+    });
+    for (const std::string& why : {received.get(), sent.get()}) {
+      TORCH_CHECK(why.empty(), why);
     }
-    const std::string why = sent.get();
-    if (error) std::rethrow_exception(error);
-    TORCH_CHECK(why.empty(), why);
   }
 
   // Transfers by the rules of DeviceTransport::transfer().
@@ -510,25 +494,17 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
                 const at::Tensor& bytes) {
     const std::string key = c10::str(from, "/", phase, "/", k);
     std::vector<at::Tensor> list{keep(bytes)};
-    const auto run = [&] {
-      // Kept: drop() may run while this thread hangs in a transfer.
-      const DeviceGroup ends = group(from);
-      auto work = from == rank_ ? ends->send(list, kReceiver, 0)
-                                : ends->recv(list, kSender, 0);
-      if (wait) wait_for_device();
-      HostWork(std::move(work)).wait(left());
-    };
-    if (rank_ == 0) {
-      await(key + "/here");
-      const Turn turn(device_, [this] { check_time(); });
-      store_->set(key + "/go", std::vector<uint8_t>{1});
-      run();
-    } else {
-      store_->set(key + "/here", std::vector<uint8_t>{1});
-      await(key + "/go");
-      const Turn turn(device_, [this] { check_time(); });
-      run();
-    }
+    const bool leads = rank_ == 0;
+    if (!leads) store_->set(key + "/here", std::vector<uint8_t>{1});
+    await(key + (leads ? "/here" : "/go"));
+    const Turn turn(device_, [this] { check_time(); });
+    if (leads) store_->set(key + "/go", std::vector<uint8_t>{1});
+    // Kept: drop() may run while this thread hangs in a transfer.
+    const DeviceGroup ends = group(from);
+    auto work = from == rank_ ? ends->send(list, kReceiver, 0)
+                              : ends->recv(list, kSender, 0);
+    if (wait) wait_for_device();
+    HostWork(std::move(work)).wait(left());
   }
 
   // Both ranks receive what nobody sends, and abort. Then the devices must be

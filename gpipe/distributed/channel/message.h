@@ -1,5 +1,5 @@
-// Messages between ranks: which message it is, and the descriptions of the
-// tensors that it holds.
+// Messages between ranks: which message it is, the descriptions of its tensors,
+// and the header in which both are sent.
 //
 // Thread-safe: all functions are pure.
 #pragma once
@@ -82,7 +82,7 @@ enum class Direction : uint8_t { kForward, kBackward };
 // The identity of a message within a step. A forward message carries an output
 // of stage a to a later stage b; the backward message from b to a carries its
 // gradient. One message has all outputs of an action for one rank (see
-// route.h); it has the identity of its last part.
+// route()); it has the identity of its last part.
 struct MessageId {
   uint64_t step = 0;
   uint32_t schedule = 0;  // CRC-32C of the schedule's text
@@ -111,7 +111,7 @@ struct Message {
   // must match the number of tensors. Other messages are plain lists.
   uint8_t value_kind = 0;
   // True if the tensors are as the receiver predicted them (see
-  // shape_prediction.h). If it is false although the receiver predicted some,
+  // ShapePrediction). If it is false although the receiver predicted some,
   // zeros of the predicted sizes come before the overflow and the tensors,
   // because their receives are posted already.
   bool as_predicted = false;
@@ -128,5 +128,30 @@ void check_message(const Message& message);
 // Throws c10::Error if the two differ; it says what differs: the step, the
 // schedule, or the message.
 void check_expected(const MessageId& got, const MessageId& expected);
+
+// The size of a header, and the largest size of an overflow.
+constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kMaxOverflowBytes = int64_t{1} << 20;
+
+// Returns the size of the overflow: the bytes of `specs` that do not fit into a
+// header.
+int64_t overflow_of(const std::vector<TensorSpec>& specs);
+
+// Returns the header, followed by the overflow. Throws c10::Error if decode()
+// would refuse the message: too many tensors, or impossible specs.
+std::vector<uint8_t> encode(const Message& message);
+
+// Returns the size of the overflow that follows `header`, which has
+// kHeaderBytes bytes: 0 to kMaxOverflowBytes. Throws c10::Error if `header` is
+// no header, is damaged, or comes from another version of gpipe.
+int64_t overflow_bytes(const uint8_t* header);
+
+// Returns Message::as_predicted of a header of kHeaderBytes bytes.
+bool is_as_predicted(const uint8_t* header);
+
+// Returns the message in `data`: a header and its overflow, `size` bytes
+// together. The reverse of encode(). Throws c10::Error if the bytes are not a
+// message, are damaged or cut off, or contradict themselves.
+Message decode(const uint8_t* data, int64_t size);
 
 }  // namespace gpipe::internal

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {

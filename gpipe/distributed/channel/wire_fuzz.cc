@@ -6,7 +6,6 @@
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
-#include "gpipe/distributed/channel/wire.h"
 #include "gpipe/testing/fuzz_check.h"
 
 namespace gpipe::internal {

@@ -1,5 +1,3 @@
-#include "gpipe/distributed/channel/wire.h"
-
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

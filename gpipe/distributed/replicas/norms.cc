@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"

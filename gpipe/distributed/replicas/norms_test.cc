@@ -24,7 +24,7 @@ using testing::Ranks;
 using testing::world_options;
 using torch::Tensor;
 
-constexpr int kTag = 6;
+constexpr int kNormTag = 6;
 constexpr int kRanks = 3;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -90,8 +90,8 @@ const RankProgramEntry kClip("clip", [] {
           }
         }
         bool agreed = false;
-        const double norm =
-            clip_grad_norm(*world, {0, 1, 2}, kTag, own, most, type, agreed);
+        const double norm = clip_grad_norm(*world, {0, 1, 2}, kNormTag, own,
+                                           most, type, agreed);
         const double expected =
             torch::nn::utils::clip_grad_norm_(whole, most, type);
         const std::string where =

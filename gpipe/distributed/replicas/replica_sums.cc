@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
-#include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/base/threads/exit_gate.h"
@@ -129,72 +127,46 @@ void Reducer::agree(const std::vector<Summand>& all) {
 
 void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
+  const bool whole = share_ == SumShare::kAll;
+  const c10::Device device = this->device();
+  // Returns the part of `tensor` of which `member` gets the sum.
+  const auto part_of = [&](const at::Tensor& tensor, std::size_t member) {
+    return whole ? tensor : slice_of_member(tensor, members_.size(), member);
+  };
   for (Summand* each = begin; each != end; ++each) {
     at::Tensor& grad = each->grad;
     if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
   }
-  if (share_ == SumShare::kAll) {
-    add_up_all(begin, end);
-  } else {
-    add_up_own_rows(begin, end);
-  }
-}
-
-void Reducer::add_up_all(Summand* begin, Summand* end) {
-  // The gradients are followed by one number for each: 1 if it is defined here.
-  std::vector<at::Tensor> parts;
-  const c10::Device device = this->device();
-  for (Summand* each = begin; each != end; ++each) {
-    parts.push_back(each->grad.defined()
-                        ? each->grad.to(device).reshape({-1})
-                        : at::zeros({each->like.numel()},
-                                    each->like.options().device(device)));
-  }
-  parts.push_back(presence(begin, end).to(device));
-  const at::Tensor flat = at::cat(parts);
-  parts.clear();
-  all_reduce(flat);
-  int64_t at = 0;
-  const at::Tensor counts =
-      flat.narrow(0, flat.numel() - (end - begin), end - begin).cpu();
-  for (Summand* each = begin; each != end; ++each) {
-    const int64_t count = each->like.numel();
-    const at::Tensor sum = flat.narrow(0, at, count).view(each->like.sizes());
-    at += count;
-    if (!counts[each - begin].is_nonzero()) continue;
-    const at::Tensor& same_strides =
-        each->grad.defined() ? each->grad : each->like;
-    each->grad = at::empty_like(same_strides).copy_(sum);
-  }
-}
-
-// Each member gets its rows of all gradients of the bucket, and behind them one
-// number for each gradient: 1 if it is defined at the sender.
-void Reducer::add_up_own_rows(Summand* begin, Summand* end) {
-  const c10::Device device = this->device();
   const at::Tensor present = presence(begin, end).to(device);
-  const at::Tensor sum = reduce_scatter([&](std::size_t member) {
+  // Returns the parts of all gradients, and behind them one number for each: 1
+  // if it is defined here.
+  const auto flatten = [&](std::size_t member) {
     std::vector<at::Tensor> parts;
     for (Summand* each = begin; each != end; ++each) {
-      const at::Tensor part =
-          slice_of_member(each->grad, members_.size(), member);
+      const at::Tensor part = part_of(each->grad, member);
       if (part.defined()) {
         parts.push_back(part.to(device).reshape({-1}));
-      } else {
-        parts.push_back(at::zeros(
-            {numel_of_member(each->like.sizes(), members_.size(), member)},
-            each->like.options().device(device)));
+        continue;
       }
+      const auto sizes = each->like.sizes();
+      const int64_t count =
+          whole ? each->like.numel()
+                : numel_of_member(sizes, members_.size(), member);
+      parts.push_back(at::zeros({count}, each->like.options().device(device)));
     }
     parts.push_back(present);
     return at::cat(parts);
-  });
+  };
+  const at::Tensor sum = whole ? flatten(own_) : reduce_scatter(flatten);
+  if (whole) all_reduce(sum);
   const at::Tensor counts =
       sum.narrow(0, sum.numel() - (end - begin), end - begin).cpu();
   int64_t at = 0;
   for (Summand* each = begin; each != end; ++each) {
+    // The whole sum has the strides of the gradient.
+    const bool has_strides = whole && each->grad.defined();
     const at::Tensor like =
-        slice_of_member(each->like.detach(), members_.size(), own_);
+        part_of(has_strides ? each->grad : each->like.detach(), own_);
     each->grad = at::Tensor();
     if (!like.defined()) continue;
     if (counts[each - begin].is_nonzero()) {

@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -119,8 +118,6 @@ class Reducer {
   c10::Device device() const { return transport_.device(); }
 
  private:
-  void add_up_all(Summand* begin, Summand* end);
-  void add_up_own_rows(Summand* begin, Summand* end);
   // Replaces `flat`, which has one dimension and is on device(), by the sum.
   void all_reduce(const at::Tensor& flat);
   // Returns the sum of the tensors part(own index) of all members. `part` is
@@ -128,6 +125,7 @@ class Reducer {
   // are on device(), and for one index they have one size. That of the own
   // index may be overwritten.
   at::Tensor reduce_scatter(const std::function<at::Tensor(std::size_t)>& part);
+
   Communicator& world_;
   Transport& transport_;
   const std::vector<int> members_;

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdint>
 #include <iostream>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -23,6 +22,7 @@ namespace gpipe::internal {
 namespace {
 
 using at::Tensor;
+using testing::check;
 using testing::expect_all_ok;
 using testing::RankProgramEntry;
 using testing::Ranks;
@@ -142,8 +142,7 @@ void check_sums(Communicator& world, const std::vector<int>& members,
 const RankProgramEntry kSums("sums", [] {
   const auto world = Communicator::connect(world_options());
   at::set_num_threads(1);
-  std::vector<int> everybody(world->size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> everybody = world->all_ranks();
   for (const int64_t bucket : kBuckets) {
     check_sums(*world, everybody, bucket);
     // The replicas of a pipeline of two ranks.
@@ -158,10 +157,6 @@ const RankProgramEntry kSums("sums", [] {
   all_reduce(*world, transport, everybody, kTag, none);
   return 0;
 });
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
 
 // A host transport that counts the bytes that it sends.
 class CountingTransport final : public Transport {
@@ -189,8 +184,7 @@ class CountingTransport final : public Transport {
 const RankProgramEntry kShards("shards", [] {
   const auto world = Communicator::connect(world_options());
   const int ranks = world->size();
-  std::vector<int> everybody(ranks);
-  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> everybody = world->all_ranks();
   std::vector<std::vector<Tensor>> by_member;
   for (int rank = 0; rank < ranks; ++rank) {
     by_member.push_back(tensors_of(rank, ranks));
@@ -243,8 +237,7 @@ const RankProgramEntry kShards("shards", [] {
 // `sharded`, to share the parameters.
 int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
                    bool sharded) {
-  std::vector<int> everybody(world.size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> everybody = world.all_ranks();
   std::vector<Summand> all;
   for (const Tensor& each : gradients) all.push_back({each, each});
   CountingTransport transport(world);
@@ -292,8 +285,7 @@ const RankProgramEntry kBytes("bytes", [] {
 const RankProgramEntry kFirst("first", [] {
   const auto world = Communicator::connect(world_options());
   Communicator& transport = *world;
-  std::vector<int> everybody(world->size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> everybody = world->all_ranks();
   Reducer reducer(*world, transport, everybody, kTag);
   const auto of = [](int rank) {
     std::vector<Tensor> tensors;
@@ -324,8 +316,7 @@ const RankProgramEntry kDiffer("differ", [] {
   const auto world = Communicator::connect(world_options());
   Communicator& transport = *world;
   const bool last = world->rank() == world->size() - 1;
-  std::vector<int> everybody(world->size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> everybody = world->all_ranks();
   const auto try_with = [&](std::vector<Tensor> tensors) {
     std::vector<Summand> all;
     for (const Tensor& each : tensors) all.push_back({each, each});
@@ -402,17 +393,7 @@ TEST(Reduce, BucketsEndWithATypeOrWhenTheyAreFull) {
   EXPECT_TRUE(cut_buckets({}, 1).empty());
 }
 
-constexpr int kTag = 6, kBarrierTag = 7;
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-std::vector<int> everybody(const Communicator& world) {
-  std::vector<int> members(world.size());
-  std::iota(members.begin(), members.end(), 0);
-  return members;
-}
+constexpr int kBarrierTag = 7;
 
 // Returns a gradient that differs by rank; the sums are exact.
 Tensor grad_of(const Tensor& parameter, int rank) {
@@ -440,7 +421,7 @@ const RankProgramEntry kOverlap("overlap", [] {
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
   Communicator& transport = *world;
-  ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
+  ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
                    1);
   for (int step = 0; step < 3; ++step) {
     sums.begin({{1, a}, {0, b}, {0, c}, {0, d}});
@@ -479,7 +460,7 @@ const RankProgramEntry kStopped("stopped", [] {
   const auto world = Communicator::connect(world_options());
   const Tensor a = at::zeros({4}), b = at::zeros({4});
   Communicator& transport = *world;
-  ReplicaSums sums(*world, transport, everybody(*world), kTag, SumShare::kAll,
+  ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
                    1);
   sums.begin({{0, a}, {0, b}});
   give(sums, a, world->rank());
@@ -499,7 +480,7 @@ const RankProgramEntry kErrors("errors", [] {
   const bool last = world->rank() == world->size() - 1;
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
   Communicator& transport = *world;
-  ReplicaSums sums(*world, transport, everybody(*world), kTag);
+  ReplicaSums sums(*world, transport, world->all_ranks(), kTag);
   sums.begin({{0, a}, {0, b}});
   try {
     sums.finish();

@@ -3,9 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -154,18 +151,14 @@ void StepMessages::send(std::vector<StageOutput> all, const Event& made) {
         record(edge, message, handed_over);
       };
     }
-    sender_to(to).send(std::move(bundled.message), std::move(bundled.content),
-                       made, std::move(sent));
+    auto& sender = senders_[to];
+    if (!sender) {
+      sender = std::make_unique<Sender>(world_, *transport_,
+                                        layout_.world_rank(to), tags_);
+    }
+    sender->send(std::move(bundled.message), std::move(bundled.content), made,
+                 std::move(sent));
   }
-}
-
-Sender& StepMessages::sender_to(int rank) {
-  auto& sender = senders_[rank];
-  if (!sender) {
-    sender = std::make_unique<Sender>(world_, *transport_,
-                                      layout_.world_rank(rank), tags_);
-  }
-  return *sender;
 }
 
 void StepMessages::record(const StageEdge& edge, const Message& message,
@@ -193,7 +186,11 @@ void StepMessages::arrive(const MessageEdges& edges, const Message& message,
               "; give all ranks the same model");
   if (edges.back().link < 0 && edges.back().backward) {
     const std::size_t gradients = tensors.size() - skips;
-    const std::size_t sent = width_of(edges.back().to, edges.back().microbatch);
+    std::size_t sent = 0;  // of the output
+    {
+      std::lock_guard<std::mutex> lock(widths_mutex_);
+      sent = widths_[{edges.back().to, edges.back().microbatch}];
+    }
     TORCH_CHECK(gradients == sent, "received ", message.id.to_string(),
                 " with ", gradients, " gradients for the ", sent,
                 " tensors that went there; run the same gpipe on all ranks");
@@ -218,12 +215,6 @@ void StepMessages::arrive(const MessageEdges& edges, const Message& message,
                           std::move(content), ready);
   }
   workers_.executor().notify(0);
-}
-
-std::size_t StepMessages::width_of(int64_t stage, int64_t microbatch) {
-  std::lock_guard<std::mutex> lock(widths_mutex_);
-  const auto found = widths_.find({stage, microbatch});
-  return found == widths_.end() ? 0 : found->second;
 }
 
 }  // namespace gpipe::internal

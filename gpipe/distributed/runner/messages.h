@@ -86,10 +86,6 @@ class StepMessages {
   void record(const StageEdge& edge, const Message& message,
               Recording::Time start);
   MessageId id_of(const StageEdge& edge) const;
-  // Returns the entry of `widths_`; 0 if nothing has been sent.
-  std::size_t width_of(int64_t stage, int64_t microbatch);
-  // Returns the sender to a rank of the pipeline; made on first use.
-  Sender& sender_to(int rank);
 
   Communicator& world_;
   const std::shared_ptr<Transport> transport_;
@@ -109,7 +105,8 @@ class StepMessages {
   std::mutex widths_mutex_;
   std::map<std::pair<int64_t, int64_t>, std::size_t> widths_;
 
-  // By rank of the pipeline. Declared last: their threads must end first.
+  // By rank of the pipeline; made on first use. Declared last: their threads
+  // must end first.
   std::map<int, std::unique_ptr<Sender>> senders_;
   std::map<int, std::unique_ptr<Receiver>> receivers_;
 };

@@ -8,14 +8,10 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <string>
-#include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/replicas/norms.h"
-#include "gpipe/distributed/replicas/replica_sums.h"
-#include "gpipe/distributed/runner/messages.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/topology.h"
@@ -71,11 +67,9 @@ std::vector<at::Tensor> own_tensors(const std::vector<Partition>& partitions,
       const auto& module = *layer.module.ptr();
       for (at::Tensor& each :
            buffers ? module.buffers() : module.parameters()) {
-        if (!each.defined() ||
-            !seen.insert(each.unsafeGetTensorImpl()).second) {
-          continue;
-        }
-        tensors.push_back(std::move(each));
+        const bool is_new =
+            each.defined() && seen.insert(each.unsafeGetTensorImpl()).second;
+        if (is_new) tensors.push_back(std::move(each));
       }
     }
   }
@@ -259,27 +253,24 @@ void Runner::begin_sums(const TrainStep& step) {
   std::vector<ReplicaSums::Parameter> parameters;
   std::map<at::TensorImpl*, int> shares;  // number of stages that have it
   for (auto part = partitions.rbegin(); part != partitions.rend(); ++part) {
+    if (part->remote) continue;
     std::set<at::TensorImpl*> seen;
-    for (auto layer = part->layers.rbegin(); layer != part->layers.rend();
-         ++layer) {
-      if (part->remote) break;
+    const auto& layers = part->layers;
+    for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
       auto tensors = layer->module.ptr()->parameters();
       for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
-        if (!each->requires_grad()) continue;
-        if (!seen.insert(each->unsafeGetTensorImpl()).second) continue;
-        ++shares[each->unsafeGetTensorImpl()];
+        at::TensorImpl* const impl = each->unsafeGetTensorImpl();
+        if (!each->requires_grad() || !seen.insert(impl).second) continue;
+        ++shares[impl];
         parameters.push_back({part->index, std::move(*each)});
       }
     }
   }
   // Parameters of several stages are added up over these stages first, at the
   // end.
-  parameters.erase(
-      std::remove_if(parameters.begin(), parameters.end(),
-                     [&](const ReplicaSums::Parameter& each) {
-                       return shares[each.tensor.unsafeGetTensorImpl()] > 1;
-                     }),
-      parameters.end());
+  std::erase_if(parameters, [&](const ReplicaSums::Parameter& each) {
+    return shares[each.tensor.unsafeGetTensorImpl()] > 1;
+  });
   sums_->begin(std::move(parameters));
 }
 
@@ -402,8 +393,7 @@ double Runner::clip_grad_norm(
     auto own = parameters;
     if (shards_) {
       // Each rank of each replica has a part of the vector.
-      members.resize(world_->size());
-      std::iota(members.begin(), members.end(), 0);
+      members = world_->all_ranks();
       own.clear();
       for (const auto& [layer, parameter] : parameters) {
         at::Tensor shard = shards_->shard_of(parameter);

@@ -39,10 +39,6 @@ void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
 
 }  // namespace
 
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
 std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
   sizes.insert(sizes.begin(), rows);
   return sizes;

@@ -13,15 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/checkpoint.h"
 
 namespace gpipe::testing {
-
-// Throws std::runtime_error with the text `what` unless `holds`.
-void check(bool holds, const std::string& what);
 
 // A model to train.
 struct Subject {

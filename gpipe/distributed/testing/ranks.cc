@@ -19,11 +19,11 @@
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <system_error>
 #include <thread>
 
-#include "gpipe/distributed/environment.h"
 #include "gpipe/distributed/testing/rank_server.h"
 
 // Present only with sanitizers.
@@ -125,6 +125,10 @@ WorldOptions world_options() {
   const std::string backend = argument("backend");
   if (!backend.empty()) options.backend = backend;
   return options;
+}
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
 }
 
 void expect_all_ok(const std::vector<RankResult>& results) {

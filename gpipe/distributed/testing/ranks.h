@@ -31,6 +31,9 @@ std::string argument(const std::string& name);
 // the arguments "timeout_ms" and "heartbeat_ms" are given.
 WorldOptions world_options();
 
+// Throws std::runtime_error with the text `what` unless `holds`.
+void check(bool holds, const std::string& what);
+
 // The output of a rank, and how it has ended.
 struct RankResult {
   Exit exit;

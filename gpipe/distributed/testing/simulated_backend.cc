@@ -23,12 +23,9 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

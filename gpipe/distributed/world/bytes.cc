@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstdint>
-
 namespace gpipe::internal {
 
 std::string reason_of(const std::exception& error) {

@@ -1,10 +1,10 @@
 #include "gpipe/distributed/world/communicator.h"
 
-#include <c10/util/Exception.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
@@ -116,6 +116,12 @@ Communicator::~Communicator() {
   }
   detector_.reset();
   if (aborter_.joinable()) aborter_.join();
+}
+
+std::vector<int> Communicator::all_ranks() const {
+  std::vector<int> ranks(size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::optional<RankFailure> Communicator::failure() const {

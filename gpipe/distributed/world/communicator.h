@@ -123,6 +123,8 @@ class Communicator final : public Transport {
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
+  // Returns 0 ... size() - 1.
+  std::vector<int> all_ranks() const;
   const WorldOptions& options() const { return options_; }
   // See World.
   std::optional<RankFailure> failure() const;

@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
-#include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +14,6 @@
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "gpipe/distributed/testing/two_worlds.h"

@@ -9,13 +9,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <numeric>
-#include <utility>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/communicator.h"
 #include "gpipe/distributed/world/topology.h"
 
 namespace gpipe::internal {
@@ -33,7 +30,7 @@ uint32_t checksum_of(const std::string& packet) {
   return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
 }
 
-// The texts that one call of all_gather() sends and receives.
+// Texts that are sent to and received from other ranks.
 class Mail {
  public:
   Mail(Communicator& world, int tag, const std::string& action)
@@ -54,6 +51,7 @@ class Mail {
 
   void flush() {
     for (const auto& [to, work] : sends_) wait(work, to);
+    sends_.clear();
   }
 
   std::string receive(int from) {
@@ -150,9 +148,7 @@ std::vector<std::string> all_gather(Communicator& world,
 std::vector<std::string> all_gather(Communicator& world, int tag,
                                     const std::string& mine,
                                     const std::string& action) {
-  std::vector<int> everybody(world.size());
-  std::iota(everybody.begin(), everybody.end(), 0);
-  return all_gather(world, everybody, tag, mine, action);
+  return all_gather(world, world.all_ranks(), tag, mine, action);
 }
 
 namespace {
@@ -205,29 +201,26 @@ double now() {
       .count();
 }
 
-std::string action() { return "comparing clocks"; }
-
-void send_time(Communicator& world, int to, int tag, double time) {
-  const at::Tensor bytes = at::empty({1}, at::kDouble);
-  *bytes.mutable_data_ptr<double>() = time;
-  world.wait(world.send(bytes, to, tag, action), to, action);
-}
-
-double receive_time(Communicator& world, int from, int tag) {
-  const at::Tensor bytes = at::empty({1}, at::kDouble);
-  world.wait(world.receive(bytes, from, tag, action), from, action);
-  return *bytes.const_data_ptr<double>();
-}
-
 }  // namespace
 
 ClockOffset measure_clock(Communicator& world, int channel) {
-  const int tag = Tags(channel).words;
+  const std::string action = "comparing clocks";
+  Mail mail(world, Tags(channel).words, action);
+  const auto send_time = [&](int to, double time) {
+    std::string text;
+    put(text, time);
+    mail.send(to, text);
+    mail.flush();
+  };
+  const auto receive_time = [&](int from) {
+    std::size_t at = 0;
+    return take<double>(mail.receive(from), at);
+  };
   if (world.rank() == 0) {
     for (int rank = 1; rank < world.size(); ++rank) {
       for (int round = 0; round < kRounds; ++round) {
-        receive_time(world, rank, tag);
-        send_time(world, rank, tag, now());
+        receive_time(rank);
+        send_time(rank, now());
       }
     }
     return {0, 0, now()};
@@ -235,8 +228,8 @@ ClockOffset measure_clock(Communicator& world, int channel) {
   double least = -std::numeric_limits<double>::infinity(), most = -least;
   for (int round = 0; round < kRounds; ++round) {
     const double asked = now();
-    send_time(world, 0, tag, asked);
-    const double theirs = receive_time(world, 0, tag);
+    send_time(0, asked);
+    const double theirs = receive_time(0);
     const double answered = now();
     least = std::max(least, theirs - answered);
     most = std::min(most, theirs - asked);

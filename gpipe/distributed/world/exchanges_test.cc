@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <iostream>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/testing/ranks.h"
@@ -83,11 +81,9 @@ void gather(Communicator& world, const std::vector<int>& members, int round,
 const RankProgramEntry kGather("gather", [] {
   const auto world = Communicator::connect(world_options());
   const int ranks = world->size();
-  std::vector<int> everybody(ranks);
-  std::iota(everybody.begin(), everybody.end(), 0);
   int round = 0;
   for (const auto& sizes : sizes_of(ranks)) {
-    gather(*world, everybody, round++, sizes);
+    gather(*world, world->all_ranks(), round++, sizes);
   }
   // A round may begin while other ranks are still in an earlier one.
   for (int k = 0; k < 10; ++k) {
@@ -157,7 +153,6 @@ TEST(PutAndTake, GiveNumbersBackAndZerosAtTheEnd) {
 
 using testing::argument;
 
-constexpr int kTag = 6;
 constexpr int kRanks = 3;
 
 const Terms kTerms{{"version", "1"}, {"balance", "[2, 2]"}, {"dtype", "Float"}};

@@ -1,12 +1,10 @@
 #include "gpipe/distributed/world/failure_detector.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "gpipe/base/threads/background_thread.h"

@@ -45,7 +45,7 @@ struct DroppedSends;
 //   and cannot be interrupted. So it runs on a thread of its own, which is left
 //   behind if the world fails, and ends at the timeout of connections.
 // - A wait in LibTorch's TCPStore blocks all other callers of the client. So
-//   the store is asked again and again (interruptible_store.h).
+//   the store is asked again and again (InterruptibleStore).
 //
 // Thread-safe.
 class GlooGroup final : public c10d::Backend {

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int kTag = 7;
+constexpr int kGlooTag = 7;
 constexpr milliseconds kTimeout{60000};
 
 class GlooGroupTest : public ::testing::Test {
@@ -37,11 +37,11 @@ class GlooGroupTest : public ::testing::Test {
   static c10::intrusive_ptr<c10d::Work> send(GlooGroup& group, int to,
                                              at::Tensor tensor) {
     std::vector<at::Tensor> list{std::move(tensor)};
-    return group.send(list, to, kTag);
+    return group.send(list, to, kGlooTag);
   }
   static at::Tensor receive(GlooGroup& group, int from, int64_t bytes) {
     std::vector<at::Tensor> list{at::zeros({bytes}, at::kByte)};
-    EXPECT_TRUE(group.recv(list, from, kTag)->wait(kTimeout));
+    EXPECT_TRUE(group.recv(list, from, kGlooTag)->wait(kTimeout));
     return list[0];
   }
   static at::Tensor bytes_of(int64_t size, int value) {

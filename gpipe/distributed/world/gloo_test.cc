@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdint>
 #include <iostream>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -23,6 +22,7 @@ namespace {
 
 using c10d::ProcessGroupGloo;
 using std::chrono::milliseconds;
+using testing::check;
 using testing::RankProgramEntry;
 using testing::RankResult;
 using testing::Ranks;
@@ -31,10 +31,6 @@ using torch::Tensor;
 
 constexpr milliseconds kTimeout{23456};
 constexpr int kTag = 5;
-
-void check(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
 
 // Two ranks; the other one is 1 - rank.
 struct Pair {

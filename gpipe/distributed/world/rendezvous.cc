@@ -26,7 +26,6 @@
 #include "gpipe/base/threads/background_thread.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
-#include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/distributed/world/stores.h"
 #include "gpipe/distributed/world/topology.h"
 
@@ -117,7 +116,7 @@ constexpr char kBackend[] = "backend";
 // The number of ranks that have come, and a key that exists if all have.
 constexpr char kCount[] = "count", kAll[] = "all";
 
-// The tag of the first messages of a connection. Pipelines use others (tags.h),
+// The tag of the first messages of a connection. Pipelines use others (Tags),
 // and so does the failure detector.
 constexpr int kFirstTag = 0;
 // A key of the store's server: its first world is complete.

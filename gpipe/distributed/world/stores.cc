@@ -4,7 +4,6 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {
