@@ -72,9 +72,7 @@ void expect_noticed(int number, const std::string& fault, milliseconds report,
           << " after " << delay.count() << " us";
     SCOPED_TRACE(round.str());
     Ranks running("train", ranks, arguments);
-    for (int rank = 0; rank < ranks; ++rank) {
-      ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
-    }
+    ASSERT_TRUE(running.wait_for_line("running: yes"));
     std::this_thread::sleep_for(delay);  // the test needs this delay
     const int64_t begin = now_ms();
     running.signal(at_fault, number);
@@ -111,9 +109,7 @@ TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
   const std::string forever = std::to_string(milliseconds::max().count());
   Ranks running("train", 2,
                 {{"timeout_ms", forever}, {"heartbeat_ms", forever}});
-  for (int rank = 0; rank < 2; ++rank) {
-    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
-  }
+  ASSERT_TRUE(running.wait_for_line("running: yes"));
   running.signal(1, SIGKILL);
   const auto results = running.wait_but({1}, seconds(20));
   expect_peer_error(results[0], "has died", 1);
@@ -337,9 +333,7 @@ TEST(Fault, StrangersAtThePortsOfTheLoopbackDoNotDisturb) {
   const auto bits = bits_of(Ranks("train", 3, steps).wait());
   Ranks running("train", 3, steps);
   std::vector<int> sockets;
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(running.wait_for_line(rank, "running: yes"));
-  }
+  ASSERT_TRUE(running.wait_for_line("running: yes"));
   int found = 0;
   for (const std::string& pid : children()) {
     for (const auto& [address, port] : listeners_of(pid)) {

@@ -23,6 +23,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/distributed/testing/two_worlds.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/testing/mean_square.h"
 #include "gpipe/testing/threads.h"
@@ -162,11 +163,7 @@ TEST(Fault, AndSoItDoesWhereALauncherServesTheStore) {
   std::vector<c10::intrusive_ptr<c10d::TCPStore>> stores;
   std::array<Arguments, 2> where;
   for (Arguments& each : where) {
-    c10d::TCPStoreOptions options;
-    options.port = 0;
-    options.isServer = true;
-    options.waitWorkers = false;
-    stores.push_back(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
+    stores.push_back(serve_store());
     each = {{"MASTER_PORT", std::to_string(stores.back()->getPort())}};
   }
   ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);

@@ -305,9 +305,7 @@ TEST(Hosts, ReportALinkThatGoesDownAsFrozen) {
   Ranks ranks("endless",
               network.arguments(
                   3, {{"heartbeat_ms", std::to_string(kHeartbeat.count())}}));
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(ranks.wait_for_line(rank, "training"));
-  }
+  ASSERT_TRUE(ranks.wait_for_line("training"));
   const auto begin = std::chrono::steady_clock::now();
   network.cut(2);
   for (int rank = 0; rank < 3; ++rank) {

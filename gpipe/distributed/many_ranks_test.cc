@@ -75,9 +75,7 @@ TEST(ManyRanks, ConnectOnlyToPeersAndAllNameTheKilledRank) {
   const int killed = ranks / 2;
   Ranks running("many", ranks,
                 {{"timeout_ms", "300000"}, {"heartbeat_ms", "60000"}});
-  for (int rank = 0; rank < ranks; ++rank) {
-    ASSERT_TRUE(running.wait_for_line(rank, "ready: yes"));
-  }
+  ASSERT_TRUE(running.wait_for_line("ready: yes"));
   const int64_t begin = now_ms();
   running.signal(killed, SIGKILL);
   const auto results = running.wait_but({killed}, std::chrono::seconds(60));

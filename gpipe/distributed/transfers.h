@@ -1,6 +1,8 @@
 // The transport of tensors between the accelerators of two ranks.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <string>
 
 namespace gpipe {
@@ -40,6 +42,14 @@ constexpr const char* to_string(Transfers transfers) {
 
 // Returns the transfers with this name. Throws c10::ValueError, which lists all
 // names, if there are none.
-Transfers parse_transfers(const std::string& name);
+inline Transfers parse_transfers(const std::string& name) {
+  for (const Transfers each : {Transfers::kAuto, Transfers::kHost,
+                               Transfers::kDirect, Transfers::kTested}) {
+    if (name == to_string(each)) return each;
+  }
+  TORCH_CHECK_VALUE(false,
+                    "transfers must be auto, host, direct or tested, not '",
+                    name, "'");
+}
 
 }  // namespace gpipe

@@ -438,7 +438,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
   // store that has failed is reported by the world.
   void tell_failure() {
     try {
-      store_->set(c10::str("failed/", rank_), std::vector<uint8_t>{1});
+      store_->set(c10::str("failed/", rank_), "1");
     } catch (const std::exception&) {
     }
   }
@@ -495,10 +495,10 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     const std::string key = c10::str(from, "/", phase, "/", k);
     std::vector<at::Tensor> list{keep(bytes)};
     const bool leads = rank_ == 0;
-    if (!leads) store_->set(key + "/here", std::vector<uint8_t>{1});
+    if (!leads) store_->set(key + "/here", "1");
     await(key + (leads ? "/here" : "/go"));
     const Turn turn(device_, [this] { check_time(); });
-    if (leads) store_->set(key + "/go", std::vector<uint8_t>{1});
+    if (leads) store_->set(key + "/go", "1");
     // Kept: drop() may run while this thread hangs in a transfer.
     const DeviceGroup ends = group(from);
     auto work = from == rank_ ? ends->send(list, kReceiver, 0)
@@ -514,7 +514,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     std::vector<at::Tensor> list{
         keep(at::empty({kBytes}, at::TensorOptions(device_).dtype(at::kByte)))};
     const auto work = group(1 - rank_)->recv(list, kSender, 0);
-    store_->set(c10::str("posted/", rank_), std::vector<uint8_t>{1});
+    store_->set(c10::str("posted/", rank_), "1");
     await(c10::str("posted/", 1 - rank_));
     TORCH_CHECK(!work->isCompleted(), "it ended although nothing was sent");
     close_all(groups(), &c10d::Backend::abort);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "gpipe/base/bytes/crc32c.h"
 #include "gpipe/base/threads/exit_gate.h"
@@ -42,6 +43,25 @@ at::Tensor presence(const Summand* begin, const Summand* end) {
     if (each->grad.defined()) present[each - begin].fill_(1);
   }
   return present;
+}
+
+// Returns the elements of `tensors`, one tensor behind the other.
+at::Tensor flatten(const std::vector<at::Tensor>& tensors,
+                   const at::TensorOptions& options) {
+  std::vector<at::Tensor> parts{at::empty({0}, options)};
+  for (const at::Tensor& each : tensors) {
+    parts.push_back(each.to(options.device()).reshape({-1}));
+  }
+  return at::cat(parts);
+}
+
+// The reverse: writes the elements of `flat` into `tensors`.
+void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
+  int64_t at = 0;
+  for (const at::Tensor& each : tensors) {
+    each.copy_(flat.narrow(0, at, each.numel()).view(each.sizes()));
+    at += each.numel();
+  }
 }
 
 // Returns `flat` as real numbers, sharing its memory.
@@ -128,7 +148,6 @@ void Reducer::agree(const std::vector<Summand>& all) {
 void Reducer::add_up(Summand* begin, Summand* end) {
   const c10::AutoGradMode no_graph(false);
   const bool whole = share_ == SumShare::kAll;
-  const c10::Device device = this->device();
   // Returns the part of `tensor` of which `member` gets the sum.
   const auto part_of = [&](const at::Tensor& tensor, std::size_t member) {
     return whole ? tensor : slice_of_member(tensor, members_.size(), member);
@@ -137,27 +156,23 @@ void Reducer::add_up(Summand* begin, Summand* end) {
     at::Tensor& grad = each->grad;
     if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
   }
-  const at::Tensor present = presence(begin, end).to(device);
+  const at::TensorOptions options = begin->like.options().device(device());
   // Returns the parts of all gradients, and behind them one number for each: 1
   // if it is defined here.
-  const auto flatten = [&](std::size_t member) {
+  const auto flat_part = [&](std::size_t member) {
     std::vector<at::Tensor> parts;
     for (Summand* each = begin; each != end; ++each) {
-      const at::Tensor part = part_of(each->grad, member);
-      if (part.defined()) {
-        parts.push_back(part.to(device).reshape({-1}));
-        continue;
-      }
-      const auto sizes = each->like.sizes();
+      parts.push_back(part_of(each->grad, member));
+      if (parts.back().defined()) continue;
       const int64_t count =
           whole ? each->like.numel()
-                : numel_of_member(sizes, members_.size(), member);
-      parts.push_back(at::zeros({count}, each->like.options().device(device)));
+                : numel_of_member(each->like.sizes(), members_.size(), member);
+      parts.back() = at::zeros({count}, options);
     }
-    parts.push_back(present);
-    return at::cat(parts);
+    parts.push_back(presence(begin, end));
+    return flatten(parts, options);
   };
-  const at::Tensor sum = whole ? flatten(own_) : reduce_scatter(flatten);
+  const at::Tensor sum = whole ? flat_part(own_) : reduce_scatter(flat_part);
   if (whole) all_reduce(sum);
   const at::Tensor counts =
       sum.narrow(0, sum.numel() - (end - begin), end - begin).cpu();
@@ -253,11 +268,11 @@ void Reducer::copy_first(const std::vector<at::Tensor>& tensors) {
   }
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
-    std::vector<at::Tensor> parts;
-    for (std::size_t k = begin; k < end; ++k) {
-      parts.push_back(all[k].like.to(device()).reshape({-1}));
-    }
-    const at::Tensor flat = at::cat(parts), none = at::empty({0}, at::kByte);
+    std::vector<at::Tensor> bucket;
+    for (; begin < end; ++begin) bucket.push_back(all[begin].like);
+    const at::Tensor flat =
+        flatten(bucket, bucket[0].options().device(device()));
+    const at::Tensor none = at::empty({0}, at::kByte);
     // Along a tree, so that the first member does not send to all others.
     const auto children = tree_children(own_, members_.size());
     const auto is_child = [&](std::size_t k) {
@@ -271,13 +286,7 @@ void Reducer::copy_first(const std::vector<at::Tensor>& tensors) {
              copying);
     exchange([&](std::size_t k) { return is_child(k) ? flat : none; },
              [&](std::size_t) { return none; }, copying);
-    int64_t at = 0;
-    for (std::size_t k = begin; k < end; ++k) {
-      at::Tensor& to = all[k].like;
-      if (receives) to.copy_(flat.narrow(0, at, to.numel()).view(to.sizes()));
-      at += to.numel();
-    }
-    begin = end;
+    if (receives) unflatten(flat, bucket);
   }
 }
 
@@ -444,6 +453,90 @@ void ReplicaSums::stop() {
 void ReplicaSums::join() {
   if (running_) worker_->flush();
   running_ = false;
+}
+
+ParameterShards::ParameterShards(std::vector<at::Tensor> parameters,
+                                 std::size_t members, std::size_t own)
+    : parameters_(std::move(parameters)),
+      shards_(parameters_.size()),
+      members_(members),
+      own_(own) {
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    numbers_.emplace(parameters_[k].unsafeGetTensorImpl(), k);
+    follow(k);
+  }
+}
+
+void ParameterShards::follow(std::size_t k) {
+  const at::Tensor view =
+      slice_of_member(parameters_[k].detach(), members_, own_);
+  if (!view.defined()) return;
+  at::Tensor& shard = shards_[k];
+  if (!shard.defined()) {
+    // A tensor of its own, because views cannot become leaves again.
+    shard = view.alias().detach();
+    shard.requires_grad_(parameters_[k].requires_grad());
+    return;
+  }
+  shard.set_data(view);
+  if (shard.grad().defined() && shard.grad().dtype() != view.dtype()) {
+    shard.mutable_grad() = shard.grad().to(view.dtype());
+  }
+}
+
+std::vector<at::Tensor> ParameterShards::own() {
+  std::vector<at::Tensor> result;
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    if (!parameters_[k].requires_grad()) continue;
+    at::Tensor shard = shard_of(parameters_[k]);
+    if (shard.defined()) result.push_back(std::move(shard));
+  }
+  return result;
+}
+
+at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
+  const std::size_t k = numbers_.at(parameter.unsafeGetTensorImpl());
+  if (shards_[k].defined() && !shards_[k].is_alias_of(parameter)) follow(k);
+  return shards_[k];
+}
+
+void ParameterShards::spread(Reducer& reducer) {
+  const c10::AutoGradMode no_graph(false);
+  std::vector<at::Tensor> trained;
+  std::vector<Summand> all;
+  for (const at::Tensor& each : parameters_) {
+    if (!each.requires_grad()) continue;
+    trained.push_back(each);
+    all.push_back({each, {}});
+  }
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_buckets(all)) {
+    const auto options = trained[begin].options().device(reducer.device());
+    // Returns the shards that `member` owns of this bucket.
+    const auto shards_of = [&](std::size_t member) {
+      std::vector<at::Tensor> shards;
+      for (std::size_t k = begin; k < end; ++k) {
+        const at::Tensor shard =
+            slice_of_member(trained[k].detach(), members_, member);
+        if (shard.defined()) shards.push_back(shard);
+      }
+      return shards;
+    };
+    const at::Tensor mine = flatten(shards_of(own_), options);
+    std::vector<at::Tensor> theirs(members_);
+    for (std::size_t member = 0; member < members_; ++member) {
+      int64_t numel = 0;
+      for (const at::Tensor& each : shards_of(member)) numel += each.numel();
+      if (member != own_) theirs[member] = at::empty({numel}, options);
+    }
+    reducer.exchange([&](std::size_t) { return mine; },
+                     [&](std::size_t k) { return theirs[k]; },
+                     [] { return "sharing the parameters of the replicas"; });
+    for (std::size_t member = 0; member < members_; ++member) {
+      if (member != own_) unflatten(theirs[member], shards_of(member));
+    }
+    begin = end;
+  }
 }
 
 }  // namespace gpipe::internal

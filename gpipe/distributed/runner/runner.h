@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/replicas/parameter_shards.h"
 #include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/runner/agreement.h"
 #include "gpipe/distributed/runner/layout.h"

@@ -209,6 +209,13 @@ bool Ranks::wait_for_line(int rank, const std::string& line) {
   });
 }
 
+bool Ranks::wait_for_line(const std::string& line) {
+  for (int rank = 0; rank < state_->processes->size(); ++rank) {
+    if (!wait_for_line(rank, line)) return false;
+  }
+  return true;
+}
+
 std::vector<RankResult> Ranks::wait(std::chrono::seconds limit) {
   return wait_but({}, limit);
 }

@@ -57,9 +57,10 @@ class Ranks {
 
   // Sends a signal to a rank.
   void signal(int rank, int number);
-  // Blocks until `rank` has printed `line`. Returns false if that takes more
-  // than a minute.
+  // Blocks until `rank`, or every rank, has printed `line`. Returns false if
+  // that takes more than a minute.
   bool wait_for_line(int rank, const std::string& line);
+  bool wait_for_line(const std::string& line);
 
   // Blocks until all ranks have ended. Kills those that still run after
   // `limit`.

@@ -32,7 +32,6 @@
 
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/gloo_group.h"
-#include "gpipe/distributed/world/stores.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/tensor_memory.h"
@@ -40,8 +39,6 @@
 namespace gpipe::testing {
 namespace {
 
-using internal::bytes_of;
-using internal::text_of;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // Called by connect() of a group, after the host has begun to wait.
@@ -287,10 +284,9 @@ class HostedGroup final : public c10d::Backend {
   void connect() {
     if (connected_) return;
     if (on_connect) on_connect();
-    store_->set(name("process", getRank()),
-                bytes_of(std::to_string(::getpid())));
+    store_->set(name("process", getRank()), std::to_string(::getpid()));
     // As with NCCL, one end waits in the store for an identifier of the other.
-    if (getRank() == 0) store_->set("identifier", bytes_of("1"));
+    if (getRank() == 0) store_->set("identifier", "1");
     store_->get("identifier");
     const bool is_second = connections.fetch_add(1) == 1;
     const bool arrives = defect != Defect::kOneDirection || !is_second;
@@ -299,7 +295,7 @@ class HostedGroup final : public c10d::Backend {
       if (aborted_) decide("abort");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (text_of(store_->get("decision")) != "connect") {
+    if (store_->get_to_str("decision") != "connect") {
       throw std::runtime_error("it was aborted");
     }
     hosts_ = c10::make_intrusive<internal::GlooGroup>(
@@ -307,8 +303,8 @@ class HostedGroup final : public c10d::Backend {
         timeout_);
     for (int rank = 0; rank < getSize(); ++rank) {
       if (rank == getRank()) continue;
-      peers_.try_emplace(
-          rank, std::stoi(text_of(store_->get(name("process", rank)))));
+      peers_.try_emplace(rank,
+                         std::stoi(store_->get_to_str(name("process", rank))));
     }
     connected_ = true;
   }
@@ -316,7 +312,7 @@ class HostedGroup final : public c10d::Backend {
   // The first decision counts for both ends, so that either both connect or
   // none does.
   void decide(const std::string& decision) {
-    store_->compareSet("decision", bytes_of(""), bytes_of(decision));
+    store_->compareSet("decision", "", decision);
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;

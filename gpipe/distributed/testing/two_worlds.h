@@ -1,4 +1,4 @@
-// The communicators of two ranks in one process.
+// The communicators of two ranks in one process, and the store of a launcher.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -11,14 +11,18 @@
 
 namespace gpipe::testing {
 
+// Returns a store on any free port, as a launcher serves it.
+inline c10::intrusive_ptr<c10d::TCPStore> serve_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
 // Rank 0 and rank 1, which are used by different threads.
 struct TwoWorlds {
   TwoWorlds() {
-    c10d::TCPStoreOptions served;
-    served.port = 0;
-    served.isServer = true;
-    served.waitWorkers = false;
-    store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", served);
     WorldOptions options = WorldOptions::from_environment();
     options.size = 2;
     options.port = store->getPort();
@@ -36,7 +40,7 @@ struct TwoWorlds {
     second.reset();
   }
 
-  c10::intrusive_ptr<c10d::TCPStore> store;
+  const c10::intrusive_ptr<c10d::TCPStore> store = serve_store();
   std::shared_ptr<internal::Communicator> first, second;
 };
 

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/world/communicator.h"
 
+#include <c10/util/StringUtil.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -204,11 +205,10 @@ void Communicator::wait(const Work& work, int peer, const Action& action) {
   if (done) return;
   if (!late) return connection_broke(peer, action, error);
   std::string what =
-      "nothing came for " + std::to_string(options_.timeout.count()) + " ms";
+      c10::str("nothing came for ", options_.timeout.count(), " ms");
   const int at_fault = waits().end_of_chain(peer);
   if (at_fault != peer) {
-    what += " from rank " + std::to_string(peer) + ", which waits for rank " +
-            std::to_string(at_fault);
+    what += c10::str(" from rank ", peer, ", which waits for rank ", at_fault);
   }
   what += "; raise WorldOptions::timeout if that may take longer";
   fail({Fault::kTimeout, at_fault, rank(), action(), what});

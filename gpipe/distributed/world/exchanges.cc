@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <chrono>
@@ -67,9 +68,12 @@ class Mail {
     return text;
   }
 
-  // Reports rank `from` as failed, and throws.
-  void disagree(int from, const std::string& what) {
-    world_.fail({Fault::kDisagree, from, world_.rank(), action_, what});
+  // Reports rank `from` as failed, and throws. The parts of `what` are put
+  // together.
+  template <typename... Parts>
+  void disagree(int from, const Parts&... what) {
+    world_.fail(
+        {Fault::kDisagree, from, world_.rank(), action_, c10::str(what...)});
     world_.check();
   }
 
@@ -127,18 +131,15 @@ std::vector<std::string> all_gather(Communicator& world,
   for (std::size_t k = 0; k + 1 < texts.size(); k += 2) {
     const std::size_t member = all.size();
     if (member < members.size() && texts[k] != action) {
-      mail.disagree(members[member],
-                    "it is at '" + texts[k] + "', but rank " +
-                        std::to_string(world.rank()) + " is at '" + action +
-                        "'; call the same functions on all ranks");
+      mail.disagree(members[member], "it is at '", texts[k], "', but rank ",
+                    world.rank(), " is at '", action,
+                    "'; call the same functions on all ranks");
     }
     all.push_back(texts[k + 1]);
   }
   if (all.size() != members.size()) {
-    mail.disagree(members.front(),
-                  "it sent " + std::to_string(all.size()) + " texts of " +
-                      std::to_string(members.size()) +
-                      " ranks; run the same gpipe on all ranks");
+    mail.disagree(members.front(), "it sent ", all.size(), " texts of ",
+                  members.size(), " ranks; run the same gpipe on all ranks");
   }
   for (const std::size_t child : children) mail.send(members[child], bundle);
   mail.flush();
@@ -164,8 +165,8 @@ std::string difference(const std::vector<std::string>& theirs,
       return "it is of another version of gpipe than rank 0";
     }
     if (theirs[k + 1] == ours[k + 1]) continue;
-    return ours[k] + " is " + theirs[k + 1] + " on rank " +
-           std::to_string(rank) + ", but " + ours[k + 1] + " on rank 0";
+    return c10::str(ours[k], " is ", theirs[k + 1], " on rank ", rank, ", but ",
+                    ours[k + 1], " on rank 0");
   }
   return "";
 }

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/world/failure_detector.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cstring>
@@ -228,9 +229,9 @@ void FailureDetector::find_frozen(Clock::time_point now, bool was_here) {
     if (!was_here) {
       peer->heard = now.time_since_epoch().count();
     } else if (silence > timeout_) {
-      on_failure_({Fault::kFrozen, peer->rank, rank_, "",
-                   "nothing was heard of it for " +
-                       std::to_string(silence.count()) + " ms"});
+      on_failure_(
+          {Fault::kFrozen, peer->rank, rank_, "",
+           c10::str("nothing was heard of it for ", silence.count(), " ms")});
     }
   }
 }

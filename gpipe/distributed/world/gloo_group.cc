@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -121,13 +122,13 @@ std::shared_future<GlooGroup::Pair> GlooGroup::start_pair(int peer) const {
   auto pair = promise.get_future().share();
   if (*stopped_) {
     promise.set_exception(std::make_exception_ptr(std::runtime_error(
-        "rank " + std::to_string(getRank()) + " has no connection to rank " +
-        std::to_string(peer) + ", and no more are made")));
+        c10::str("rank ", getRank(), " has no connection to rank ", peer,
+                 ", and no more are made"))));
     return pair;
   }
   const auto [low, high] = std::minmax(getRank(), peer);
-  auto store = c10::make_intrusive<c10d::PrefixStore>(
-      std::to_string(low) + "-" + std::to_string(high), store_);
+  auto store =
+      c10::make_intrusive<c10d::PrefixStore>(c10::str(low, "-", high), store_);
   background_thread([store = std::move(store), device = device_,
                      number = 1 - number_of(peer), timeout = timeout_,
                      promise = std::move(promise)]() mutable {
@@ -150,8 +151,8 @@ c10d::Backend& GlooGroup::wait_for(int peer) {
   const auto pair = this->peer(peer).pair;
   while (pair.wait_for(kPause) != std::future_status::ready) {
     if (*stopped_) {
-      throw std::runtime_error("the connection to rank " +
-                               std::to_string(peer) + " was given up");
+      throw std::runtime_error(
+          c10::str("the connection to rank ", peer, " was given up"));
     }
   }
   return *pair.get();

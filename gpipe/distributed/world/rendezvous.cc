@@ -1,6 +1,7 @@
 #include "gpipe/distributed/world/rendezvous.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/StringUtil.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -67,8 +68,8 @@ Descriptor listen_on(const std::string& address, int port) {
     }
     reason = std::strerror(errno);
   }
-  throw std::runtime_error("cannot listen on " + address + ":" +
-                           std::to_string(port) + ": " + reason);
+  throw std::runtime_error(
+      c10::str("cannot listen on ", address, ":", port, ": ", reason));
 }
 
 // Returns the address of this machine from which packets to `address` are sent.
@@ -108,7 +109,7 @@ constexpr auto kGrace = std::chrono::milliseconds(500);
 constexpr auto kLinger = std::chrono::seconds(2);
 
 // A key that exists if `rank` has come.
-std::string rank_key(int rank) { return "rank/" + std::to_string(rank); }
+std::string rank_key(int rank) { return c10::str("rank/", rank); }
 // The size of the world and the rank that was the first to say it.
 constexpr char kSize[] = "size";
 // The same for its backend.
@@ -201,9 +202,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
       if (error) std::rethrow_exception(std::move(error));
       return meeting;
     }
-    fail(Fault::kTimeout, 0,
-         "no answer from the store at " + place() +
-             "; is it rank 0 that listens there?");
+    fail(Fault::kTimeout, 0, "no answer from the store at ", place(),
+         "; is it rank 0 that listens there?");
   }
 
  private:
@@ -216,28 +216,37 @@ class Joining : public std::enable_shared_from_this<Joining> {
   };
 
   std::string place() const {
-    return options_.address + ":" + std::to_string(options_.port);
+    return c10::str(options_.address, ":", options_.port);
   }
 
-  RankFailure failure_of(Fault fault, int rank, const std::string& what) const {
-    return {fault, rank, options_.rank, "the rendezvous", what};
+  // The parts of `what` are put together.
+  template <typename... Parts>
+  RankFailure failure_of(Fault fault, int rank, const Parts&... what) const {
+    return {fault, rank, options_.rank, "the rendezvous", c10::str(what...)};
   }
 
   [[noreturn]] void raise(const RankFailure& failure) const {
     throw_peer_error(failure, options_.rank);
   }
 
-  [[noreturn]] void fail(Fault fault, int rank, const std::string& what) const {
-    raise(failure_of(fault, rank, what));
+  template <typename... Parts>
+  [[noreturn]] void fail(Fault fault, int rank, const Parts&... what) const {
+    raise(failure_of(fault, rank, what...));
   }
 
   // Throws the same failure on all ranks: the first one that any rank has
   // found.
+  template <typename... Parts>
   [[noreturn]] void fail_all(c10d::Store& store, Fault fault, int rank,
-                             const std::string& what) const {
-    const std::string mine = encode_failure(failure_of(fault, rank, what));
-    raise(decode_failure(
-        text_of(store.compareSet(kFailure, {}, bytes_of(mine)))));
+                             const Parts&... what) const {
+    const std::string mine = encode_failure(failure_of(fault, rank, what...));
+    raise(decode_failure(store.compareSet(kFailure, "", mine)));
+  }
+
+  // Throws the failure that a rank has found, if any.
+  void check(c10d::Store& store) const {
+    const std::string found = text_at(store, kFailure);
+    if (!found.empty()) raise(decode_failure(found));
   }
 
   Rendezvous join(int listening) {
@@ -246,7 +255,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     connected_ = true;
     try {
       wait_for_all(*meeting.store);
-      if (server_) server_->set(kComplete, bytes_of("yes"));
+      if (server_) server_->set(kComplete, "yes");
       server_.reset();
     } catch (const PeerError&) {
       // Keeps the store for a while, so that the other ranks find the reason.
@@ -257,9 +266,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     try {
       connect_groups(meeting, own);
     } catch (const std::exception& error) {
-      fail(Fault::kTimeout, options_.rank,
-           "no connection from " + own +
-               " to its neighbours: " + reason_of(error));
+      fail(Fault::kTimeout, options_.rank, "no connection from ", own,
+           " to its neighbours: ", reason_of(error));
     }
     return meeting;
   }
@@ -293,9 +301,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
       } catch (const PeerError&) {
         throw;
       } catch (const std::exception& error) {
-        failure = failure_of(Fault::kTimeout, 0,
-                             "no connection to the store at " + place() + ": " +
-                                 reason_of(error));
+        failure =
+            failure_of(Fault::kTimeout, 0, "no connection to the store at ",
+                       place(), ": ", reason_of(error));
         if (listening >= 0) raise(failure);
       }
       if (Clock::now() >= deadline_) raise(failure);
@@ -309,8 +317,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     if (options_.store_is_served) return enter_served();
     server_ = tcp_store(options_, listening, deadline_);
     const int64_t world = server_->add(
-        "gpipe/rank/" + options_.session + "/" + std::to_string(options_.rank),
-        1);
+        c10::str("gpipe/rank/", options_.session, "/", options_.rank), 1);
     if (world == 1) return store_of(world);
     // Rank 0 serves only one world. If that world is complete or has failed, it
     // may be the previous world of this process, which rank 0 has not left yet.
@@ -334,44 +341,37 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
     const auto number = starts_->number(deadline_);
     if (!number) {
-      fail(Fault::kTimeout, 0,
-           "it has not come to " + place() + " in " +
-               std::to_string(options_.timeout.count()) +
-               " ms; raise WorldOptions::timeout if it needs longer to start");
+      fail(Fault::kTimeout, 0, "it has not come to ", place(), " in ",
+           options_.timeout.count(),
+           " ms; raise WorldOptions::timeout if it needs longer to start");
     }
     return store_of(*number);
   }
 
   c10::intrusive_ptr<c10d::Store> store_of(int64_t world) {
     return c10::make_intrusive<c10d::PrefixStore>(
-        "gpipe/world/" + options_.session + "/" + std::to_string(world),
-        server_);
+        c10::str("gpipe/world/", options_.session, "/", world), server_);
   }
 
   std::string twice_text() const {
-    return "there are two processes with rank " +
-           std::to_string(options_.rank) + " at " + place() +
-           "; give each a RANK of its own";
+    return c10::str("there are two processes with rank ", options_.rank, " at ",
+                    place(), "; give each a RANK of its own");
   }
 
   // Throws if a rank has another size of the world, or another backend.
   void compare_worlds(c10d::Store& store) {
-    const std::string rank = "rank " + std::to_string(options_.rank);
     const std::string size = std::to_string(options_.size);
     if (const auto [theirs, first] = claim(store, kSize, size);
         theirs != size) {
-      fail_all(store, Fault::kDisagree, first,
-               "it says that there are " + theirs + " ranks, but " + rank +
-                   " says that there are " + size +
-                   "; give all the same WORLD_SIZE");
+      fail_all(store, Fault::kDisagree, first, "it says that there are ",
+               theirs, " ranks, but rank ", options_.rank,
+               " says that there are ", size, "; give all the same WORLD_SIZE");
     }
     if (const auto [theirs, first] = claim(store, kBackend, options_.backend);
         theirs != options_.backend) {
-      fail_all(store, Fault::kDisagree, first,
-               "its backend is '" + theirs + "', but that of " + rank +
-                   " is '" + options_.backend +
-                   "'; give all the same WorldOptions::backend "
-                   "(GPIPE_BACKEND)");
+      fail_all(store, Fault::kDisagree, first, "its backend is '", theirs,
+               "', but that of rank ", options_.rank, " is '", options_.backend,
+               "'; give all the same WorldOptions::backend (GPIPE_BACKEND)");
     }
   }
 
@@ -379,8 +379,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // there, and the rank that has written it.
   std::pair<std::string, int> claim(c10d::Store& store, const std::string& key,
                                     const std::string& mine) const {
-    const std::string first = text_of(store.compareSet(
-        key, {}, bytes_of(mine + " " + std::to_string(options_.rank))));
+    const std::string first =
+        store.compareSet(key, "", c10::str(mine, " ", options_.rank));
     const std::size_t space = first.find(' ');
     return {first.substr(0, space), std::stoi(first.substr(space + 1))};
   }
@@ -388,19 +388,15 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // A rank asks the store for two keys at a time, whatever the size.
   void wait_for_all(c10d::Store& store) {
     const int size = options_.size;
-    if (store.check({kFailure})) {
-      raise(decode_failure(text_of(store.get(kFailure))));
-    }
+    check(store);
     compare_worlds(store);
     if (store.add(rank_key(options_.rank), 1) > 1) {
       fail_all(store, Fault::kDisagree, options_.rank, twice_text());
     }
-    if (store.add(kCount, 1) == size) store.set(kAll, bytes_of("yes"));
+    if (store.add(kCount, 1) == size) store.set(kAll, "yes");
     while (!store.check({kAll})) {
       if (starts_) starts_->answer();
-      if (store.check({kFailure})) {
-        raise(decode_failure(text_of(store.get(kFailure))));
-      }
+      check(store);
       if (Clock::now() >= deadline_) report_missing(store);
       std::this_thread::sleep_for(
           std::max<Clock::duration>(kLook, size * kLookPerRank));
@@ -413,18 +409,13 @@ class Joining : public std::enable_shared_from_this<Joining> {
     for (int rank = 0; rank < size; ++rank) {
       if (!store.check({rank_key(rank)})) missing.push_back(rank);
     }
-    std::string list;
-    for (const int rank : missing) {
-      list += (list.empty() ? "" : ", ") + std::to_string(rank);
-    }
     // The last rank may have come just now.
     const int first = missing.empty() ? options_.rank : missing.front();
     fail_all(store, Fault::kTimeout, first,
-             std::to_string(size - static_cast<int>(missing.size())) + " of " +
-                 std::to_string(size) + " ranks came to " + place() + " in " +
-                 std::to_string(options_.timeout.count()) +
-                 " ms; missing: " + list +
-                 "; raise WorldOptions::timeout if they need longer to start");
+             size - static_cast<int>(missing.size()), " of ", size,
+             " ranks came to ", place(), " in ", options_.timeout.count(),
+             " ms; missing: ", c10::Join(", ", missing),
+             "; raise WorldOptions::timeout if they need longer to start");
   }
 
   const WorldOptions options_;

@@ -68,7 +68,7 @@ std::optional<int64_t> Starts::number(Clock::time_point deadline) {
     return number_;
   }
   const std::string token = random_text();
-  store_->append(kQuestions, bytes_of(token));
+  store_->append(kQuestions, {token.begin(), token.end()});
   while (true) {
     const std::string answer = text_at(*store_, kAnswer + token);
     if (!answer.empty()) return number_ = std::stoll(answer);
@@ -84,10 +84,10 @@ void Starts::answer() {
   for (; answered_ + kTokenBytes <= questions.size();
        answered_ += kTokenBytes) {
     store_->set(kAnswer + questions.substr(answered_, kTokenBytes),
-                bytes_of(std::to_string(*number_)));
+                std::to_string(*number_));
   }
   if (answered_ != before) {
-    store_->set(kAnswered, bytes_of(std::to_string(answered_)));
+    store_->set(kAnswered, std::to_string(answered_));
   }
 }
 

@@ -1,5 +1,5 @@
-// What a world needs of c10d's stores besides c10d: texts as values, waits that
-// can be ended, and a store that serves several starts of a world.
+// What a world needs of c10d's stores besides c10d: waits that can be ended,
+// and a store that serves several starts of a world.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,18 +17,10 @@
 
 namespace gpipe::internal {
 
-inline std::string text_of(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-inline std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
 // Returns the text at `key`, or "" if there is no such key. Does not wait for
 // it. Throws what the store throws.
 inline std::string text_at(c10d::Store& store, const std::string& key) {
-  return store.check({key}) ? text_of(store.get(key)) : "";
+  return store.check({key}) ? store.get_to_str(key) : "";
 }
 
 // A store that asks another one again and again, instead of waiting in it. A

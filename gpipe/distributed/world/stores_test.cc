@@ -8,7 +8,8 @@
 #include <optional>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "gpipe/distributed/testing/two_worlds.h"
 
 namespace gpipe::internal {
 namespace {
@@ -70,18 +71,10 @@ TEST_F(InterruptibleStoreTest, DoesTheRestAsTheInnerStore) {
 
 using Clock = std::chrono::steady_clock;
 
-c10::intrusive_ptr<c10d::Store> make_store() {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-}
-
 Clock::time_point soon() { return Clock::now() + std::chrono::seconds(30); }
 
 TEST(StartsTest, RanksThatComeBeforeAndAfterRankZeroGetItsNumber) {
-  const auto store = make_store();
+  const auto store = testing::serve_store();
   for (int64_t start = 1; start <= 3; ++start) {
     Starts early(store, 1), zero(store, 0), late(store, 2);
     auto asked =
@@ -102,7 +95,7 @@ TEST(StartsTest, RanksThatComeBeforeAndAfterRankZeroGetItsNumber) {
 }
 
 TEST(StartsTest, ARankThatHasGivenUpDoesNotChangeTheNextStart) {
-  const auto store = make_store();
+  const auto store = testing::serve_store();
   Starts gone(store, 1);
   EXPECT_EQ(gone.number(Clock::now()), std::nullopt);
   Starts zero(store, 0), one(store, 1);
