@@ -118,32 +118,30 @@ GlooGroup::Peer GlooGroup::peer(int rank) {
 }
 
 std::shared_future<GlooGroup::Pair> GlooGroup::start_pair(int peer) const {
-  std::promise<Pair> promise;
-  auto pair = promise.get_future().share();
   if (*stopped_) {
-    promise.set_exception(std::make_exception_ptr(std::runtime_error(
+    std::promise<Pair> none;
+    none.set_exception(std::make_exception_ptr(std::runtime_error(
         c10::str("rank ", getRank(), " has no connection to rank ", peer,
                  ", and no more are made"))));
-    return pair;
+    return none.get_future();
   }
-  const auto [low, high] = std::minmax(getRank(), peer);
+  // By value: minmax(a, b) returns references, and getRank() a temporary.
+  const auto [low, high] = std::minmax({getRank(), peer});
   auto store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str(low, "-", high), store_);
-  background_thread([store = std::move(store), device = device_,
-                     number = 1 - number_of(peer), timeout = timeout_,
-                     promise = std::move(promise)]() mutable {
-    try {
-      auto options = ProcessGroupGloo::Options::create(timeout);
-      options->devices.push_back(std::move(device));
-      options->threads = 0;  // they would run collective operations
-      auto group = c10::make_intrusive<ProcessGroupGloo>(
-          std::move(store), number, 2, std::move(options));
-      group->setTimeout(kForever);
-      promise.set_value(std::move(group));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  }).detach();
+  std::packaged_task<Pair()> make([store = std::move(store), device = device_,
+                                   number = 1 - number_of(peer),
+                                   timeout = timeout_]() -> Pair {
+    auto options = ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(device);
+    options->threads = 0;  // they would run collective operations
+    auto group = c10::make_intrusive<ProcessGroupGloo>(store, number, 2,
+                                                       std::move(options));
+    group->setTimeout(kForever);
+    return group;
+  });
+  auto pair = make.get_future().share();
+  background_thread(std::move(make)).detach();
   return pair;
 }
 
