@@ -62,6 +62,7 @@ using testing::Subject;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
+using testing::Defect;
 
 // Trains a language model on sequences of unequal lengths, one of them without
 // a token that counts. Throws unless the gradients have the bits of one process
@@ -521,8 +522,6 @@ TEST(DeviceTransport, EndsWhenARankDiesWhileAnotherOneCloses) {
   EXPECT_EQ(results[0].exit.code, 0) << results[0].err;
   EXPECT_EQ(results[1].exit.signal, SIGKILL);
 }
-
-using testing::Defect;
 
 // Prints the transport of a pipeline with kTested and the reason, and compares
 // the bits of some steps with those of one process.

@@ -14,6 +14,9 @@ namespace gpipe {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 LaunchEnvironment read(const Variables& variables) {
   return read_environment([&](const char* name) -> const char* {
@@ -343,10 +346,6 @@ TEST(EnvironmentTest, ReadsThatOfThisProcess) {
   EXPECT_EQ(ranks(environment), "5/8 1/4");
   EXPECT_EQ(master(environment), "node1:1234");
 }
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 TEST(WorldOptionsTest, TakesTheBackendFromTheEnvironment) {
   unsetenv("GPIPE_BACKEND");

@@ -45,6 +45,7 @@ using testing::Ranks;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
+using testing::argument;
 
 void print(const PeerError& error) {
   std::cout << "rank " << error.failure().rank << " "
@@ -452,8 +453,6 @@ TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
   EXPECT_EQ(results[1].out, what + " (in " + place + ")\n" + place + "\n");
   EXPECT_EQ(results[0].out.rfind("rank 1: " + what, 0), 0U) << results[0].out;
 }
-
-using testing::argument;
 
 // A call that is wrong on one rank, and the beginnings of the errors.
 struct WrongCall {

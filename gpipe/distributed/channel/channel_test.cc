@@ -28,6 +28,10 @@
 namespace gpipe::internal {
 namespace {
 
+using at::Tensor;
+using testing::error_of;
+using testing::TwoWorlds;
+
 MessageId message(int32_t microbatch, uint64_t step = 0) {
   return {step, 0x1234abcd, Direction::kForward, 0, 1, -1, microbatch};
 }
@@ -88,10 +92,6 @@ TEST(ShapePrediction, OfBothSidesIsTheSameHoweverManyMessagesThereAre) {
     }
   }
 }
-
-using at::Tensor;
-using testing::error_of;
-using testing::TwoWorlds;
 
 class FakeWork final : public c10d::Work {
  public:

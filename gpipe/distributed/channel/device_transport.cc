@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <future>
@@ -105,48 +104,22 @@ class HostWork final : public c10d::Work {
   std::atomic<bool> aborted_{false};
 };
 
-// The turn of one thread to transfer with a device of this process. NCCL allows
-// several communicators of a device only if their transfers run one after the
-// other.
-class Turn {
- public:
-  // Blocks until no other thread has the turn.
-  // `check`: called again and again meanwhile; it may throw to end the wait.
-  Turn(const c10::Device& device, const std::function<void()>& check)
-      : state_(state_of(device)) {
-    std::unique_lock<std::mutex> lock(state_.mutex);
-    while (state_.is_taken) {
-      // Nobody notifies when `check` would throw.
-      state_.changed.wait_for(lock, kCheckInterval);
-      if (state_.is_taken) check();
-    }
-    state_.is_taken = true;
-  }
-  ~Turn() {
-    {
-      std::lock_guard<std::mutex> lock(state_.mutex);
-      state_.is_taken = false;
-    }
-    state_.changed.notify_one();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_taken = false;
-  };
-  // Returns the state for all threads of the process that use `device`.
-  static State& state_of(const c10::Device& device) {
-    static std::mutex mutex;
-    static auto* const states = new std::unordered_map<c10::Device, State>();
-    std::lock_guard<std::mutex> lock(mutex);
-    return (*states)[device];
-  }
-  State& state_;
-};
+// Returns the turn of this thread to transfer with a device of this process,
+// for as long as the lock lives. NCCL allows several communicators of a device
+// only if their transfers run one after the other. Blocks until no other thread
+// has the turn.
+// `check`: called again and again meanwhile; it may throw to end the wait.
+std::unique_lock<std::timed_mutex> take_turn(
+    const c10::Device& device, const std::function<void()>& check) {
+  static std::mutex mutex;
+  static auto* const turns =
+      new std::unordered_map<c10::Device, std::timed_mutex>();
+  std::unique_lock<std::mutex> lock(mutex);
+  std::unique_lock<std::timed_mutex> turn((*turns)[device], std::defer_lock);
+  lock.unlock();
+  while (!turn.try_lock_for(kCheckInterval)) check();
+  return turn;
+}
 
 // Returns the store of the world, by a connection of its own. Its waits end
 // when `failed` is set.
@@ -275,7 +248,7 @@ class DeviceTransport final : public Transport {
       world_.wait(world_.send(here, before, tag, action), before, action);
       world_.wait(answer, before, action);
     }
-    const Turn turn(device_, [this] { world_.check(); });
+    const auto turn = take_turn(device_, [this] { world_.check(); });
     Work answer;
     if (!is_last) answer = world_.send(go, next, tag, action);
     const Work work = world_.begin(next, action, [&]() -> Work {
@@ -497,7 +470,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     const bool leads = rank_ == 0;
     if (!leads) store_->set(key + "/here", "1");
     await(key + (leads ? "/here" : "/go"));
-    const Turn turn(device_, [this] { check_time(); });
+    const auto turn = take_turn(device_, [this] { check_time(); });
     if (leads) store_->set(key + "/go", "1");
     // Kept: drop() may run while this thread hangs in a transfer.
     const DeviceGroup ends = group(from);
@@ -510,7 +483,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
   // Both ranks receive what nobody sends, and abort. Then the devices must be
   // free.
   void aborted_receive() {
-    const Turn turn(device_, [this] { check_time(); });
+    const auto turn = take_turn(device_, [this] { check_time(); });
     std::vector<at::Tensor> list{
         keep(at::empty({kBytes}, at::TensorOptions(device_).dtype(at::kByte)))};
     const auto work = group(1 - rank_)->recv(list, kSender, 0);

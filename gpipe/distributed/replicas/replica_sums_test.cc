@@ -25,6 +25,7 @@ namespace {
 using at::Tensor;
 using testing::check;
 using testing::expect_all_ok;
+using ::testing::Pair;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -531,8 +532,6 @@ TEST(ReplicaSums, ErrorsComeOutOfFinish) {
     EXPECT_EQ(results[rank].out, differ + (rank < 2 ? "has failed\n" : ""));
   }
 }
-
-using ::testing::Pair;
 
 TEST(MemberRows, CoverAllRowsOnceInOrder) {
   for (int64_t rows = 0; rows < 9; ++rows) {

@@ -22,6 +22,11 @@
 namespace gpipe::internal {
 namespace {
 
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using testing::TwoWorlds;
+
 TEST(Tags, DifferBetweenPurposesAndChannels) {
   std::set<int> all;
   for (int channel = 0; channel < 100; ++channel) {
@@ -46,11 +51,6 @@ TEST(Tags, OfPayloadsDifferByLengthAndDtype) {
   EXPECT_EQ(all.size(), 200u);
   EXPECT_EQ(all.count(tags.header), 0u);
 }
-
-using testing::error_of;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
-using testing::TwoWorlds;
 
 // Two ends of a transfer. The abort of one end returns only when the other end
 // is aborted, as that of a communicator between two devices may.

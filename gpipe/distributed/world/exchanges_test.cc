@@ -17,6 +17,7 @@
 namespace gpipe::internal {
 namespace {
 
+using testing::argument;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -150,8 +151,6 @@ TEST(PutAndTake, GiveNumbersBackAndZerosAtTheEnd) {
   EXPECT_EQ(take<double>(bytes, at), 0.0);
   EXPECT_EQ(at, 18u);
 }
-
-using testing::argument;
 
 constexpr int kRanks = 3;
 

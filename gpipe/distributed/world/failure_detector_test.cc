@@ -29,6 +29,12 @@
 namespace gpipe::internal {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::RankProgramEntry;
+using testing::Ranks;
+using testing::world_options;
+
 constexpr std::size_t kPlenty = 4096;
 
 TEST(WaitsTest, FollowAChainToItsEnd) {
@@ -106,12 +112,6 @@ TEST(WaitsTest, WhatIsNotPossibleIsIgnored) {
   waits.merge(bytes + "rest");
   EXPECT_EQ(waits.end_of_chain(1), 1);
 }
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::RankProgramEntry;
-using testing::Ranks;
-using testing::world_options;
 
 constexpr milliseconds kPause{5};
 

@@ -180,18 +180,17 @@ class Joining : public std::enable_shared_from_this<Joining> {
       : options_(options), deadline_(Clock::now() + options.timeout) {}
 
   Rendezvous run(int listening) {
-    std::promise<Outcome> promise;
-    auto answer = promise.get_future();
-    background_thread([self = shared_from_this(), listening,
-                       promise = std::move(promise)]() mutable {
+    std::packaged_task<Outcome()> task([self = shared_from_this(), listening] {
       Outcome outcome;
       try {
         outcome.meeting = self->join(listening);
       } catch (...) {
         outcome.error = std::current_exception();
       }
-      promise.set_value(std::move(outcome));
-    }).detach();
+      return outcome;
+    });
+    auto answer = task.get_future();
+    background_thread(std::move(task)).detach();
     // The inner thread has deadlines, too, and its errors say more.
     Clock::time_point limit = deadline_ + kGrace;
     if (answer.wait_until(limit) != std::future_status::ready && connected_) {
