@@ -92,7 +92,7 @@ const RankProgramEntry kHostCopies("host copies", [] {
 
 // The host waits for the run-ahead of its actions, once for all numbers of the
 // loss, and once for the norms of all gradients.
-const RankProgramEntry kWaits("waits", [] {
+const RankProgramEntry kHostWaits("waits", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
