@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "balancing/profile/json_reader.h"
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -26,8 +26,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/skip/layout.h"
-#include "gpipe/skip/namespace.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "balancing/profile/testing.h"
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
 

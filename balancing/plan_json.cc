@@ -13,7 +13,7 @@
 
 #include "balancing/plan.h"
 #include "balancing/profile/json_reader.h"
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 
 namespace gpipe::balancing {
 namespace {

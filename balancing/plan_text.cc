@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "balancing/plan.h"
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::balancing {
 namespace {

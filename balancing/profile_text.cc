@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "balancing/profile.h"
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::balancing {
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::balancing {
 namespace {

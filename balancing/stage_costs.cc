@@ -5,7 +5,7 @@
 #include "balancing/planner/stages.h"
 #include "balancing/planner/workload.h"
 #include "balancing/solver/sums.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::balancing {
 

@@ -19,8 +19,7 @@
 #include "balancing/profile/profile_tracker.h"
 #include "balancing/profile/sandbox.h"
 #include "balancing/profile/threads_scope.h"
-#include "gpipe/base/threads/background_thread.h"
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::balancing {

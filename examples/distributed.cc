@@ -19,11 +19,10 @@
 #include <vector>
 
 #include "balancing/balancing.h"
+#include "gpipe/base/program.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/milliseconds.h"
 #include "gpipe/schedule.h"
 #include "models/transformer.h"
 #include "training/data/random.h"

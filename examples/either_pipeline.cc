@@ -9,13 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/milliseconds.h"
-#include "gpipe/program/working_directory.h"
 
 DEFINE_bool(distributed, false,
             "Run each partition in a process of its own. Start as many "

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
 #include "training/program/exit_code.h"
 #include "training/program/flags.h"
 #include "training/program/generate_run.h"

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
 #include "training/program/exit_code.h"
 #include "training/program/flags.h"
 #include "training/program/run.h"

@@ -22,6 +22,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -53,15 +54,6 @@ auto run(Way way, Function function, Inputs... inputs) {
                             : checkpoint(function, inputs...);
 }
 
-bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    if (a[k].defined() != b[k].defined()) return false;
-    if (a[k].defined() && !torch::equal(a[k], b[k])) return false;
-  }
-  return true;
-}
-
 TEST(Checkpoint, CallsTheFunctionAgainInBackwardWithTheSameBits) {
   const auto first = linear(4, 8), second = linear(8, 4);
   std::vector<std::vector<Tensor>> results;
@@ -88,7 +80,7 @@ TEST(Checkpoint, CallsTheFunctionAgainInBackwardWithTheSameBits) {
     }
     results.push_back(result);
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, KeepsOnlyTheInputs) {
@@ -142,7 +134,7 @@ TEST(Checkpoint, TakesAndReturnsVectorsTuplesIntegersAndUndefinedTensors) {
     (out[0].exp().sum() + out[4].sum()).backward();
     results.push_back({out[0].detach(), out[3], a.grad(), b.grad()});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
   const Pair pair =
       checkpoint([](Tensor x) { return Pair(x.exp(), x.sin()); }, leaf({2}));
   EXPECT_TRUE(std::get<1>(pair).requires_grad());
@@ -209,7 +201,7 @@ TEST(Checkpoint, DrawsTheSameNumbersAndDisturbsNoOtherDraw) {
                        torch::rand({64}, own, options),
                        torch::rand({64}, torch::kDouble)});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, DrawsTheSameNumbersInNestedFunctions) {
@@ -227,7 +219,7 @@ TEST(Checkpoint, DrawsTheSameNumbersInNestedFunctions) {
     y.sum().backward();
     results.push_back({y.detach(), x.grad(), torch::rand({4})});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, CountsBatchNormOnce) {
@@ -251,8 +243,8 @@ TEST(Checkpoint, CountsBatchNormOnce) {
                          norm->running_var, norm->weight.grad()});
     }
   }
-  EXPECT_TRUE(same(results[0], results[2]));
-  EXPECT_TRUE(same(results[1], results[3]));
+  EXPECT_EQ(testing::difference(results[0], results[2]), "");
+  EXPECT_EQ(testing::difference(results[1], results[3]), "");
 }
 
 TEST(Checkpoint, HasTheAutocastStateOfTheForward) {
@@ -285,7 +277,7 @@ TEST(Checkpoint, HasTheAutocastStateOfTheForward) {
     results.push_back({y.detach(), x.grad(), layer->weight.grad()});
     layer->zero_grad();
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, AddsGradientsOfCapturedParametersOnceAndCallsTheirHooks) {
@@ -308,7 +300,7 @@ TEST(Checkpoint, AddsGradientsOfCapturedParametersOnceAndCallsTheirHooks) {
     results.push_back({y.detach(), weight.grad()});
     weight.mutable_grad() = Tensor();
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, ServesGradOfInputsInsideAndOutside) {
@@ -321,7 +313,7 @@ TEST(Checkpoint, ServesGradOfInputsInsideAndOutside) {
     results.push_back(torch::autograd::grad({y.sum()}, {outside, weight, h}));
     EXPECT_FALSE(outside.grad().defined());
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, ServesABackwardTwiceIfTheGraphIsRetained) {
@@ -343,7 +335,7 @@ TEST(Checkpoint, ServesABackwardTwiceIfTheGraphIsRetained) {
     EXPECT_EQ(calls, way == Way::kPlain ? 1 : 2);
     results.push_back({once, x.grad()});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, HasSecondDerivatives) {
@@ -357,7 +349,7 @@ TEST(Checkpoint, HasSecondDerivatives) {
                                               /*create_graph=*/true)[0];
     results.push_back(torch::autograd::grad({grad.pow(2).sum()}, {x, weight}));
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, MayRunABackwardInsideTheFunction) {
@@ -377,7 +369,7 @@ TEST(Checkpoint, MayRunABackwardInsideTheFunction) {
     y.sum().backward();
     results.push_back({y.detach(), x.grad(), weight.grad()});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, NestsToAnyDepth) {
@@ -398,7 +390,7 @@ TEST(Checkpoint, NestsToAnyDepth) {
     y.sum().backward();
     results.push_back({y.detach(), x.grad()});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 struct Doubled : torch::autograd::Function<Doubled> {
@@ -425,7 +417,7 @@ TEST(Checkpoint, ServesCustomFunctions) {
     y.sum().backward();
     results.push_back({x.grad()});
   }
-  EXPECT_TRUE(same(results[0], results[1]));
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
 TEST(Checkpoint, WorksOnSeveralThreadsAtATime) {

@@ -1,40 +1,28 @@
 #include "gpipe/gpipe.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <ostream>
 #include <utility>
 
+#include "gpipe/base/devices.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/pipeline/pipeline.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe {
 namespace {
 
-// Returns all accelerators in index order or, without accelerators, the CPU for
-// each partition.
-std::vector<c10::Device> default_devices(std::size_t partitions) {
-  const auto accelerator = at::getAccelerator();
-  const int count = accelerator ? at::accelerator::deviceCount() : 0;
-  if (count == 0) {
-    return std::vector<c10::Device>(partitions, c10::Device(c10::kCPU));
-  }
-  std::vector<c10::Device> devices;
-  for (int index = 0; index < count; ++index) {
-    devices.emplace_back(*accelerator, static_cast<c10::DeviceIndex>(index));
-  }
-  return devices;
-}
-
 std::vector<c10::Device> choose_devices(std::vector<c10::Device> devices,
                                         std::size_t partitions) {
-  if (devices.empty()) devices = default_devices(partitions);
+  if (devices.empty()) {
+    devices = all_devices();
+    if (devices.front().is_cpu()) devices.assign(partitions, devices.front());
+  }
   TORCH_CHECK_INDEX(devices.size() >= partitions,
                     "too few devices to hold given partitions (devices: ",
                     devices.size(), ", partitions: ", partitions,

@@ -23,7 +23,7 @@
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/skip/keeps_devices.h"
+#include "gpipe/skip/skippable.h"
 #include "gpipe/train.h"
 
 namespace gpipe {

@@ -30,7 +30,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/threads.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {
@@ -331,8 +331,7 @@ TEST(Sharing, OnOneDeviceGivesOneSummedGradient) {
       GPipe pipeline(model,
                      GPipeOptions(balance).chunks(2).checkpoint(mode).devices(
                          {device(), device()}));
-      const auto state = testing::training_step(
-          *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+      const auto state = testing::training_step(pipeline, input);
       EXPECT_LE(testing::distance(state, plain), 1e-12);
     }
   }

@@ -16,7 +16,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/skip/keeps_devices.h"
+#include "gpipe/skip/skippable.h"
 #include "gpipe/train.h"
 
 namespace gpipe {

@@ -16,17 +16,14 @@
 #include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
+using testing::mean_square;
 using testing::options;
-
-torch::Tensor mean_square(const torch::Tensor& output,
-                          const torch::Tensor& target) {
-  return (output - target).pow(2).mean();
-}
 
 // A model whose output depends on the mode.
 torch::nn::Sequential model_with_modes() {

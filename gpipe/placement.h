@@ -15,8 +15,6 @@
 #include <vector>
 
 #include "gpipe/placement/device.h"
-#include "gpipe/placement/move.h"
-#include "gpipe/placement/print.h"
 #include "gpipe/placement/tree.h"
 
 namespace gpipe {

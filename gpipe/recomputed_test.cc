@@ -23,6 +23,7 @@
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -101,13 +102,6 @@ std::vector<Tensor> results(Sequential model, const Tensor& output,
   return all;
 }
 
-void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    EXPECT_TRUE(torch::equal(a[k].cpu(), b[k].cpu())) << k;
-  }
-}
-
 TEST(Recomputed, HasTheNamesTheParametersAndTheBitsOfTheLayer) {
   std::vector<std::vector<Tensor>> all;
   std::vector<std::vector<std::string>> all_names;
@@ -135,7 +129,7 @@ TEST(Recomputed, HasTheNamesTheParametersAndTheBitsOfTheLayer) {
   }
   EXPECT_EQ(all_names[0], all_names[1]);
   EXPECT_EQ(all_names[1].front(), "0.scale");
-  expect_same(all[0], all[1]);
+  EXPECT_EQ(testing::difference(all[0], all[1]), "");
 }
 
 // LibTorch passes undefined tensors as the statistics of such a norm.
@@ -164,7 +158,7 @@ TEST(Recomputed, TakesNormsWithoutRunningStatistics) {
       y.square().sum().backward();
       all.push_back(results(model, y, x));
     }
-    expect_same(all[0], all[1]);
+    EXPECT_EQ(testing::difference(all[0], all[1]), "");
   }
 }
 

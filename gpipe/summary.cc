@@ -1,23 +1,27 @@
 #include "gpipe/summary.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <ostream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "gpipe/base/text/type_name.h"
+#include "gpipe/base/text.h"
 #include "gpipe/meta/scope.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/layout.h"
-#include "gpipe/skip/tracker.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe {
 namespace {
@@ -28,24 +32,16 @@ TensorSummary summary_of(const at::Tensor& tensor) {
 }
 
 // Hands skip tensors from stash to pop, and keeps their sizes afterwards.
-class SizingTracker : public internal::SkipTracker {
+class SizingTracker : public internal::MapSkipTracker {
  public:
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
     bytes_[key] = tensor ? summary_of(*tensor).bytes() : 0;
-    saved_[key] = std::move(tensor);
-  }
-  std::optional<at::Tensor> load(const SkipKey& key) override {
-    const auto found = saved_.find(key);
-    if (found == saved_.end()) throw_not_stashed(key);
-    auto tensor = std::move(found->second);
-    saved_.erase(found);
-    return tensor;
+    MapSkipTracker::save(key, std::move(tensor));
   }
 
   int64_t bytes(const SkipKey& key) const { return bytes_.at(key); }
 
  private:
-  std::map<SkipKey, std::optional<at::Tensor>> saved_;
   std::map<SkipKey, int64_t> bytes_;
 };
 
@@ -245,4 +241,100 @@ Summary summarize(const GPipe& pipeline, const internal::Value* input) {
 }
 
 }  // namespace detail
+
+namespace {
+
+// ---- Prints a Summary as a table.
+
+std::string with_commas(int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0;
+       place -= 3) {
+    text.insert(place, ",");
+  }
+  return text;
+}
+
+std::string outputs_text(const std::vector<TensorSummary>& outputs) {
+  if (outputs.size() == 1) return outputs[0].text();
+  std::string text;
+  for (const TensorSummary& output : outputs) {
+    text += (text.empty() ? "(" : ", ") + output.text();
+  }
+  return text.empty() ? "" : text + ")";
+}
+
+std::string skips_text(const LayerSummary& layer) {
+  std::string text;
+  for (const std::string& name : layer.stashes) text += " stash " + name;
+  for (const std::string& name : layer.pops) text += " pop " + name;
+  return text;
+}
+
+std::vector<std::string> row_of(std::size_t index, const LayerSummary& layer) {
+  return {std::to_string(index), layer.name, layer.type + skips_text(layer),
+          outputs_text(layer.outputs), with_commas(layer.parameters)};
+}
+
+void print_partition(std::ostream& stream, std::size_t j,
+                     const PartitionSummary& partition) {
+  stream << "partition " << j;
+  if (partition.device) stream << " on " << *partition.device;
+  stream << ": " << partition.layers
+         << (partition.layers == 1 ? " layer, " : " layers, ")
+         << with_commas(partition.parameters) << " parameters, "
+         << bytes_text(partition.bytes) << "\n";
+}
+
+void print_crossing(std::ostream& stream, const CrossingSummary& crossing) {
+  stream << "  from " << crossing.from << " to " << crossing.to << ": ";
+  if (crossing.skip) {
+    stream << "skip " << crossing.skip->name << ", "
+           << crossing.skip->stashed_by << " to " << crossing.skip->popped_by;
+  } else {
+    stream << "boundary";
+  }
+  if (crossing.bytes) stream << ", " << bytes_text(*crossing.bytes);
+  stream << "\n";
+}
+
+}  // namespace
+
+std::string TensorSummary::text() const {
+  if (!defined) return "undefined";
+  std::ostringstream text;
+  text << c10::getDtypeNames(dtype).first << " " << c10::IntArrayRef(sizes);
+  return text.str();
+}
+
+std::ostream& operator<<(std::ostream& stream, const Summary& summary) {
+  std::vector<std::vector<std::string>> rows = {
+      {"#", "layer", "type", "output", "parameters"}};
+  for (const LayerSummary& layer : summary.layers) {
+    rows.push_back(row_of(rows.size() - 1, layer));
+  }
+  const std::vector<std::string> lines = align_columns(rows, "rlllr");
+
+  stream << lines[0] << "\n";
+  const bool is_cut =
+      summary.partitions.size() > 1 ||
+      (!summary.partitions.empty() && summary.partitions[0].device.has_value());
+  for (std::size_t j = 0; j < summary.partitions.size(); ++j) {
+    const PartitionSummary& partition = summary.partitions[j];
+    if (is_cut) print_partition(stream, j, partition);
+    for (int64_t k = 0; k < partition.layers; ++k) {
+      stream << lines[1 + partition.first_layer + k] << "\n";
+    }
+  }
+  stream << "in all: " << summary.layers.size()
+         << (summary.layers.size() == 1 ? " layer, " : " layers, ")
+         << with_commas(summary.parameters()) << " parameters, "
+         << bytes_text(summary.bytes()) << "\n";
+  if (!summary.crossings.empty()) stream << "between partitions:\n";
+  for (const CrossingSummary& crossing : summary.crossings) {
+    print_crossing(stream, crossing);
+  }
+  return stream;
+}
+
 }  // namespace gpipe

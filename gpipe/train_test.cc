@@ -2,14 +2,81 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
+#include <initializer_list>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/eval_scope.h"
+#include "gpipe/failure.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe {
 namespace {
+
+namespace nn = torch::nn;
+
+std::shared_ptr<nn::Module> holder_of(
+    std::initializer_list<std::shared_ptr<nn::Module>> modules) {
+  auto holder = std::make_shared<nn::Module>();
+  for (const auto& each : modules) {
+    holder->register_module(std::to_string(holder->children().size()), each);
+  }
+  return holder;
+}
+
+std::vector<bool> modes_of(const nn::Module& module) {
+  std::vector<bool> modes;
+  for (const auto& each : module.modules()) {
+    modes.push_back(each->is_training());
+  }
+  return modes;
+}
+
+TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
+  const auto frozen = holder_of({}), trained = holder_of({});
+  const auto shared = holder_of({});  // occurs twice in the model
+  const auto inner = holder_of({shared, trained});
+  const auto model = holder_of({frozen, inner, holder_of({shared})});
+  for (const auto& each : {frozen, shared, inner}) each->eval();
+  trained->train();  // inside a module in evaluation mode
+  const std::vector<bool> modes{true, false, false, false, true, true, false};
+  ASSERT_EQ(modes_of(*model), modes);
+  {
+    const EvalScope scope(*model);
+    EXPECT_EQ(modes_of(*model), std::vector<bool>(7, false));
+  }
+  EXPECT_EQ(modes_of(*model), modes);
+
+  model->eval();
+  { const EvalScope scope(*model); }
+  EXPECT_EQ(modes_of(*model), std::vector<bool>(7, false));
+}
+
+Failure in_layer() {
+  Failure failure;
+  failure.partition = 1;
+  failure.microbatch = 3;
+  failure.phase = Phase::kRecomputing;
+  failure.layer = "5";
+  return failure;
+}
+
+TEST(Failure, PlaceNamesPartitionMicrobatchPhaseAndLayer) {
+  EXPECT_EQ(in_layer().place(),
+            "partition 1, micro-batch 3, recompute, layer '5'");
+  EXPECT_EQ(Failure().place(), "partition 0, micro-batch 0, forward");
+}
+
+TEST(Failure, TextHasWhatTheExceptionSays) {
+  Failure failure = in_layer();
+  EXPECT_EQ(failure.to_string(), failure.place());
+  failure.what = "no memory";
+  EXPECT_EQ(failure.to_string(), failure.place() + ": no memory");
+}
 
 using testing::error_of;
 

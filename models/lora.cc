@@ -13,7 +13,7 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "models/adapters/adapter.h"
 #include "models/adapters/linear_hook.h"
 #include "models/exported/layer.h"

@@ -12,11 +12,11 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

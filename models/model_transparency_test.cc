@@ -18,7 +18,7 @@
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

@@ -16,7 +16,7 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "models/amoebanet.h"
 #include "models/unet.h"
 

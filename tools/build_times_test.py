@@ -18,7 +18,7 @@ ACTIONS = [
     ("Linking gpipe/skip_test_cpu", 1.0),
     ("Testing //gpipe:skip_test_cpu (shard 1 of 2)", 2.0),
     ("Testing //gpipe:skip_test_cpu (shard 2 of 2)", 3.0),
-    ("Testing //gpipe/testing/simulated:queue_test", 1.0),
+    ("Testing //gpipe/testing/simulated:order_test", 1.0),
     ("Executing genrule @libpng//:config", 0.5),
     ("Creating runfiles tree bazel-out/k8-opt/bin/data/text/x.runfiles", 0.25),
     ("Workspace status.txt", 0.25),

@@ -27,8 +27,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/program/flags.h"
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
 #include "models/lora.h"
 #include "models/named.h"
 #include "models/weights/dtypes.h"

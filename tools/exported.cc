@@ -29,12 +29,8 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/units.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/operators.h"
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"

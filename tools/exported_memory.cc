@@ -14,10 +14,8 @@
 #include <vector>
 
 #include "balancing/balancing.h"
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
 #include "models/exported/exported.h"

@@ -25,11 +25,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/units.h"
-#include "gpipe/program/host_memory.h"
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/processes.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "tools/launch_flags.h"
 #include "tools/launch_screen.h"
 

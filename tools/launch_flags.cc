@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 DEFINE_int32(nproc, 1, "Number of ranks on this machine.");
 DEFINE_int32(nnodes, 1,

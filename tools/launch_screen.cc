@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "gpipe/base/processes/rank_at_fault.h"
+#include "gpipe/base/processes.h"
 
 using gpipe::Stream;
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/processes.h"
 #include "tools/launch_flags.h"
 
 // The launcher adds the number of a signal to this exit code.

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/processes.h"
 
 namespace gpipe {
 namespace {

@@ -18,13 +18,12 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/instruments.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/working_directory.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "models/exported/exported.h"

@@ -28,7 +28,7 @@
 #include "balancing/refine.h"
 #include "balancing/stage_costs.h"
 #include "balancing/time_profile.h"
-#include "gpipe/base/instruments/fail_nth.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/batch_norm.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/device_memory.h"

@@ -23,12 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/units.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/simulation.h"
 #include "tools/schedule_flags.h"
 

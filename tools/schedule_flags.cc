@@ -12,9 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 
 DEFINE_string(csv, "",
               "A schedule from a file instead of a named one. --write_csv or "

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "training/base/optimizer_kinds.h"
 #include "training/base/parameter_rows.h"
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "training/checkpoint/background_saver.h"
 #include "training/checkpoint/damage.h"
 #include "training/checkpoint/step_folder.h"

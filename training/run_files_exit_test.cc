@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "models/weights/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/run_states.h"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/testing/files.h"
 #include "training/testing/file_faults.h"

@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
 #include "models/weights/atomic_file.h"
 

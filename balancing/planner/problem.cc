@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gpipe/runtime/autograd/graph.h"
-#include "gpipe/skip/tracker.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
 

@@ -5,9 +5,8 @@
 #include <unordered_set>
 
 #include "benchmarks/harness/experiment/devices.h"
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/instruments/tensor_bytes.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/instruments.h"
 
 namespace gpipe::benchmarks {
 namespace {

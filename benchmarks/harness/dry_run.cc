@@ -15,10 +15,9 @@
 
 #include "benchmarks/harness/device_memory.h"
 #include "benchmarks/harness/experiment/optimizer.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/devices.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
 

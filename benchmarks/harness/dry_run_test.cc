@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "models/amoebanet.h"
 #include "models/unet.h"
 

@@ -16,7 +16,7 @@
 #include "benchmarks/harness/experiment/optimizer.h"
 #include "benchmarks/harness/experiment/throughput.h"
 #include "benchmarks/harness/report/outcome_table.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"

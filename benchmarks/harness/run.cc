@@ -26,7 +26,7 @@
 #include "benchmarks/harness/report/output.h"
 #include "benchmarks/harness/report/pictures.h"
 #include "benchmarks/harness/run_options.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/meta.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "benchmarks/harness/costs/links.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/meta.h"
-#include "gpipe/program/milliseconds.h"
 
 DEFINE_string(experiment, "all",
               "The experiments to run, separated by commas: names from the "

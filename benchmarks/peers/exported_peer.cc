@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/meta.h"
 #include "models/exported/exported.h"
 

@@ -7,8 +7,7 @@
 #include <torch/utils.h>
 
 #include "benchmarks/harness/experiment/workloads.h"
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
 #include "models/transformer.h"

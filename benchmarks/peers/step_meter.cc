@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <ctime>
 
-#include "gpipe/base/instruments/tensor_bytes.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/instruments.h"
 
 namespace gpipe::benchmarks {
 namespace {

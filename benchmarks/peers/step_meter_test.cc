@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::benchmarks {

@@ -4,9 +4,8 @@
 #include <gflags/gflags.h>
 
 #include "benchmarks/peers/exported_peer.h"
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "models/exported/exported.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ostream>
 
-#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

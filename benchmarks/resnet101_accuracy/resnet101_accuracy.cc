@@ -16,7 +16,7 @@
 #include "benchmarks/resnet101_accuracy/preset.h"
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 #include "training/program/flags.h"
 #include "training/program/make_task.h"
 

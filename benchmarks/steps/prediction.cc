@@ -30,7 +30,7 @@
 #include "benchmarks/harness/report/output.h"
 #include "benchmarks/peers/exported_peer.h"
 #include "benchmarks/steps/step_subjects.h"
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"

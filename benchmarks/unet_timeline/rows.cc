@@ -7,7 +7,7 @@
 
 #include "benchmarks/harness/experiment/workloads.h"
 #include "benchmarks/papers/unet_model.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -22,10 +22,8 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mask_layers.h"
-#include "gpipe/testing/tokens.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {

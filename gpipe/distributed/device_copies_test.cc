@@ -25,12 +25,11 @@
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
-#include "gpipe/testing/engine.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/simulated/pinned.h"
+#include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe {

@@ -38,13 +38,11 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "gpipe/testing/simulated/simulated.h"
-#include "gpipe/testing/tokens.h"
 
 namespace gpipe {
 namespace {

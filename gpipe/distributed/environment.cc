@@ -9,7 +9,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/world_options.h"
 
 namespace gpipe {

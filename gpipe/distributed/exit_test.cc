@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/base/processes.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {

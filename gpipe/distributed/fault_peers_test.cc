@@ -26,7 +26,7 @@
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 // LibTorch's store leaks the buffer of its last read when a connection ends.
 // This happens when strangers connect and leave while the rank with the store

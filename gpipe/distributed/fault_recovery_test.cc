@@ -25,8 +25,8 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/two_worlds.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/testing/mean_square.h"
-#include "gpipe/testing/threads.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::testing {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/runner/agreement.h"

@@ -30,7 +30,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {

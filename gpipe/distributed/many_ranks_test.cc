@@ -14,13 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/processes/connections.h"
+#include "gpipe/base/processes.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world/topology.h"
-#include "gpipe/testing/rounds.h"
-#include "gpipe/testing/threads.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/runner/runner.h"
 #include "gpipe/distributed/world/bytes.h"
@@ -19,7 +19,7 @@
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/pipeline/train_step.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe {
 namespace {

@@ -28,9 +28,8 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {

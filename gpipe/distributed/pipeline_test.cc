@@ -26,10 +26,9 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/cuts.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {

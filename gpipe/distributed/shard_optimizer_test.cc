@@ -30,7 +30,7 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "training/grad_scaler.h"
 
 namespace gpipe {

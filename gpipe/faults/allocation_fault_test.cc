@@ -9,12 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/text/columns.h"
+#include "gpipe/base/instruments.h"
+#include "gpipe/base/text.h"
 #include "gpipe/faults/places.h"
-#include "gpipe/faults/sweep.h"
 #include "gpipe/faults/trial.h"
-#include "gpipe/faults/watchdog.h"
 
 namespace gpipe::faults {
 namespace {

@@ -10,11 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text.h"
 #include "gpipe/faults/places.h"
-#include "gpipe/faults/sweep.h"
 #include "gpipe/faults/trial.h"
-#include "gpipe/faults/watchdog.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe::faults {

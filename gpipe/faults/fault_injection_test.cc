@@ -21,13 +21,12 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/trial.h"
-#include "gpipe/faults/watchdog.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::faults {
 namespace {

@@ -12,15 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/faults/places.h"
 #include "gpipe/faults/trial.h"
-#include "gpipe/faults/watchdog.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::faults {
 namespace {

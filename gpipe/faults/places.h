@@ -1,8 +1,14 @@
-// Makes a run fail at one place, and records the last place of each thread.
+// Makes a run fail at one place, records the last place of each thread, and
+// ends a test that hangs.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -52,5 +58,28 @@ bool has_thrown();
 // Returns the last place of each thread and the time since then, as text.
 // Thread-safe.
 std::string what_threads_do();
+
+// A thread that aborts the process and prints the result of `describe` if
+// feed() is not called for one to two deadlines. Thread-safe.
+class Watchdog {
+ public:
+  Watchdog(std::chrono::seconds deadline,
+           std::function<std::string()> describe);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  void feed();
+
+ private:
+  void watch();
+
+  const std::chrono::seconds deadline_;
+  const std::function<std::string()> describe_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool fed_ = true, ends_ = false;
+  std::thread thread_;
+};
 
 }  // namespace gpipe::faults

@@ -1,7 +1,7 @@
 #include "gpipe/faults/trial.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -10,50 +10,36 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
 #include <chrono>
-#include <stdexcept>
 #include <thread>
 
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/instruments/tensor_bytes.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/failure.h"
+#include "gpipe/faults/places.h"
 #include "gpipe/phase.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule/generators/named.h"
 #include "gpipe/skip.h"
-#include "gpipe/testing/cuts.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
-#include "gpipe/testing/engine.h"
-#include "gpipe/testing/threads.h"
+#include "gpipe/testing/errors.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::faults {
 namespace {
 
 using instruments::CountingAllocator;
 using testing::device;
-using testing::devices;
 using testing::StepState;
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr int64_t kLayers = 4, kWidth = 3, kRowsEach = 2;
 
 int64_t microbatch() { return current_microbatch().value_or(-1); }
-
-struct PassOn : torch::autograd::Function<PassOn> {
-  static Tensor forward(AutogradContext* context, const Tensor& x,
-                        int64_t partition) {
-    context->saved_data["partition"] = partition;
-    return x * 1;
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    internal::fault_point("layer's backward",
-                          context->saved_data["partition"].toInt(),
-                          microbatch());
-    return {grads[0], Tensor()};
-  }
-};
 
 struct LayerImpl : torch::nn::Module, Skippable {
   LayerImpl(int64_t index, int64_t partition)
@@ -74,7 +60,10 @@ struct LayerImpl : torch::nn::Module, Skippable {
     if (norm) x = norm(x);
     if (index == 2) x = torch::dropout(x, 0.3, is_training());
     if (index == 0) stash("skip", x);
-    return PassOn::apply(x, partition);
+    return testing::on_backward(x, [at = partition](Tensor grad) {
+      internal::fault_point("layer's backward", at, microbatch());
+      return grad;
+    });
   }
 
   using Name = std::vector<std::string>;
@@ -86,12 +75,8 @@ TORCH_MODULE(Layer);
 
 // Returns all devices of the test's variant, or none for the CPU.
 std::vector<c10::Device> accelerators() {
-  std::vector<c10::Device> found;
-  if (device().is_cpu()) return found;
-  for (c10::DeviceIndex k = 0; k < at::accelerator::deviceCount(); ++k) {
-    found.emplace_back(device().type(), k);
-  }
-  return found;
+  if (device().is_cpu()) return {};
+  return all_devices();
 }
 
 }  // namespace
@@ -117,10 +102,9 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
             // Without interleaving, these settings are equal to others of the
             // list.
             if (fixed.value_or(2) != stages_per_rank) continue;
-            try {
-              named_schedule(schedule, ranks, microbatches, stages_per_rank);
-            } catch (const std::invalid_argument&) {
-              continue;  // the schedule does not support this size
+            if (!testing::schedule_of(schedule, ranks, microbatches,
+                                      stages_per_rank)) {
+              continue;
             }
           }
           for (const Checkpoint mode :
@@ -146,11 +130,9 @@ std::vector<Setting> settings(const std::vector<std::string>& schedules) {
 Trial::Trial(const Setting& setting) : setting_(setting) {
   instruments::CountingAllocator::install();
   const int stages = setting.stages();
-  Placement placement = Placement::kLoop;
   if (!setting.schedule.empty()) {
     schedule_ = named_schedule(setting.schedule, setting.ranks,
                                setting.microbatches, setting.stages_per_rank);
-    placement = testing::placement_of(*schedule_);
     if (setting.offload) {
       schedule_ = with_offload(*schedule_, [](int, int) { return true; });
     }
@@ -163,15 +145,13 @@ Trial::Trial(const Setting& setting) : setting_(setting) {
       model->push_back(Layer(model->size(), j));
     }
   }
-  pipeline_ = GPipe(model, GPipeOptions(balance)
-                               .stages_per_rank(setting.stages_per_rank)
-                               .placement(placement)
-                               .devices(devices(setting.ranks))
-                               .chunks(setting.microbatches)
-                               .checkpoint(setting.mode)
+  GPipeOptions options =
+      schedule_ ? testing::options_for(*schedule_, kLayers, setting.mode)
+                : testing::options(balance, setting.microbatches, setting.mode)
+                      .threads_per_partition(1);
+  pipeline_ = GPipe(model, options.chunks(setting.microbatches)
                                .deferred_batch_norm(setting.deferred_batch_norm)
-                               .one_at_a_time(setting.one_at_a_time)
-                               .threads_per_partition(1));
+                               .one_at_a_time(setting.one_at_a_time));
   input_ = torch::randn({kRowsEach * setting.microbatches, kWidth},
                         torch::dtype(torch::kDouble));
   target_ = torch::randn_like(input_);
@@ -322,6 +302,105 @@ ThreadCount thread_count() {
 std::string ThreadCount::describe() const {
   return std::to_string(others) + " and " + std::to_string(streams) +
          " of streams";
+}
+
+void Sweep::operator+=(const Sweep& other) {
+  failed += other.failed;
+  thrown += other.thrown;
+  absorbed += other.absorbed;
+  in_cells += other.in_cells;
+  unnamed += other.unnamed;
+  misnamed += other.misnamed;
+  leaks += other.leaks;
+  wrong += other.wrong;
+}
+
+std::vector<std::string> Sweep::header() {
+  return {"",        "failed",   "in cells", "thrown", "absorbed",
+          "unnamed", "misnamed", "leaks",    "wrong"};
+}
+
+std::vector<std::string> Sweep::row(const std::string& name) const {
+  std::vector<std::string> row{name};
+  for (const int64_t each :
+       {failed, in_cells, thrown, absorbed, unnamed, misnamed, leaks, wrong}) {
+    row.push_back(std::to_string(each));
+  }
+  return row;
+}
+
+Sweep sweep(Trial& trial, instruments::FailNth& failing, const Settle& settle,
+            bool late) {
+  Sweep sweep;
+  // Each sweep begins at another operation. In different settings, the numbers
+  // of the same operation may differ by a multiple of the stride (186, 228,
+  // 270).
+  const int64_t stride = testing::rounds(3, 1);
+  static int64_t sweeps = 0;
+  for (int64_t at = sweeps++ % stride;; at += stride) {
+    const Thrown kind = at % 2 == 0 ? Thrown::kOutOfMemory : Thrown::kBadAlloc;
+    std::atomic<int64_t> microbatch{-1};
+    const auto fail = [&] {
+      microbatch = current_microbatch().value_or(-1);
+      throw_it(kind);
+    };
+    int64_t count = 0;
+    bool ended = false;
+    testing::StepState state;
+    std::string error = testing::error_of([&] {
+      state = trial.step([&] { failing.arm(at, fail); },
+                         [&] {
+                           count = failing.disarm();
+                           ended = true;
+                         });
+    });
+    if (!ended) count = failing.disarm();
+    const std::string later = settle();
+    if (count <= at) {
+      EXPECT_EQ(error + later, "");
+      EXPECT_EQ(difference(state, trial.undisturbed()), "");
+      return sweep;
+    }
+
+    ++sweep.failed;
+    std::string text;
+    const bool in_cell = microbatch >= 0;
+    if (in_cell) ++sweep.in_cells;
+    if (!error.empty()) {
+      ++sweep.thrown;
+      const auto failure = trial.pipeline()->last_failure();
+      if (!failure) ++sweep.unnamed;
+      const bool named_right = failure &&
+                               (late || failure->microbatch == microbatch) &&
+                               (late || error == text_of(kind, *failure));
+      if (in_cell && !named_right) {
+        ++sweep.misnamed;
+        text += error + ", " +
+                (failure ? failure->place() : std::string("without a place")) +
+                ", of micro-batch " + std::to_string(microbatch) + "; ";
+      }
+    } else if (later.empty()) {
+      ++sweep.absorbed;
+      const std::string differs = difference(state, trial.undisturbed());
+      if (!differs.empty()) {
+        ++sweep.wrong;
+        text += "no error, but another " + differs + "; ";
+      }
+    }
+    state = {};
+    const Residue residue = trial.residue(late);
+    if (residue.leak) ++sweep.leaks;
+    if (residue.wrong) ++sweep.wrong;
+    text += residue.text;
+    if (!text.empty()) {
+      ADD_FAILURE() << "operation " << at << ": " << text << "after '" << error
+                    << "', '" << later << "'";
+    }
+    if (sweep.misnamed + sweep.leaks + sweep.wrong > 20) {
+      ADD_FAILURE() << "and so on";
+      return sweep;
+    }
+  }
 }
 
 }  // namespace gpipe::faults

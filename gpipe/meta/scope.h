@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/libtorch/interceptor.h"
+#include "gpipe/libtorch/dispatcher.h"
 
 namespace gpipe {
 

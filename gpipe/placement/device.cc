@@ -1,15 +1,40 @@
 #include "gpipe/placement/device.h"
 
+#include <absl/strings/ascii.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <system_error>
+#include <utility>
 #include <vector>
 
-#include "gpipe/placement/names.h"
+#include "gpipe/base/text.h"
+
+namespace gpipe::placement {
+
+std::string nearest_text(const std::string& name,
+                         const std::vector<std::string>& names) {
+  const std::string wanted = absl::AsciiStrToLower(name);
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const std::string& each : names) {
+    ranked.emplace_back(edit_distance(wanted, absl::AsciiStrToLower(each)),
+                        each);
+  }
+  std::ranges::stable_sort(ranked, {}, [](auto& each) { return each.first; });
+  ranked.resize(std::min<std::size_t>(3, ranked.size()));
+  std::string text;
+  for (std::size_t k = 0; k < ranked.size(); ++k) {
+    if (k > 0) text += k + 1 == ranked.size() ? " and " : ", ";
+    text += "'" + ranked[k].second + "'";
+  }
+  return text;
+}
+
+}  // namespace gpipe::placement
 
 namespace gpipe {
 namespace {

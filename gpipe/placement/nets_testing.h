@@ -15,8 +15,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "gpipe/placement/tag.h"
+#include "gpipe/placement/place.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe::testing {
 
@@ -90,13 +91,7 @@ std::vector<torch::Tensor> state_of(const Net& net) {
 
 inline void expect_equal(const std::vector<torch::Tensor>& a,
                          const std::vector<torch::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    ASSERT_EQ(a[k].defined(), b[k].defined()) << k;
-    EXPECT_TRUE(!a[k].defined() || torch::equal(a[k].cpu(), b[k].cpu()))
-        << "tensor " << k << "\n"
-        << a[k] << b[k];
-  }
+  EXPECT_EQ(difference(a, b), "");
 }
 
 // Runs backward on one thread. Autograd has a thread per accelerator: if a

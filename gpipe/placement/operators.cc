@@ -14,13 +14,13 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpipe/libtorch/registration.h"
-#include "gpipe/libtorch/tensors_in.h"
+#include "gpipe/libtorch/dispatcher.h"
 #include "gpipe/placement/place.h"
-#include "gpipe/placement/tag.h"
 
 namespace gpipe::placement {
 namespace {
+
+using internal::is_written;
 
 // Returns whether an operator may have arguments on several devices, or handles
 // devices itself.
@@ -55,10 +55,6 @@ bool takes_any_devices(const std::string& name) {
 bool stays_on_cpu(const std::string& argument) {
   return argument == "batch_sizes" || argument == "lengths" ||
          argument == "tensor_indices_or_sections";
-}
-
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
 // Returns whether LibTorch accepts the tensor beside tensors on any device.

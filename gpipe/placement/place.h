@@ -1,13 +1,19 @@
-// The devices of parallelized modules.
+// The devices of parallelized modules, and the tags on tensors that name them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/TensorImpl.h>
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace gpipe::placement {
+
+// ---- The devices of parallelized modules.
 
 // The devices of one parallelized module.
 //
@@ -39,5 +45,48 @@ PlacePtr common_place(PlacePtr a, PlacePtr b);
 // is used in `outer`. This is the output device of the outermost module between
 // the two that has one, or nullopt if none has one.
 std::optional<c10::Device> exit_device(PlacePtr from, const PlacePtr& outer);
+
+// ---- Tags on tensors. They make LibTorch call gpipe before an operator runs
+// on a tagged tensor.
+
+// The dispatch key in a tagged tensor's own key set. LibTorch reserves it for
+// extensions that defer the initialisation of tensors (torchdistX did), and has
+// no kernel for it. It comes before autograd and autocast, and after
+// gpipe/libtorch. Tensors without the key go through LibTorch unchanged, on
+// every thread.
+constexpr c10::DispatchKey kPlacementKey = c10::DispatchKey::DeferredInit;
+
+// The content of a tag; immutable. It is stored in the tensor's BackendMeta,
+// which LibTorch passes on to shallow copies: detach(), data(), and tensors
+// saved by autograd.
+struct Tag : c10::BackendMeta {
+  enum class Kind {
+    kWeight,    // a parameter or buffer, or computed from such tensors alone
+    kData,      // computed from other tensors, too
+    kGradient,  // computed by backward, or from such tensors
+  };
+
+  Tag(PlacePtr place, Kind kind, bool direct)
+      : place(std::move(place)), kind(kind), direct(direct) {}
+
+  const PlacePtr place;  // of the module that owns the weight or made the data
+  const Kind kind;
+  // For weights: true if the module has no children and was itself
+  // parallelized. Then an operator that uses the weight makes the module's
+  // output.
+  const bool direct;
+};
+
+using TagPtr = c10::intrusive_ptr<Tag>;
+
+// Returns the tag of `tensor`, or null if it has none.
+const Tag* tag_of(const at::Tensor& tensor);
+
+// Tags `tensor`. Returns false, and changes nothing, if the tensor's backend
+// stores a BackendMeta of its own.
+bool set_tag(const at::Tensor& tensor, TagPtr tag);
+
+// Removes the tag of `tensor`, if it has one.
+void remove_tag(const at::Tensor& tensor);
 
 }  // namespace gpipe::placement

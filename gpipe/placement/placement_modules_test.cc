@@ -17,7 +17,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
 #include "gpipe/placement/nets_testing.h"
-#include "gpipe/placement/tag.h"
+#include "gpipe/placement/place.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 

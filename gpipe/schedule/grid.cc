@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/columns.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/order.h"
 
 namespace gpipe {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/needs.h"
 
 namespace gpipe {

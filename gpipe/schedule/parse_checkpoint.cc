@@ -1,6 +1,6 @@
 #include "gpipe/schedule/parse_checkpoint.h"
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/gaps.h"
 
 namespace gpipe {

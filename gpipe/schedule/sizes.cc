@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::internal {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 namespace {

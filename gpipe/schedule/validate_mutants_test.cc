@@ -19,7 +19,7 @@
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {

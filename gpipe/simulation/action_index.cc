@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/gaps.h"
 
 namespace gpipe::internal {

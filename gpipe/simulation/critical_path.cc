@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/needs.h"
 
 namespace gpipe::internal {

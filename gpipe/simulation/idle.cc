@@ -7,9 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gpipe/base/text/columns.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/schedule/placement.h"
 #include "gpipe/simulation/action_index.h"

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/needs.h"
 #include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/engine.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 namespace {

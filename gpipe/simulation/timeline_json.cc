@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 

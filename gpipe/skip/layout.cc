@@ -1,14 +1,28 @@
 #include "gpipe/skip/layout.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <tuple>
 
+namespace gpipe {
+
+Namespace::Namespace() {
+  static std::atomic<std::uint64_t> last{0};
+  id_ = ++last;
+}
+
+}  // namespace gpipe
+
 namespace gpipe::internal {
 namespace {
 
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
+// Returns "'layer' `what` 'name' `rest`".
+std::string mismatch(const LayerSkips& layer, const char* what,
+                     const SkipKey& key, const char* rest) {
+  return "'" + layer.layer + "' " + what + " '" + key.name + "' " + rest;
+}
 
 }  // namespace
 
@@ -23,15 +37,14 @@ std::vector<std::string> skip_mismatches(
       if (std::find(layer.pop.begin(), layer.pop.end(), key) !=
           layer.pop.end()) {
         both.insert(key);
-        problems.push_back(quoted(layer.layer) + " declared " +
-                           quoted(key.name) +
-                           " both as stashable and as poppable");
+        problems.push_back(mismatch(layer, "declared", key,
+                                    "both as stashable and as poppable"));
         continue;
       }
       if (!stashed.insert(key).second) {
-        problems.push_back(quoted(layer.layer) + " redeclared " +
-                           quoted(key.name) +
-                           " as stashable but not isolated by namespace");
+        problems.push_back(
+            mismatch(layer, "redeclared", key,
+                     "as stashable but not isolated by namespace"));
         continue;
       }
       stash_order.push_back(key);
@@ -39,13 +52,12 @@ std::vector<std::string> skip_mismatches(
     for (const SkipKey& key : layer.pop) {
       if (both.count(key)) continue;
       if (popped.count(key)) {
-        problems.push_back(quoted(layer.layer) + " redeclared " +
-                           quoted(key.name) +
-                           " as poppable but not isolated by namespace");
+        problems.push_back(
+            mismatch(layer, "redeclared", key,
+                     "as poppable but not isolated by namespace"));
       } else if (!stashed.count(key)) {
-        problems.push_back(quoted(layer.layer) + " declared " +
-                           quoted(key.name) +
-                           " as poppable but it was not stashed");
+        problems.push_back(mismatch(layer, "declared", key,
+                                    "as poppable but it was not stashed"));
       } else {
         popped.insert(key);
       }
@@ -53,8 +65,8 @@ std::vector<std::string> skip_mismatches(
   }
   for (const SkipKey& key : stash_order) {
     if (!popped.count(key)) {
-      problems.push_back("no module declared " + quoted(key.name) +
-                         " as poppable but stashed");
+      problems.push_back("no module declared '" + key.name +
+                         "' as poppable but stashed");
     }
   }
   return problems;

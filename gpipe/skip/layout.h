@@ -1,14 +1,67 @@
-// The routes of skip tensors between partitions, computed from what each layer
-// declares. Pure data, without LibTorch.
+// The keys of skip tensors, and their routes between partitions, computed from
+// what each layer declares. Pure data, without LibTorch.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "gpipe/skip/namespace.h"
+namespace gpipe {
+
+// ---- The keys of skip tensors. A namespace and a name together identify one
+// skip tensor.
+
+// A namespace for names of skip tensors. With one namespace per use, a layer
+// type can occur many times in a model (see Skippable::isolate).
+//
+// Each constructed namespace differs from all others. Copies are equal to the
+// original. Namespaces are ordered by creation, and hashable. Threads:
+// namespaces can be constructed and compared on any thread.
+class Namespace {
+ public:
+  Namespace();
+
+  // Returns the namespace of names that were never isolated.
+  static Namespace none() { return Namespace(0); }
+
+  // Converts a namespace to its number and back. A process numbers its
+  // namespaces from 1 in the order of their construction, so processes that
+  // build the same model have equal numbers. none() has the number 0.
+  std::uint64_t number() const { return id_; }
+  static Namespace of_number(std::uint64_t number) { return Namespace(number); }
+
+  friend auto operator<=>(const Namespace&, const Namespace&) = default;
+  // Returns a hash value that is equal for equal namespaces.
+  std::size_t hash() const { return std::hash<std::uint64_t>()(id_); }
+
+ private:
+  explicit Namespace(std::uint64_t id) : id_(id) {}
+
+  std::uint64_t id_;
+};
+
+// The key of one skip tensor of a model.
+struct SkipKey {
+  Namespace ns = Namespace::none();
+  std::string name;
+
+  friend auto operator<=>(const SkipKey&, const SkipKey&) = default;
+};
+
+}  // namespace gpipe
+
+template <>
+struct std::hash<gpipe::Namespace> {
+  std::size_t operator()(const gpipe::Namespace& ns) const { return ns.hash(); }
+};
 
 namespace gpipe::internal {
+
+// ---- The routes of skip tensors between partitions, computed from what each
+// layer declares. Pure data, without LibTorch.
 
 // The skip tensors that one layer declares to stash and to pop.
 struct LayerSkips {

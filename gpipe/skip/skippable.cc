@@ -3,9 +3,46 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
-#include "gpipe/skip/tracker.h"
+namespace gpipe::internal {
+namespace {
+
+thread_local SkipTracker* scoped = nullptr;
+
+}  // namespace
+
+void SkipTracker::throw_not_stashed(const SkipKey& key) {
+  TORCH_CHECK(false, "'", key.name, "' has not been stashed");
+}
+
+void MapSkipTracker::save(const SkipKey& key,
+                          std::optional<at::Tensor> tensor) {
+  tensors_[key] = std::move(tensor);
+}
+
+std::optional<at::Tensor> MapSkipTracker::load(const SkipKey& key) {
+  auto node = tensors_.extract(key);
+  if (node.empty()) throw_not_stashed(key);
+  return std::move(node.mapped());
+}
+
+SkipTracker& current_skip_tracker() {
+  if (scoped) return *scoped;
+  // Constructed on first use: threads without skip tensors pay nothing, and the
+  // only object left to destroy at thread exit is this thread's map.
+  thread_local MapSkipTracker own;
+  return own;
+}
+
+UseSkipTracker::UseSkipTracker(SkipTracker& tracker)
+    : previous_(std::exchange(scoped, &tracker)) {}
+
+UseSkipTracker::~UseSkipTracker() { scoped = previous_; }
+
+}  // namespace gpipe::internal
 
 namespace gpipe {
 namespace {
@@ -62,6 +99,49 @@ std::optional<at::Tensor> Skippable::pop(const std::string& name) {
   TORCH_CHECK(contains(names_.pop, name), "'", name,
               "' has not been declared as poppable");
   return internal::current_skip_tracker().load(key_of(name));
+}
+
+namespace {
+
+// Adds the skip tensors of `module` and its submodules to `skips`, except those
+// of nested pipelines, which move their own skip tensors.
+void add_skips(const torch::nn::Module& module, internal::LayerSkips& skips) {
+  if (dynamic_cast<const internal::KeepsDevices*>(&module)) return;
+  if (const auto* skippable = dynamic_cast<const Skippable*>(&module)) {
+    for (SkipKey& key : skippable->stashable()) {
+      skips.stash.push_back(std::move(key));
+    }
+    for (SkipKey& key : skippable->poppable()) {
+      skips.pop.push_back(std::move(key));
+    }
+  }
+  for (const auto& child : module.children()) add_skips(*child, skips);
+}
+
+}  // namespace
+
+std::vector<internal::LayerSkips> internal::declared_skips(
+    const torch::nn::Sequential& module) {
+  std::vector<internal::LayerSkips> layers;
+  for (const auto& child : module->named_children()) {
+    internal::LayerSkips skips;
+    skips.layer = child.key();
+    add_skips(*child.value(), skips);
+    layers.push_back(std::move(skips));
+  }
+  return layers;
+}
+
+void verify_skippables(torch::nn::Sequential module) {
+  internal::verify_skips(internal::declared_skips(module));
+}
+
+void internal::verify_skips(const std::vector<internal::LayerSkips>& layers) {
+  const auto problems = internal::skip_mismatches(layers);
+  if (problems.empty()) return;
+  std::string text = "one or more pairs of stash and pop do not match:\n";
+  for (const std::string& problem : problems) text += "\n* " + problem;
+  TORCH_CHECK_TYPE(false, text);
 }
 
 }  // namespace gpipe

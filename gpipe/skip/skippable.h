@@ -1,16 +1,20 @@
-// The base class of layers that stash or pop skip tensors.
+// Layers that stash or pop skip tensors, the store of these tensors, and the
+// check that the stashes and pops of a model match.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "gpipe/skip/namespace.h"
+#include "gpipe/skip/layout.h"
 
 namespace gpipe {
+
+// ---- The base class of layers that stash or pop skip tensors.
 
 // A base class (mixin) for layers with skip tensors: a layer passes a tensor to
 // a later layer without passing it through the layers between them. In a
@@ -68,5 +72,91 @@ class Skippable {
   Names names_;
   std::map<std::string, Namespace> namespaces_;
 };
+
+}  // namespace gpipe
+
+namespace gpipe::internal {
+
+// ---- The storage for skip tensors between stash() and pop(): one tracker per
+// cell in a pipeline, one per thread outside of a pipeline.
+
+// A store of skip tensors by key.
+class SkipTracker {
+ public:
+  virtual ~SkipTracker() = default;
+
+  // Stores `tensor` under `key`. A tensor that is there already is replaced.
+  virtual void save(const SkipKey& key, std::optional<at::Tensor> tensor) = 0;
+
+  // Returns the tensor under `key` and forgets it. Throws c10::Error if nothing
+  // was saved.
+  virtual std::optional<at::Tensor> load(const SkipKey& key) = 0;
+
+ protected:
+  [[noreturn]] static void throw_not_stashed(const SkipKey& key);
+};
+
+// A tracker that keeps the tensors in a map.
+class MapSkipTracker : public SkipTracker {
+ public:
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
+  std::optional<at::Tensor> load(const SkipKey& key) override;
+
+ private:
+  std::map<SkipKey, std::optional<at::Tensor>> tensors_;
+};
+
+// Returns the tracker of this thread: that of the innermost UseSkipTracker, or
+// else the thread's own tracker, which serves a plain Sequential.
+SkipTracker& current_skip_tracker();
+
+// Makes `tracker` the current tracker of this thread while in scope.
+class UseSkipTracker {
+ public:
+  explicit UseSkipTracker(SkipTracker& tracker);
+  ~UseSkipTracker();
+  UseSkipTracker(const UseSkipTracker&) = delete;
+  UseSkipTracker& operator=(const UseSkipTracker&) = delete;
+
+ private:
+  SkipTracker* previous_;
+};
+
+// ---- A base class that marks pipelines among modules: they place their own
+// parameters and move skip tensors between their own layers.
+
+// A base class beside torch::nn::Module for modules that keep control of their
+// devices. Other code must not move their parameters. The skip tensors of their
+// layers stay inside the module and are not visible to an outer model.
+class KeepsDevices {
+ protected:
+  KeepsDevices() = default;
+  virtual ~KeepsDevices() = default;
+};
+
+}  // namespace gpipe::internal
+
+namespace gpipe {
+
+// ---- Checks that the stashes and pops of a model match.
+
+namespace internal {
+// Returns the skip tensors that the layers of `module` declare, one entry per
+// layer, in order. Modules inside a layer count as part of the layer. Modules
+// inside a nested pipeline (see KeepsDevices) are left out.
+std::vector<internal::LayerSkips> declared_skips(
+    const torch::nn::Sequential& module);
+}  // namespace internal
+
+// Throws c10::TypeError if stashes and pops of `module` do not match. The text
+// has one line per mismatch: a name that is stashed or popped twice in a
+// namespace, popped before it is stashed, never popped, or stashed and popped
+// by the same layer.
+void verify_skippables(torch::nn::Sequential module);
+
+namespace internal {
+// Does the same for `layers` whose skip tensors are known, in model order.
+void verify_skips(const std::vector<internal::LayerSkips>& layers);
+}  // namespace internal
 
 }  // namespace gpipe

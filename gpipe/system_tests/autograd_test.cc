@@ -33,6 +33,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
+using testing::leaf_of;
 using testing::options;
 using testing::reference_device;
 using ::testing::StartsWith;
@@ -44,20 +45,8 @@ Tensor values(torch::IntArrayRef sizes) {
   return torch::randn(sizes, torch::kDouble);
 }
 
-// Returns a leaf with the values of `tensor`.
-Tensor leaf(const Tensor& tensor, const torch::Device& where) {
-  return tensor.detach().clone().to(where).requires_grad_();
-}
-
 void expect_near(const Tensors& actual, const Tensors& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t k = 0; k < actual.size(); ++k) {
-    ASSERT_EQ(actual[k].defined(), expected[k].defined()) << "element " << k;
-    if (!actual[k].defined()) continue;
-    EXPECT_LE((actual[k].cpu() - expected[k].cpu()).abs().max().item<double>(),
-              1e-12)
-        << "element " << k;
-  }
+  EXPECT_LE(testing::distance(actual, expected), 1e-12);
 }
 
 Tensors grads_of(const Tensors& tensors) {
@@ -74,7 +63,7 @@ template <typename Model>
 struct Twin {
   Twin(Model model_in, const Tensor& x_in, const torch::Device& where)
       : model(std::move(model_in)),
-        x(leaf(x_in, where)),
+        x(leaf_of(x_in, where)),
         wanted(model->parameters()) {
     wanted.push_back(x);
   }
@@ -182,7 +171,7 @@ TEST(Grad, OfAnUnusedParameterIsAnErrorAsInPlain) {
   const auto run = [](const Tensor& output, const Tensor& x,
                       bool allow_unused) {
     return torch::autograd::grad({output.sum()},
-                                 {x, leaf(torch::ones({2}), x.device())},
+                                 {x, leaf_of(torch::ones({2}), x.device())},
                                  /*grad_outputs=*/{}, /*retain_graph=*/true,
                                  /*create_graph=*/false, allow_unused);
   };
@@ -244,8 +233,9 @@ TEST(Backward, OfSeveralForwardsEqualsPlain) {
     const Tensor other = values({4, 6});
     const auto run = [&](auto& twin, auto backward) {
       twin.zero_grad();
-      backward(twin.forward().sum(),
-               twin.model->forward(leaf(other, twin.x.device())).pow(2).sum());
+      backward(
+          twin.forward().sum(),
+          twin.model->forward(leaf_of(other, twin.x.device())).pow(2).sum());
       return grads_of(twin.wanted);
     };
     const auto at_once = [](Tensor a, Tensor b) { (a + b).backward(); };
@@ -270,7 +260,7 @@ TEST(Backward, KeepsAGraphWhileAnotherForwardRuns) {
     auto first = twins.pipeline.forward().sum();
     first.backward({}, /*retain_graph=*/true);
     const auto once = grads_of(twins.pipeline.wanted);
-    twins.pipeline.model->forward(leaf(values({3, 6}), device())).sum();
+    twins.pipeline.model->forward(leaf_of(values({3, 6}), device())).sum();
     twins.pipeline.zero_grad();
     first.backward();
     const auto again = grads_of(twins.pipeline.wanted);
@@ -326,7 +316,7 @@ TEST(Backward, OfOneOfTwoOutputsEqualsPlain) {
     for (const int wanted : {0, 1}) {
       const auto run = [&](auto& model, const TwoOutputs& layers,
                            const torch::Device& where) {
-        const Tensor input = leaf(x, where);
+        const Tensor input = leaf_of(x, where);
         const Pair output = model->template forward<Pair>(input);
         return torch::autograd::grad(
             {(wanted == 0 ? std::get<0>(output) : std::get<1>(output)).sum()},
@@ -349,8 +339,8 @@ TEST(Backward, ReachesALeafThatALayerHasCaptured) {
           layer([](Tensor x) { return x.tanh(); }),
           layer([captured](Tensor x) { return x * captured; }));
     };
-    const Tensor plain = leaf(factor, reference_device());
-    const Tensor ours = leaf(factor, device(1));
+    const Tensor plain = leaf_of(factor, reference_device());
+    const Tensor ours = leaf_of(factor, device(1));
     GPipe pipeline(model_with(ours), options({1, 1}, 3, mode));
     expect_near(
         torch::autograd::grad({pipeline->forward(x.to(device())).sum()},
@@ -371,8 +361,8 @@ TEST(Backward, ReachesWhatIsBehindACapturedTensor) {
       return torch::nn::Sequential(
           layer([captured](Tensor x) { return x * captured; }));
     };
-    const Tensor plain = leaf(exponent, reference_device());
-    const Tensor ours = leaf(exponent, device());
+    const Tensor plain = leaf_of(exponent, reference_device());
+    const Tensor ours = leaf_of(exponent, device());
     const Tensor captured = ours.exp();
     GPipe pipeline(model_with(captured), options({1}, 1, mode));
     expect_near(
@@ -438,12 +428,12 @@ TEST(Backward, OfACapturedGraphIsForOnePartition) {
         layer([captured](Tensor x) { return x.mm(captured).tanh(); }),
         layer([captured](Tensor x) { return x.mm(captured); }));
   };
-  const Tensor plain = leaf(values({3, 3}), reference_device());
+  const Tensor plain = leaf_of(values({3, 3}), reference_device());
   const auto expected = torch::autograd::grad(
       {model_with(plain.t())->forward(x.to(reference_device())).sum()},
       {plain});
   for (const Checkpoint mode : kModes) {
-    const Tensor ours = leaf(plain, device());
+    const Tensor ours = leaf_of(plain, device());
     const std::vector<torch::Device> here(2, device());
     const auto grads = [&](std::vector<int64_t> balance, int64_t chunks) {
       GPipe pipeline(model_with(ours.t()),
@@ -545,8 +535,8 @@ TEST(Hook, InsideALayerActsAsInPlain) {
     const auto run = [](auto& module, const Tensor& input) {
       return torch::autograd::grad({module->forward(input).sum()}, {input});
     };
-    expect_near(run(pipeline, leaf(x, device())),
-                run(model, leaf(x, reference_device())));
+    expect_near(run(pipeline, leaf_of(x, device())),
+                run(model, leaf_of(x, reference_device())));
   }
 }
 

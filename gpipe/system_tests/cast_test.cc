@@ -1,6 +1,5 @@
 // Tests the casts of parameters under autocast: how many there are, and that
 // the gradients have the bits of plain LibTorch.
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/linear.h>
@@ -17,9 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "training/autocast.h"
 
 namespace gpipe {
 namespace {
@@ -27,23 +27,6 @@ namespace {
 using instruments::CountingAllocator;
 using torch::Tensor;
 namespace nn = torch::nn;
-
-class Autocast {
- public:
-  explicit Autocast(bool enabled = true)
-      : before_(at::autocast::is_autocast_enabled(at::kCPU)) {
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, before_);
-  }
-
- private:
-  bool before_;
-};
 
 GPipe pipeline_of(const nn::Sequential& model,
                   const std::vector<int64_t>& balance, int chunks,
@@ -63,15 +46,15 @@ class CastBytes : public ::testing::Test {
   static void SetUpTestSuite() { CountingAllocator::install(); }
 };
 
-constexpr int64_t kWidth = 256, kLayers = 4, kRows = 16;
-constexpr int64_t kBytesOfCast = kWidth * kWidth * 2;
+constexpr int64_t kFeatures = 256, kLayers = 4, kSamples = 16;
+constexpr int64_t kBytesOfCast = kFeatures * kFeatures * 2;
 
 // Returns the bytes that the graphs of all micro-batches hold after a forward.
 int64_t held(const nn::Sequential& model, int chunks) {
   GPipe pipeline = pipeline_of(model, {kLayers}, chunks);
-  const Tensor x = torch::randn({kRows, kWidth});
+  const Tensor x = torch::randn({kSamples, kFeatures});
   const int64_t before = CountingAllocator::live_bytes();
-  const Autocast autocast;
+  const AutocastScope autocast(at::kCPU, at::kBFloat16);
   const Tensor output = pipeline->forward(x);
   return CountingAllocator::live_bytes() - before -
          static_cast<int64_t>(output.nbytes());
@@ -82,11 +65,11 @@ int64_t held(const nn::Sequential& model, int chunks) {
 TEST_F(CastBytes, OfAWeightAreOneForAllMicrobatchesInFlight) {
   nn::Sequential model;
   for (int64_t k = 0; k < kLayers; ++k) {
-    model->push_back(nn::Linear(kWidth, kWidth));
+    model->push_back(nn::Linear(kFeatures, kFeatures));
   }
   // The first weight is needed for no gradient. Each layer keeps its input.
   const int64_t copies = (kLayers - 1) * kBytesOfCast;
-  const int64_t inputs = kLayers * kRows * kWidth * 2;
+  const int64_t inputs = kLayers * kSamples * kFeatures * 2;
   for (const int chunks : {1, 4, 16}) {
     EXPECT_EQ(held(model, chunks), copies + inputs) << chunks;
   }
@@ -95,26 +78,27 @@ TEST_F(CastBytes, OfAWeightAreOneForAllMicrobatchesInFlight) {
 TEST_F(CastBytes, OfAFrozenWeightAreOneAsWell) {
   nn::Sequential model;
   for (int64_t k = 0; k < kLayers; ++k) {
-    model->push_back(nn::Linear(kWidth, kWidth));
+    model->push_back(nn::Linear(kFeatures, kFeatures));
   }
   for (Tensor each : model->children().back()->parameters()) {
     each.requires_grad_(false);
   }
   const int64_t copies = (kLayers - 1) * kBytesOfCast;
-  const int64_t inputs = (kLayers - 1) * kRows * kWidth * 2;
+  const int64_t inputs = (kLayers - 1) * kSamples * kFeatures * 2;
   for (const int chunks : {1, 4, 16}) {
     EXPECT_EQ(held(model, chunks), copies + inputs) << chunks;
   }
 }
 
 TEST_F(CastBytes, AreFreedWithTheGraphs) {
-  nn::Sequential model(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
+  nn::Sequential model(nn::Linear(kFeatures, kFeatures),
+                       nn::Linear(kFeatures, kFeatures));
   GPipe pipeline = pipeline_of(model, {2}, 4);
-  const Tensor x = torch::randn({kRows, kWidth});
+  const Tensor x = torch::randn({kSamples, kFeatures});
   const int64_t before = CountingAllocator::live_bytes();
   for (int k = 0; k < 2; ++k) {
     {
-      const Autocast autocast;
+      const AutocastScope autocast(at::kCPU, at::kBFloat16);
       pipeline->forward(x);
     }
     EXPECT_EQ(CountingAllocator::live_bytes(), before);
@@ -158,7 +142,7 @@ std::vector<Tensor> plain_grads(nn::Sequential& model, const Tensor& input,
   for (int i = 0; i < chunks; ++i) {
     Tensor piece;
     {
-      const Autocast autocast;
+      const AutocastScope autocast(at::kCPU, at::kBFloat16);
       piece = loss(model->forward(inputs[i]), targets[i]);
     }
     model->zero_grad();
@@ -195,7 +179,7 @@ TEST(Casts, GiveTheBitsOfPlainAutocastInEverySchedule) {
       if (name == "zb-h1" && mode != Checkpoint::kNever) continue;
       GPipe pipeline = pipeline_of(model(), {3, 5}, 4, mode);
       for (int step = 0; step < 2; ++step) {
-        const Autocast autocast;
+        const AutocastScope autocast(at::kCPU, at::kBFloat16);
         pipeline->zero_grad();
         pipeline->train_step(input, target, loss,
                              named_schedule(name, 2, 4, /*stages_per_rank=*/1));
@@ -214,7 +198,7 @@ TEST(Casts, GiveTheBitsOfPlainAutocastInForwardAndBackward) {
     GPipe pipeline = pipeline_of(model(), {3, 5}, 4, mode);
     Tensor sum;
     {
-      const Autocast autocast;
+      const AutocastScope autocast(at::kCPU, at::kBFloat16);
       const Tensor output = pipeline->forward(input);
       const auto outputs = output.chunk(4), targets = target.chunk(4);
       for (int i = 0; i < 4; ++i) {
@@ -231,7 +215,7 @@ TEST(Casts, GiveTheBitsOfPlainAutocastInForwardAndBackward) {
 TEST(Casts, AreOfTheValuesOfNow) {
   GPipe pipeline = pipeline_of(nn::Sequential(nn::Linear(4, 4)), {1}, 2);
   const Tensor x = torch::randn({4, 4}).requires_grad_();
-  const Autocast autocast;
+  const AutocastScope autocast(at::kCPU, at::kBFloat16);
   for (const bool counted : {true, false}) {
     const Tensor first = pipeline->forward(x);
     {
@@ -249,7 +233,7 @@ TEST(Casts, AreOfTheValuesOfNow) {
 // Changes its own cast of its weight in place.
 struct ChangesImpl : nn::Module {
   Tensor forward(const Tensor& x) {
-    const Autocast off(/*enabled=*/false);
+    const AutocastScope off(at::kCPU, at::kBFloat16, /*enabled=*/false);
     return x.to(at::kBFloat16).mm(weight.to(at::kBFloat16).mul_(2));
   }
   Tensor weight = register_parameter("weight", torch::eye(4));
@@ -261,7 +245,7 @@ TEST(Casts, ThatALayerChangesAreNotGivenToOthers) {
   const Tensor x = torch::arange(16, torch::kFloat).view({4, 4});
   Tensor output;
   {
-    const Autocast autocast;
+    const AutocastScope autocast(at::kCPU, at::kBFloat16);
     output = pipeline->forward(x);
   }
   EXPECT_TRUE(output.equal((x * 2).to(at::kBFloat16)));

@@ -26,7 +26,6 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
-#include "gpipe/testing/mean_square.h"
 
 namespace gpipe {
 namespace {
@@ -39,7 +38,7 @@ using torch::Tensor;
 using torch::nn::Sequential;
 namespace F = torch::nn::functional;
 
-constexpr int64_t kWidth = 4;
+constexpr int64_t kColumns = 4;
 
 // A norm by a running mean of squares.
 struct RunningSquaresImpl : torch::nn::Module {
@@ -51,8 +50,8 @@ struct RunningSquaresImpl : torch::nn::Module {
     }
     return x * weight / (squares + 0) / squares * calls;
   }
-  Tensor weight = register_parameter("weight", torch::linspace(1, 2, kWidth));
-  Tensor squares = register_buffer("squares", torch::ones({kWidth}));
+  Tensor weight = register_parameter("weight", torch::linspace(1, 2, kColumns));
+  Tensor squares = register_buffer("squares", torch::ones({kColumns}));
   Tensor calls = register_buffer("calls", torch::zeros({}));
 };
 TORCH_MODULE(RunningSquares);
@@ -69,9 +68,9 @@ struct SpectralImpl : torch::nn::Module {
   }
   Tensor weight = register_parameter(
       "weight",
-      torch::arange(kWidth* kWidth).to(torch::kDouble).view({4, 4}).sin());
-  Tensor u = register_buffer("u", torch::ones({kWidth}));
-  Tensor v = register_buffer("v", torch::ones({kWidth}));
+      torch::arange(kColumns* kColumns).to(torch::kDouble).view({4, 4}).sin());
+  Tensor u = register_buffer("u", torch::ones({kColumns}));
+  Tensor v = register_buffer("v", torch::ones({kColumns}));
 };
 TORCH_MODULE(Spectral);
 
@@ -82,7 +81,7 @@ struct NormAndMoreImpl : torch::nn::Module {
     return (y + x) / norm->running_var.sqrt() / norm->running_var;
   }
   torch::nn::BatchNorm1d norm =
-      register_module("norm", torch::nn::BatchNorm1d(kWidth));
+      register_module("norm", torch::nn::BatchNorm1d(kColumns));
 };
 TORCH_MODULE(NormAndMore);
 
@@ -94,17 +93,17 @@ struct OwnNormImpl : torch::nn::Module {
         x, mean, var, F::BatchNormFuncOptions().training(is_training()));
     return (y + x) / var;
   }
-  Tensor mean = register_buffer("mean", torch::zeros({kWidth}));
-  Tensor var = register_buffer("var", torch::ones({kWidth}));
+  Tensor mean = register_buffer("mean", torch::zeros({kColumns}));
+  Tensor var = register_buffer("var", torch::ones({kColumns}));
 };
 TORCH_MODULE(OwnNorm);
 
 template <typename Layer>
 Sequential layers_around(const Layer& layer) {
   torch::manual_seed(1);
-  Sequential model(torch::nn::Linear(kWidth, kWidth), layer,
-                   torch::nn::Linear(kWidth, kWidth),
-                   torch::nn::Linear(kWidth, kWidth));
+  Sequential model(torch::nn::Linear(kColumns, kColumns), layer,
+                   torch::nn::Linear(kColumns, kColumns),
+                   torch::nn::Linear(kColumns, kColumns));
   model->to(torch::kDouble);
   return model;
 }
@@ -128,7 +127,7 @@ class ChangedBuffersTest : public ::testing::TestWithParam<Case> {
  protected:
   static Tensor rows(int64_t seed) {
     torch::manual_seed(seed);
-    return torch::randn({12, kWidth}, torch::kDouble);
+    return torch::randn({12, kColumns}, torch::kDouble);
   }
 
   // Returns the gradients and buffers after a plain loop.
@@ -229,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
 Tensor two_micro_batches(Sequential model, Checkpoint mode) {
   GPipe pipeline(model, testing::options({2, 2}, 2, mode));
   torch::manual_seed(2);
-  const Tensor x = torch::randn({8, kWidth}, torch::kDouble).to(device());
+  const Tensor x = torch::randn({8, kColumns}, torch::kDouble).to(device());
   return pipeline->forward(x).sum();
 }
 

@@ -19,7 +19,8 @@
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -31,8 +32,6 @@ using testing::mean_square;
 using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 namespace nn = torch::nn;
 
 constexpr int64_t kMicrobatches = 4, kRows = 8, kWidth = 3;
@@ -49,23 +48,6 @@ struct Fault {
   }
 };
 
-struct FaultyBackward : torch::autograd::Function<FaultyBackward> {
-  static Tensor forward(AutogradContext* context, Tensor x, int64_t fault,
-                        int64_t layer) {
-    context->saved_data["fault"] = fault;
-    context->saved_data["layer"] = layer;
-    return x * 1;
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto& fault =
-        *reinterpret_cast<Fault*>(context->saved_data["fault"].toInt());
-    const int64_t layer = context->saved_data["layer"].toInt();
-    Tensor grad = grads[0] * 1;
-    if (fault.is_here(layer, true)) grad[0][1] = fault.number;
-    return {grad, Tensor(), Tensor()};
-  }
-};
-
 struct FaultyLayerImpl : nn::Module {
   FaultyLayerImpl(Fault& fault, int64_t index)
       : fault(fault),
@@ -75,10 +57,12 @@ struct FaultyLayerImpl : nn::Module {
         bias(register_parameter("bias",
                                 torch::zeros({kWidth}, torch::kDouble))) {}
   Tensor forward(Tensor x) {
-    x = (FaultyBackward::apply(x * weight, reinterpret_cast<int64_t>(&fault),
-                               index) +
-         bias)
-            .tanh();
+    x = testing::on_backward(x * weight, [this](Tensor grad) {
+      grad = grad * 1;
+      if (fault.is_here(index, true)) grad[0][1] = fault.number;
+      return grad;
+    });
+    x = (x + bias).tanh();
     if (!fault.is_here(index, false)) return x;
     const Tensor mask =
         torch::zeros({kRows / kMicrobatches, kWidth}, torch::kBool)
@@ -122,15 +106,6 @@ std::vector<Tensor> grads_of(const GPipe& pipeline) {
   return grads;
 }
 
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    if (a[k].defined() != b[k].defined()) return false;
-    if (a[k].defined() && !a[k].equal(b[k])) return false;
-  }
-  return true;
-}
-
 const char* const kSchedules[] = {"fill-drain", "1f1b", "zb-h1"};
 
 TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
@@ -159,7 +134,7 @@ TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
         ASSERT_TRUE(pipeline->last_failure().has_value());
         EXPECT_EQ(pipeline->last_failure()->place(), place);
         EXPECT_EQ(pipeline->last_failure()->what, what);
-        EXPECT_TRUE(same_bits(grads_of(pipeline), before));
+        EXPECT_EQ(testing::difference(grads_of(pipeline), before), "");
       }
     }
   }
@@ -191,7 +166,7 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
                                      "elements are nan)"));
       }
       EXPECT_EQ(pipeline->last_failure()->phase, Phase::kBackward);
-      EXPECT_TRUE(same_bits(grads_of(pipeline), before));
+      EXPECT_EQ(testing::difference(grads_of(pipeline), before), "");
       fault_ = Fault();
     }
   }
@@ -271,7 +246,7 @@ TEST_F(CheckFinite, IsOffByDefaultAndChangesNoBit) {
   const auto grads = grads_of(pipeline);
   pipeline->zero_grad();
   EXPECT_TRUE(step(pipeline, "1f1b", true).loss.equal(loss));
-  EXPECT_TRUE(same_bits(grads_of(pipeline), grads));
+  EXPECT_EQ(testing::difference(grads_of(pipeline), grads), "");
   EXPECT_FALSE(TrainOptions().check_finite());
   fault_ = {7, 2, false, std::nan("")};
   EXPECT_TRUE(std::isnan(step(pipeline, "1f1b", false).loss.item<double>()));

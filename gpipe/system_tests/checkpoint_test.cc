@@ -42,8 +42,6 @@ using testing::ones;
 using testing::options;
 using ::testing::StartsWith;
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // The events on one partition, in order: "F0" is a forward of micro-batch 0
 // that keeps its graph, "C0" a forward that does not, "R0" a recompute, "B0" a
@@ -57,22 +55,14 @@ struct Log {
   }
 };
 
-struct LogBackward : torch::autograd::Function<LogBackward> {
-  static Tensor forward(AutogradContext* context, Tensor x, int64_t log) {
-    context->saved_data["log"] = log;
-    return x * 1;
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    reinterpret_cast<Log*>(context->saved_data["log"].toInt())->add('B');
-    return {grads[0], Tensor()};
-  }
-};
-
 torch::nn::AnyModule logging(Log& log) {
   return layer([&log](Tensor x) {
     EXPECT_FALSE(is_checkpointing() && is_recomputing());
     log.add(is_checkpointing() ? 'C' : is_recomputing() ? 'R' : 'F');
-    return LogBackward::apply(x, reinterpret_cast<int64_t>(&log));
+    return testing::on_backward(x, [&log](Tensor grad) {
+      log.add('B');
+      return grad;
+    });
   });
 }
 
@@ -205,8 +195,7 @@ TEST(Buffers, OfBatchNormChangeOncePerMicrobatch) {
                      options({3, 5}, chunks, mode).threads_per_partition(1));
       for (int step = 1; step <= 2; ++step) {
         const auto expected = testing::plain_step(plain, input, chunks);
-        const auto actual = testing::training_step(
-            *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+        const auto actual = testing::training_step(pipeline, input);
         EXPECT_EQ(testing::difference(actual, expected), "");
         EXPECT_EQ(
             pipeline->named_buffers()["1.num_batches_tracked"].item<int64_t>(),
@@ -242,8 +231,7 @@ TEST(Buffers, OfOtherLayersAreThoseOfTheForwardInTheRecompute) {
   for (const Checkpoint mode : kModes) {
     GPipe pipeline(torch::nn::Sequential(Counter(), Counter()),
                    options({1, 1}, 3, mode).threads_per_partition(1));
-    const auto actual = testing::training_step(
-        *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+    const auto actual = testing::training_step(pipeline, input);
     EXPECT_EQ(testing::difference(actual, expected), "");
     EXPECT_EQ(pipeline->buffers()[0].item<double>(), 3);
   }

@@ -1,7 +1,6 @@
 // Tests where a pipeline may be used: on any thread, inside another pipeline,
 // and under LibTorch's thread-local modes, which apply in the layers.
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
 #include <c10/util/thread_name.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,6 +31,7 @@
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
+#include "training/autocast.h"
 
 namespace gpipe {
 namespace {
@@ -48,14 +48,13 @@ using testing::training_step;
 using torch::Tensor;
 using torch::nn::Sequential;
 
-GPipeOptions options(const std::vector<int64_t>& balance, int64_t chunks,
-                     Checkpoint mode) {
+GPipeOptions options_of(const std::vector<int64_t>& balance, int64_t chunks,
+                        Checkpoint mode) {
   return testing::options(balance, chunks, mode).threads_per_partition(1);
 }
 
 StepState step(GPipe pipeline, const Tensor& input) {
-  return training_step(
-      *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+  return training_step(pipeline, input);
 }
 
 Sequential linear_model(uint64_t seed) {
@@ -81,7 +80,7 @@ TEST(Threads, EachPartitionHasOneOfItsOwn) {
       return x * 1;
     }));
   }
-  GPipe pipeline(model, options({1, 1, 1}, 4, Checkpoint::kAlways));
+  GPipe pipeline(model, options_of({1, 1, 1}, 4, Checkpoint::kAlways));
   for (int k = 0; k < 2; ++k) step(pipeline, input());
   std::set<std::thread::id> all{std::this_thread::get_id()};
   for (const auto& each : seen) {
@@ -101,7 +100,7 @@ TEST(Threads, HaveTheNamesOfTheirRanks) {
       return x * 1;
     }));
   }
-  GPipe pipeline(model, options({1, 1, 1}, 1, Checkpoint::kNever));
+  GPipe pipeline(model, options_of({1, 1, 1}, 1, Checkpoint::kNever));
   pipeline->forward(input().to(device()));
   EXPECT_EQ(names, (std::vector<std::string>{"gpipe 0", "gpipe 1", "gpipe 2"}));
 }
@@ -136,7 +135,7 @@ TEST(Threads, OperatorsUseTheShareAskedFor) {
 
 TEST(Threads, BackwardMayComeFromAnother) {
   for (const Checkpoint mode : kModes) {
-    GPipe pipeline(linear_model(0), options({3, 3}, 2, mode));
+    GPipe pipeline(linear_model(0), options_of({3, 3}, 2, mode));
     const auto expected = step(pipeline, input());
     pipeline->zero_grad();
     const Tensor x = input().to(device()).requires_grad_();
@@ -147,7 +146,7 @@ TEST(Threads, BackwardMayComeFromAnother) {
 }
 
 TEST(Threads, CallsOfOnePipelineAreServedOneAfterTheOther) {
-  GPipe pipeline(linear_model(0), options({2, 4}, 4, Checkpoint::kAlways));
+  GPipe pipeline(linear_model(0), options_of({2, 4}, 4, Checkpoint::kAlways));
   const Tensor x = input().to(device());
   const auto grad = [&] {
     const Tensor mine = x.clone().requires_grad_();
@@ -170,8 +169,8 @@ TEST(Threads, DifferentPipelinesRunAtTheSameTime) {
   std::vector<std::thread> threads;
   std::vector<GPipe> pipelines;
   for (int t = 0; t < 3; ++t) {
-    pipelines.push_back(
-        GPipe(linear_model(t), options({2, 2, 2}, 3, Checkpoint::kExceptLast)));
+    pipelines.push_back(GPipe(
+        linear_model(t), options_of({2, 2, 2}, 3, Checkpoint::kExceptLast)));
   }
   const Tensor x = input();
   for (auto& pipeline : pipelines) {
@@ -212,8 +211,8 @@ TEST(Nested, PipelineInALayerEqualsPlain) {
       plain->push_back(last);
       const auto expected = testing::plain_step(plain, input(), 1);
       GPipe pipeline(
-          Sequential(Inner(inner, options({3, 3}, 2, inner_mode)), last),
-          options({1, 1}, 2, outer_mode));
+          Sequential(Inner(inner, options_of({3, 3}, 2, inner_mode)), last),
+          options_of({1, 1}, 2, outer_mode));
       EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
     }
   }
@@ -222,8 +221,8 @@ TEST(Nested, PipelineInALayerEqualsPlain) {
 TEST(Nested, DropoutIsReplayedInTheInnerPipeline) {
   for (const Checkpoint inner_mode : kModes) {
     Sequential inner(torch::nn::Dropout(0.5), torch::nn::Dropout(0.5));
-    GPipe pipeline(Sequential(Inner(inner, options({1, 1}, 2, inner_mode))),
-                   options({1}, 3, Checkpoint::kAlways));
+    GPipe pipeline(Sequential(Inner(inner, options_of({1, 1}, 2, inner_mode))),
+                   options_of({1}, 3, Checkpoint::kAlways));
     const Tensor x = torch::ones({12, 5}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
     output.sum().backward();
@@ -245,8 +244,9 @@ TEST(Nested, AGivenGeneratorIsReplayedInTheInnerPipeline) {
           return x + x * torch::empty_like(x).bernoulli_(0.5, generator);
         }));
       }
-      GPipe pipeline(Sequential(Inner(inner, options({1, 1}, 2, inner_mode))),
-                     options({1}, 3, outer_mode));
+      GPipe pipeline(
+          Sequential(Inner(inner, options_of({1, 1}, 2, inner_mode))),
+          options_of({1}, 3, outer_mode));
       const Tensor x = torch::ones({12, 5}).to(device()).requires_grad_();
       const auto output = pipeline->forward(x);
       output.sum().backward();
@@ -271,8 +271,8 @@ TEST(Nested, LayersAreToldOfTheOuterPipelinesRecompute) {
                               : neither);
         return x * 2;
       }));
-      GPipe pipeline(Sequential(Inner(inner, options({1}, 2, inner_mode))),
-                     options({1}, 3, outer_mode));
+      GPipe pipeline(Sequential(Inner(inner, options_of({1}, 2, inner_mode))),
+                     options_of({1}, 3, outer_mode));
       const Tensor x = torch::ones({6}).to(device()).requires_grad_();
       pipeline->forward(x).sum().backward();
       const auto outer =
@@ -298,11 +298,11 @@ TEST(Nested, ThreeDeepEqualsPlain) {
     };
     const auto expected = testing::plain_step(layers, input(), 1);
     auto inner = part(0, 2);
-    inner->push_back(Inner(part(2, 4), options({1, 1}, 2, mode)));
+    inner->push_back(Inner(part(2, 4), options_of({1, 1}, 2, mode)));
     inner->push_back(*std::next(layers->begin(), 4));
-    Sequential outer(Inner(inner, options({1, 1, 1, 1}, 2, mode)));
+    Sequential outer(Inner(inner, options_of({1, 1, 1, 1}, 2, mode)));
     outer->push_back(*std::next(layers->begin(), 5));
-    GPipe pipeline(outer, options({1, 1}, 2, mode));
+    GPipe pipeline(outer, options_of({1, 1}, 2, mode));
     for (int k = 0; k < 5; ++k) {
       EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
     }
@@ -316,7 +316,7 @@ TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
   Sequential model(
       layer([&](Tensor x) { return again ? pipeline->forward(x) : x * 2; }),
       layer([](Tensor x) { return x * 3; }));
-  pipeline = GPipe(model, options({1, 1}, 2, Checkpoint::kAlways));
+  pipeline = GPipe(model, options_of({1, 1}, 2, Checkpoint::kAlways));
   const Tensor x = torch::ones({4}).to(device());
   EXPECT_THAT(
       error_of([&] { pipeline->forward(x); }),
@@ -336,10 +336,11 @@ TEST(Nested, AnOuterPipelineInALayerOfAnInnerOneIsRefused) {
   Sequential inner(layer([](Tensor x) { return x + 1; }), layer([&](Tensor x) {
                      return again ? outer->forward(x) : x * 2;
                    }));
-  Sequential middle(Inner(inner, options({1, 1}, 2, Checkpoint::kAlways)));
-  outer = GPipe(Sequential(Inner(middle, options({1}, 1, Checkpoint::kAlways)),
-                           layer([](Tensor x) { return x * 3; })),
-                options({1, 1}, 2, Checkpoint::kAlways));
+  Sequential middle(Inner(inner, options_of({1, 1}, 2, Checkpoint::kAlways)));
+  outer =
+      GPipe(Sequential(Inner(middle, options_of({1}, 1, Checkpoint::kAlways)),
+                       layer([](Tensor x) { return x * 3; })),
+            options_of({1, 1}, 2, Checkpoint::kAlways));
   const Tensor x = torch::ones({4}).to(device());
   EXPECT_THAT(error_of([&] { outer->forward(x); }),
               HasSubstr("c10::Error: a layer or the loss calls the pipeline "
@@ -362,7 +363,7 @@ TEST(Life, AForwardMayOutliveTheLastHandle) {
                    }
                    return x * 2;
                  })),
-      options({1, 1}, 2, Checkpoint::kNever));
+      options_of({1, 1}, 2, Checkpoint::kNever));
   const Tensor x = torch::arange(4.0).to(device()).requires_grad_();
   auto* const raw = pipeline.get();
   Tensor output;
@@ -377,25 +378,6 @@ TEST(Life, AForwardMayOutliveTheLastHandle) {
 }
 
 // --- Modes -------------------------------------------------------------------
-
-class Autocast {
- public:
-  explicit Autocast(at::ScalarType dtype)
-      : before_(at::autocast::get_autocast_dtype(type_)) {
-    at::autocast::set_autocast_dtype(type_, dtype);
-    at::autocast::set_autocast_enabled(type_, true);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(type_, false);
-    at::autocast::set_autocast_dtype(type_, before_);
-  }
-
- private:
-  const at::DeviceType type_ = device().type();
-  at::ScalarType before_;
-};
 
 // A model that ends with a layer whose type autocast lowers on all devices.
 Sequential float_model() {
@@ -417,7 +399,7 @@ TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
         return training_step(
             *model,
             [&](Tensor input) {
-              const Autocast autocast(dtype);
+              const AutocastScope autocast(device().type(), dtype);
               return forward(input);
             },
             x);
@@ -428,7 +410,7 @@ TEST(Autocast, ReachesTheLayersInForwardAndRecompute) {
         return torch::cat(
             {model->forward(halves[0]), model->forward(halves[1])});
       });
-      GPipe pipeline(model, options({1, 2, 4}, 2, mode));
+      GPipe pipeline(model, options_of({1, 2, 4}, 2, mode));
       const auto actual =
           run([&](Tensor input) { return pipeline->forward(input); });
       EXPECT_EQ(plain.output.scalar_type(), dtype);
@@ -446,12 +428,12 @@ TEST(Autocast, HasTheWeightsOfEachStep) {
   const Tensor x = torch::randn({8, 6}).to(device());
   const auto outputs = [&](Checkpoint mode) {
     torch::manual_seed(3);
-    GPipe pipeline(float_model(), options({1, 2, 4}, 2, mode));
+    GPipe pipeline(float_model(), options_of({1, 2, 4}, 2, mode));
     std::vector<Tensor> each;
     for (int step = 0; step < 3; ++step) {
       Tensor output;
       {
-        const Autocast autocast(at::kBFloat16);
+        const AutocastScope autocast(device().type(), at::kBFloat16);
         output = pipeline->forward(x);
       }
       each.push_back(output.detach());
@@ -484,11 +466,11 @@ TEST(Autocast, OfALayerThatTwoPartitionsHaveEqualsThatOfOne) {
   const Tensor x = torch::randn({16, 4}).to(device());
   const auto grads = [&](std::vector<int64_t> balance) {
     GPipe pipeline(model,
-                   options(balance, 8, Checkpoint::kNever)
+                   options_of(balance, 8, Checkpoint::kNever)
                        .devices(std::vector<torch::Device>(2, device())));
     Tensor output;
     {
-      const Autocast autocast(at::kBFloat16);
+      const AutocastScope autocast(device().type(), at::kBFloat16);
       output = pipeline->forward(x);
     }
     return torch::autograd::grad({output.sum()}, shared->parameters());
@@ -503,10 +485,10 @@ TEST(Autocast, OfALayerThatTwoPartitionsHaveEqualsThatOfOne) {
 }
 
 TEST(Autocast, DoesNotStayOnTheWorkers) {
-  GPipe pipeline(float_model(), options({3, 4}, 2, Checkpoint::kNever));
+  GPipe pipeline(float_model(), options_of({3, 4}, 2, Checkpoint::kNever));
   const Tensor x = torch::randn({4, 6}).to(device());
   {
-    const Autocast autocast(at::kBFloat16);
+    const AutocastScope autocast(device().type(), at::kBFloat16);
     EXPECT_EQ(pipeline->forward(x).scalar_type(), at::kBFloat16);
   }
   EXPECT_EQ(pipeline->forward(x).scalar_type(), at::kFloat);
@@ -523,7 +505,7 @@ TEST(Deep, ChainsOfLayersAndOperatorsWork) {
     }));
   }
   for (const Checkpoint mode : kModes) {
-    GPipe pipeline(model, options({30, 70}, 2, mode));
+    GPipe pipeline(model, options_of({30, 70}, 2, mode));
     const Tensor x = torch::zeros({2}).to(device()).requires_grad_();
     const auto output = pipeline->forward(x);
     EXPECT_TRUE(torch::equal(output.cpu(), torch::full({2}, 10000.f)));
@@ -572,7 +554,7 @@ TEST(Deep, BackwardsInsideOfBackwardsWork) {
                    layer([&](Tensor x) { return functions.back()(x); }));
   const auto expected = testing::plain_step(model, input(), 2);
   for (const Checkpoint mode : kModes) {
-    GPipe pipeline(model, options({1, 1}, 2, mode));
+    GPipe pipeline(model, options_of({1, 1}, 2, mode));
     EXPECT_LE(distance(step(pipeline, input()), expected), 1e-12);
   }
 }
@@ -582,8 +564,8 @@ TEST(Deep, ManyPartitionsAndMicrobatchesWork) {
   for (int k = 0; k < 32; ++k) {
     model->push_back(layer([](Tensor x) { return x + 1; }));
   }
-  GPipe pipeline(model,
-                 options(std::vector<int64_t>(32, 1), 64, Checkpoint::kAlways));
+  GPipe pipeline(
+      model, options_of(std::vector<int64_t>(32, 1), 64, Checkpoint::kAlways));
   const Tensor x = torch::zeros({64}).to(device()).requires_grad_();
   const auto output = pipeline->forward(x);
   output.sum().backward();

@@ -38,8 +38,6 @@ using testing::options;
 using ::testing::StartsWith;
 using testing::StepState;
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr int64_t kPartitions = 3, kMicrobatches = 4;
 
@@ -72,20 +70,6 @@ struct Faults {
   }
 };
 
-struct VisitBackward : torch::autograd::Function<VisitBackward> {
-  static Tensor forward(AutogradContext* context, Tensor x, int64_t faults,
-                        int64_t partition) {
-    context->saved_data["faults"] = faults;
-    context->saved_data["partition"] = partition;
-    return x * 1;
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    reinterpret_cast<Faults*>(context->saved_data["faults"].toInt())
-        ->visit(context->saved_data["partition"].toInt(), Phase::kBackward);
-    return {grads[0], Tensor(), Tensor()};
-  }
-};
-
 struct FaultyImpl : torch::nn::Module {
   FaultyImpl(Faults& faults, int64_t partition)
       : faults(faults),
@@ -96,8 +80,10 @@ struct FaultyImpl : torch::nn::Module {
     faults.visit(partition, is_checkpointing() ? Phase::kCheckpointing
                             : is_recomputing() ? Phase::kRecomputing
                                                : Phase::kForward);
-    return VisitBackward::apply(x.matmul(weight).tanh(),
-                                reinterpret_cast<int64_t>(&faults), partition);
+    return testing::on_backward(x.matmul(weight).tanh(), [this](Tensor grad) {
+      faults.visit(partition, Phase::kBackward);
+      return grad;
+    });
   }
   Faults& faults;
   int64_t partition;
@@ -118,8 +104,7 @@ class Failing : public ::testing::Test {
                             .threads_per_partition(1));
   }
   StepState step(GPipe& pipeline) {
-    return testing::training_step(
-        *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input_);
+    return testing::training_step(pipeline, input_);
   }
 
   Faults faults_;

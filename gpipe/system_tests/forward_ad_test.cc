@@ -20,11 +20,13 @@
 #include "gpipe/placement.h"
 #include "gpipe/recomputed.h"
 #include "gpipe/schedule.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::mean_square;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using torch::autograd::ForwardADLevel;
@@ -52,13 +54,9 @@ Tensor tangent_of(const Tensor& tensor) {
   return std::get<1>(at::_unpack_dual(tensor, /*level=*/0));
 }
 
-Sequential model() {
+Sequential small_model() {
   torch::manual_seed(1);
   return Sequential(Linear(3, 4), Tanh(), Linear(4, 2));
-}
-
-Tensor mean_square(const Tensor& output, const Tensor& target) {
-  return (output - target).square().mean();
 }
 
 GPipe pipeline_of(const Sequential& layers, Checkpoint checkpoint) {
@@ -77,10 +75,10 @@ TEST(ForwardAD, ATangentOfTheInputIsAnError) {
   const DualLevel level;
   const Tensor x = dual(torch::ones({4, 3})), y = torch::zeros({4, 2});
   // By micro-batch: a kernel may round otherwise for another number of rows.
-  const Tensor each = model()->forward(torch::ones({2, 3}));
+  const Tensor each = small_model()->forward(torch::ones({2, 3}));
   const Tensor expected = torch::cat({each, each});
   for (const auto mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
-    GPipe pipeline = pipeline_of(model(), mode);
+    GPipe pipeline = pipeline_of(small_model(), mode);
     expect_refused("the input", [&] { pipeline->forward(x); });
     expect_refused("the input", [&] {
       const torch::NoGradGuard no_grad;
@@ -102,7 +100,7 @@ TEST(ForwardAD, ATangentOfAParameterOrATargetIsAnError) {
   const DualLevel level;
   const Tensor x = torch::ones({4, 3}), y = torch::zeros({4, 2});
   for (const auto mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
-    GPipe pipeline = pipeline_of(model(), mode);
+    GPipe pipeline = pipeline_of(small_model(), mode);
     expect_refused("an output of the layers", [&] {
       pipeline->train_step(x, dual(y), mean_square,
                            one_forward_one_backward(2, 2));
@@ -120,7 +118,7 @@ TEST(ForwardAD, ATangentOfAParameterOrATargetIsAnError) {
 TEST(ForwardAD, PassesThroughCheckpointedFunctionsAndPlacedModules) {
   const DualLevel level;
   const Tensor x = dual(torch::ones({4, 3}));
-  Sequential plain = model();
+  Sequential plain = small_model();
   const Tensor expected = tangent_of(plain->forward(x));
   ASSERT_GT(expected.norm().item<double>(), 0.1);
   const Tensor checkpointed =
@@ -128,9 +126,9 @@ TEST(ForwardAD, PassesThroughCheckpointedFunctionsAndPlacedModules) {
   EXPECT_TRUE(tangent_of(checkpointed).equal(expected));
   checkpointed.sum().backward();
   EXPECT_TRUE(plain->parameters()[0].grad().defined());
-  Recomputed again(model());
+  Recomputed again(small_model());
   EXPECT_TRUE(tangent_of(again->forward(x)).equal(expected));
-  Sequential placed = model();
+  Sequential placed = small_model();
   parallelize_module(placed, "cpu");
   EXPECT_TRUE(tangent_of(placed->forward(x)).equal(expected));
 }

@@ -22,6 +22,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -32,6 +33,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kModes;
 using testing::layer;
+using testing::leaf_of;
 using testing::one_each;
 using testing::one_layer_each;
 using testing::options;
@@ -52,11 +54,6 @@ torch::nn::ReLU inplace_relu() {
 
 Tensor leaf(const torch::Device& where = device()) {
   return torch::randn({4, 3}, torch::kDouble).to(where).requires_grad_();
-}
-
-// Returns a leaf with the values of `tensor`.
-Tensor leaf_of(const Tensor& tensor, const torch::Device& where = device()) {
-  return tensor.detach().clone().to(where).requires_grad_();
 }
 
 // Expects equal gradients of the input and the parameters from a pipeline and
@@ -82,9 +79,7 @@ void expect_as_plain(Sequential model, const GPipeOptions& options,
   const auto expected = grads(model, reference_device());
   GPipe pipeline(model, options);
   const auto actual = grads(pipeline, device());
-  for (std::size_t k = 0; k < expected.size(); ++k) {
-    EXPECT_LE((actual[k] - expected[k]).abs().max().item<double>(), 1e-12);
-  }
+  EXPECT_LE(testing::distance(actual, expected), 1e-12);
 }
 
 TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {

@@ -2,7 +2,7 @@
 // LibTorch over the whole mini-batch, for several ways to write the loss.
 // Prints the table of docs/losses.md:
 //
-//   ./bazelw test //gpipe/system_tests:loss_deviation_test --test_output=all
+//   ./bazelw test //gpipe/system_tests:cpu_tests --test_output=all
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/functional/padding.h>
@@ -20,7 +20,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/testing/tokens.h"
+#include "gpipe/testing/layers.h"
 #include "training/autocast.h"
 #include "training/grad_scaler.h"
 

@@ -23,8 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/instruments/tensor_bytes.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/meta/ledger.h"
@@ -19,7 +19,7 @@
 namespace gpipe {
 namespace {
 
-using gpipe::instruments::CountingAllocator;
+using instruments::CountingAllocator;
 using torch::Tensor;
 using namespace torch::nn;  // NOLINT: the layers' names
 

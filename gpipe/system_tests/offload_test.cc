@@ -23,12 +23,11 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {
@@ -42,6 +41,7 @@ using ::testing::HasSubstr;
 using testing::Lambda;
 using testing::mean_square;
 using testing::StepState;
+using testing::training_schedules;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -105,15 +105,6 @@ StepState state_after(const Offloading& setting, const Model& model,
   return state;
 }
 
-// Returns the names of all schedules with backwards.
-std::vector<std::string> training_schedules() {
-  std::vector<std::string> names;
-  for (const std::string& name : schedule_names()) {
-    if (name != "forward-only") names.push_back(name);
-  }
-  return names;
-}
-
 // Calls f(size, setting) for the schedule of that name. `all`: with several
 // sizes.
 void for_each_size(
@@ -124,12 +115,10 @@ void for_each_size(
       if (!all && (ranks != 2 || microbatches != 6)) continue;
       Offloading setting;
       setting.stages_per_rank = fixed_stages_per_rank(name).value_or(2);
-      try {
-        setting.schedule =
-            named_schedule(name, ranks, microbatches, setting.stages_per_rank);
-      } catch (const std::invalid_argument&) {
-        continue;  // a size that the schedule refuses
-      }
+      const auto schedule = testing::schedule_of(name, ranks, microbatches,
+                                                 setting.stages_per_rank);
+      if (!schedule) continue;
+      setting.schedule = *schedule;
       f(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) +
             " micro-batches",
         setting);

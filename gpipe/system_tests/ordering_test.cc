@@ -28,7 +28,7 @@
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/testing/models.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe {

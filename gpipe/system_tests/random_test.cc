@@ -19,6 +19,7 @@
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -42,12 +43,6 @@ std::vector<Tensor> device_states() {
     states.push_back(at::globalContext().defaultGenerator(each).get_state());
   }
   return states;
-}
-
-bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  return std::equal(
-      a.begin(), a.end(), b.begin(), b.end(),
-      [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
 }
 
 // Returns the generator state after `draws` 64-bit draws from the default
@@ -95,7 +90,7 @@ TEST(DefaultGenerator, IsLeftAloneByAModelWithoutRandomOperators) {
     const auto on_devices = device_states();
     pipeline->forward(ones({4, 3})).sum().backward();
     EXPECT_TRUE(torch::equal(state(), before));
-    EXPECT_TRUE(equal(device_states(), on_devices));
+    EXPECT_EQ(testing::difference(device_states(), on_devices), "");
   }
 }
 
@@ -107,7 +102,7 @@ TEST(DefaultGenerator, IsLeftAloneByDropoutThatIsOff) {
   const auto on_devices = device_states();
   pipeline->forward(ones({4, 3}));
   EXPECT_TRUE(torch::equal(state(), before));
-  EXPECT_TRUE(equal(device_states(), on_devices));
+  EXPECT_EQ(testing::difference(device_states(), on_devices), "");
 }
 
 TEST(DefaultGenerator, AdvancesByOneDrawPerForward) {
@@ -122,7 +117,7 @@ TEST(DefaultGenerator, AdvancesByOneDrawPerForward) {
         pipeline->forward(x).sum().backward();
         const Tensor actual = state();
         if (!device().is_cpu()) {
-          EXPECT_TRUE(equal(device_states(), on_devices));
+          EXPECT_EQ(testing::difference(device_states(), on_devices), "");
         }
         EXPECT_TRUE(torch::equal(actual, state_after(5, forwards)));
       }
@@ -222,7 +217,7 @@ TEST(Random, AGeneratorGivenByTheLayerIsTheOneUsed) {
   EXPECT_TRUE(torch::equal(
       output.cpu(), torch::rand({4}, generator(), output.options()).cpu()));
   EXPECT_TRUE(torch::equal(state(), before));
-  EXPECT_TRUE(equal(device_states(), on_devices));
+  EXPECT_EQ(testing::difference(device_states(), on_devices), "");
 }
 
 // The recompute draws from the state that each operator had in the forward. The

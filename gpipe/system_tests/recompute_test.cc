@@ -23,11 +23,10 @@
 #include "gpipe/schedule.h"
 #include "gpipe/skip.h"
 #include "gpipe/system_tests/options.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -137,10 +136,7 @@ Results result_of(GPipe& pipeline, const Tensor& output,
 
 void expect_same(const Results& expected, const Results& got) {
   EXPECT_EQ(expected.names, got.names);
-  ASSERT_EQ(expected.tensors.size(), got.tensors.size());
-  for (std::size_t k = 0; k < got.tensors.size(); ++k) {
-    EXPECT_TRUE(torch::equal(expected.tensors[k], got.tensors[k])) << k;
-  }
+  EXPECT_EQ(testing::difference(expected.tensors, got.tensors), "");
 }
 
 Tensor input() {
@@ -154,14 +150,9 @@ Results train(Recompute recompute, const std::string& name, Checkpoint mode,
   const int stages_per_rank = fixed_stages_per_rank(name).value_or(2);
   const Schedule schedule = named_schedule(name, 2, 4, stages_per_rank);
   const auto calls = std::make_shared<std::atomic<int>>(0);
-  GPipe pipeline(make(recompute, calls),
-                 GPipeOptions(testing::cut(8, 2 * stages_per_rank))
-                     .stages_per_rank(stages_per_rank)
-                     .placement(testing::placement_of(schedule))
-                     .devices(devices(2))
-                     .checkpoint(mode)
-                     .deferred_batch_norm(deferred)
-                     .threads_per_partition(1));
+  GPipe pipeline(
+      make(recompute, calls),
+      testing::options_for(schedule, 8, mode).deferred_batch_norm(deferred));
   torch::manual_seed(3);
   const auto result = pipeline->train_step(
       input().to(pipeline->devices().front()),

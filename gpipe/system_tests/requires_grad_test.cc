@@ -71,15 +71,7 @@ void expect_as_plain(Sequential model, bool input_requires_grad) {
   for (const Checkpoint mode : kModes) {
     auto pipeline = one_layer_each(model, mode);
     const auto actual = run(pipeline, device());
-    for (std::size_t k = 0; k < expected.size(); ++k) {
-      ASSERT_EQ(actual[k].defined(), expected[k].defined()) << k;
-      if (expected[k].defined()) {
-        EXPECT_TRUE(torch::allclose(actual[k].to(torch::kDouble),
-                                    expected[k].to(torch::kDouble), 1e-12,
-                                    1e-12))
-            << k;
-      }
-    }
+    EXPECT_LE(testing::distance(actual, expected), 1e-12);
   }
 }
 

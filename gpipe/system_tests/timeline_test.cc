@@ -17,9 +17,9 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
-#include "gpipe/testing/cuts.h"
+#include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
@@ -35,25 +35,18 @@ using torch::Tensor;
 
 constexpr int kRows = 2;  // per micro-batch
 
-struct Model {
+struct TimedModel {
   torch::nn::Sequential (*make)();
   int64_t layers, width, outputs;
 };
-constexpr Model kLinear = {testing::linear_model, 6, 6, 3};
-constexpr Model kSkip = {testing::skip_model, 7, 4, 4};
+constexpr TimedModel kLinear = {testing::linear_model, 6, 6, 3};
+constexpr TimedModel kSkip = {testing::skip_model, 7, 4, 4};
 
-Timeline timeline_of_step(const Model& model, const Schedule& schedule,
+Timeline timeline_of_step(const TimedModel& model, const Schedule& schedule,
                           const TrainOptions& options,
                           Checkpoint mode = Checkpoint::kNever) {
-  const std::vector<int> placed = rank_of_stage(schedule);
-  const auto stages = static_cast<int64_t>(placed.size());
-  const auto ranks = static_cast<int64_t>(schedule.ranks.size());
-  GPipe pipeline(model.make(), GPipeOptions(cut(model.layers, stages))
-                                   .stages_per_rank(stages / ranks)
-                                   .placement(testing::placement_of(schedule))
-                                   .devices(devices(ranks))
-                                   .checkpoint(mode)
-                                   .threads_per_partition(1));
+  GPipe pipeline(model.make(),
+                 testing::options_for(schedule, model.layers, mode));
   const int64_t rows = kRows * num_microbatches(schedule);
   const StepResult result = pipeline->train_step(
       torch::randn({rows, model.width}, torch::kDouble)

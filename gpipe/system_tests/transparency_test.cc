@@ -70,8 +70,7 @@ StepState pipeline_step(const Case& test, const std::vector<int64_t>& balance,
   GPipe pipeline(model,
                  options(balance, chunks, mode).threads_per_partition(1));
   torch::manual_seed(seed);
-  return training_step(
-      *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+  return training_step(pipeline, input);
 }
 
 TEST_P(Transparency, EqualsPlainAccumulationForAnyCutAndMode) {
@@ -146,8 +145,7 @@ TEST(Transparency, EvaluationInBetweenChangesNothing) {
       torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
       StepState state;
       for (int step = 0; step < 3; ++step) {
-        state = training_step(
-            *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+        state = training_step(pipeline, input);
         optimizer.step();
         if (!evaluate) continue;
         pipeline->eval();
@@ -173,8 +171,7 @@ TEST(Transparency, IsBitEqualToAccumulationInReverseOrder) {
     const auto plain = plain_step(model, input, 4);
     for (const auto& balance : balances(static_cast<int64_t>(model->size()))) {
       GPipe pipeline(model, options(balance, 4).threads_per_partition(1));
-      const auto state = training_step(
-          *pipeline, [&](Tensor x) { return pipeline->forward(x); }, input);
+      const auto state = training_step(pipeline, input);
       ASSERT_EQ(difference(state, plain), "")
           << name(balance, 4, Checkpoint::kExceptLast);
     }

@@ -19,11 +19,9 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
-#include "gpipe/testing/cuts.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/mask_layers.h"
-#include "gpipe/testing/tokens.h"
+#include "gpipe/testing/layers.h"
 #include "training/grad_scaler.h"
 
 namespace gpipe {
@@ -42,7 +40,7 @@ using testing::token_loss;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-constexpr int kMicrobatches = 8;
+constexpr int kSequences = 8;
 
 // Returns `all` on the device of the first partition.
 Microbatches<Tensor> parts_of(const std::vector<Tensor>& all) {
@@ -52,31 +50,21 @@ Microbatches<Tensor> parts_of(const std::vector<Tensor>& all) {
 }
 
 GPipe pipeline_for(nn::Sequential model, const Schedule& schedule,
-                   int stages_per_rank, Checkpoint mode) {
-  const int ranks = static_cast<int>(schedule.ranks.size());
-  return GPipe(model, GPipeOptions(cut(model->size(), ranks * stages_per_rank))
-                          .stages_per_rank(stages_per_rank)
-                          .placement(testing::placement_of(schedule))
-                          .devices(devices(ranks))
-                          .checkpoint(mode)
-                          .threads_per_partition(1));
+                   Checkpoint mode) {
+  return GPipe(model, testing::options_for(
+                          schedule, static_cast<int64_t>(model->size()), mode));
 }
 
-// Calls `use(name, schedule, stages per rank)` for every schedule with
+// Calls `use(name, schedule)` for every schedule with
 // backwards, on one, two and four ranks.
 template <typename Use>
 void for_schedules(Use use) {
-  for (const std::string& name : schedule_names()) {
-    if (name == "forward-only") continue;
+  for (const std::string& name : testing::training_schedules()) {
     for (const int ranks : {1, 2, 4}) {
-      const int per_rank = fixed_stages_per_rank(name).value_or(1);
-      Schedule schedule;
-      try {
-        schedule = named_schedule(name, ranks, kMicrobatches, per_rank);
-      } catch (const std::invalid_argument&) {
-        continue;  // the schedule does not exist in this size
-      }
-      use(name + " on " + std::to_string(ranks) + " ranks", schedule, per_rank);
+      const auto schedule = testing::schedule_of(
+          name, ranks, kSequences, fixed_stages_per_rank(name).value_or(1));
+      if (!schedule) continue;
+      use(name + " on " + std::to_string(ranks) + " ranks", *schedule);
     }
   }
 }
@@ -102,11 +90,9 @@ TEST(WeightedLossTest, GradientsAreThoseOfOnePlainStepWithAllSchedules) {
   for (const Tensor& each : batch.targets) {
     count += (each != kIgnored).sum().item<int64_t>();
   }
-  for_schedules([&](const std::string& name, const Schedule& schedule,
-                    int per_rank) {
+  for_schedules([&](const std::string& name, const Schedule& schedule) {
     for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
-      GPipe pipeline =
-          pipeline_for(testing::token_model(), schedule, per_rank, mode);
+      GPipe pipeline = pipeline_for(testing::token_model(), schedule, mode);
       const StepResult result =
           pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
                                token_loss, schedule);
@@ -121,10 +107,9 @@ TEST(WeightedLossTest, GradientsAreThoseOfOnePlainStepWithAllSchedules) {
 TEST(WeightedLossTest, BitsDoNotDependOnTheCutTheModeOrTheOrder) {
   const Sequences batch = testing::sequences(testing::token_lengths(), 2);
   std::vector<Tensor> expected;
-  for_schedules([&](const std::string& name, const Schedule& schedule,
-                    int per_rank) {
-    GPipe pipeline = pipeline_for(testing::token_model(), schedule, per_rank,
-                                  Checkpoint::kExceptLast);
+  for_schedules([&](const std::string& name, const Schedule& schedule) {
+    GPipe pipeline =
+        pipeline_for(testing::token_model(), schedule, Checkpoint::kExceptLast);
     pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
                          token_loss, schedule,
                          TrainOptions().fixed_sum_order(true));
@@ -150,10 +135,9 @@ TEST(WeightedLossTest, InBFloat16GradientsHaveTheBitsOfPlainLibTorch) {
   nn::Sequential reference = make();
   reference->to(testing::reference_device());
   const auto plain = testing::added_token_grads(reference, batch);
-  for_schedules([&](const std::string& name, const Schedule& schedule,
-                    int per_rank) {
+  for_schedules([&](const std::string& name, const Schedule& schedule) {
     for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
-      GPipe pipeline = pipeline_for(make(), schedule, per_rank, mode);
+      GPipe pipeline = pipeline_for(make(), schedule, mode);
       const StepResult result =
           pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
                                testing::token_loss_in_float, schedule,
@@ -257,8 +241,8 @@ TEST(WeightedLossTest, AScaledLossGivesTheSameBits) {
   const Sequences batch = testing::sequences(testing::token_lengths(), 5);
   const Schedule schedule = named_schedule("zb-h1", 2, 8, 1);
   const auto grads = [&](const auto& loss, double scale) {
-    GPipe pipeline = pipeline_for(testing::token_model(), schedule, 1,
-                                  Checkpoint::kExceptLast);
+    GPipe pipeline =
+        pipeline_for(testing::token_model(), schedule, Checkpoint::kExceptLast);
     pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets), loss,
                          schedule, TrainOptions().check_finite(true));
     std::vector<Tensor> result;

@@ -7,6 +7,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 namespace gpipe::testing {
@@ -28,5 +29,18 @@ at::Tensor ones(at::IntArrayRef sizes);
 
 // Returns device(0), device(1), ..., one per partition.
 std::vector<c10::Device> devices(std::size_t partitions);
+
+// ---- Assigns a test's partitions to accelerators.
+
+// Returns the accelerator of `partition`, in turn among `count` devices. The
+// variable GPIPE_TEST_DEVICES can set a smaller count (see devices.h).
+inline c10::Device accelerator(c10::DeviceType type, int64_t count,
+                               int64_t partition) {
+  const char* limit = std::getenv("GPIPE_TEST_DEVICES");
+  if (limit && std::atoi(limit) > 0 && std::atoi(limit) < count) {
+    count = std::atoi(limit);
+  }
+  return c10::Device(type, static_cast<c10::DeviceIndex>(partition % count));
+}
 
 }  // namespace gpipe::testing

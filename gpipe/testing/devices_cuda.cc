@@ -11,8 +11,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "gpipe/program/parse.h"
-#include "gpipe/testing/accelerator.h"
+#include "gpipe/base/devices.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::testing {

@@ -6,7 +6,6 @@
 #include <exception>
 #include <string>
 
-#include "gpipe/testing/accelerator.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/simulated/simulated.h"
 

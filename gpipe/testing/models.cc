@@ -58,7 +58,15 @@ void backward(const Loss& loss, const torch::Tensor& output,
 
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.defined() != b.defined()) return false;
-  return !a.defined() || torch::equal(a, b);
+  return !a.defined() || torch::equal(a.cpu(), b.cpu());
+}
+
+// Returns the index of the first tensor that differs, or the number of tensors.
+std::size_t first_difference(const std::vector<torch::Tensor>& a,
+                             const std::vector<torch::Tensor>& b) {
+  const auto at =
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end(), same_bits).first;
+  return static_cast<std::size_t>(at - a.begin());
 }
 
 double distance(const torch::Tensor& a, const torch::Tensor& b) {
@@ -68,18 +76,11 @@ double distance(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.sizes() != b.sizes()) return kInfinity;
   if (a.numel() == 0) return 0;
   const double largest =
-      (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
+      (a.cpu().to(torch::kDouble) - b.cpu().to(torch::kDouble))
+          .abs()
+          .max()
+          .item<double>();
   return std::isnan(largest) ? kInfinity : largest;
-}
-
-double distance(const std::vector<torch::Tensor>& a,
-                const std::vector<torch::Tensor>& b) {
-  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
-  double largest = 0;
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    largest = std::max(largest, distance(a[k], b[k]));
-  }
-  return largest;
 }
 
 }  // namespace
@@ -175,22 +176,34 @@ StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
   return state_after(*module, torch::cat(outputs), x);
 }
 
+std::string difference(const std::vector<torch::Tensor>& a,
+                       const std::vector<torch::Tensor>& b) {
+  if (a.size() != b.size()) return "number of tensors";
+  const std::size_t k = first_difference(a, b);
+  return k == a.size() ? "" : "tensor " + std::to_string(k);
+}
+
 std::string difference(const StepState& a, const StepState& b) {
   if (!same_bits(a.output, b.output)) return "output";
   if (a.grads.size() != b.grads.size()) return "number of gradients";
-  for (std::size_t k = 0; k < a.grads.size(); ++k) {
-    if (!same_bits(a.grads[k], b.grads[k])) {
-      return k == 0 ? "gradient of the input"
-                    : "gradient of parameter " + std::to_string(k - 1);
-    }
+  std::size_t k = first_difference(a.grads, b.grads);
+  if (k < a.grads.size()) {
+    return k == 0 ? "gradient of the input"
+                  : "gradient of parameter " + std::to_string(k - 1);
   }
   if (a.buffers.size() != b.buffers.size()) return "number of buffers";
-  for (std::size_t k = 0; k < a.buffers.size(); ++k) {
-    if (!same_bits(a.buffers[k], b.buffers[k])) {
-      return "buffer " + std::to_string(k);
-    }
+  k = first_difference(a.buffers, b.buffers);
+  return k == a.buffers.size() ? "" : "buffer " + std::to_string(k);
+}
+
+double distance(const std::vector<torch::Tensor>& a,
+                const std::vector<torch::Tensor>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    largest = std::max(largest, distance(a[k], b[k]));
   }
-  return "";
+  return largest;
 }
 
 double distance(const StepState& a, const StepState& b) {

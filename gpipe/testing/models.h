@@ -65,6 +65,13 @@ StepState training_step(torch::nn::Module& module, const Forward& forward,
                         const torch::Tensor& input,
                         const Loss& loss = sum_of_squares);
 
+// The same for the forward of `module`, a holder such as GPipe.
+template <typename Holder>
+StepState training_step(Holder module, const torch::Tensor& input) {
+  return training_step(
+      *module, [&](torch::Tensor x) { return module->forward(x); }, input);
+}
+
 // Runs the same step with a plain Sequential on reference_device(). Accumulates
 // `chunks` micro-batches, with the backwards in reverse order, as a pipeline
 // does.
@@ -72,11 +79,14 @@ StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
                      int64_t chunks, const Loss& loss = sum_of_squares);
 
 // Returns "" if both have the same bits, else the first difference.
+std::string difference(const std::vector<torch::Tensor>& a,
+                       const std::vector<torch::Tensor>& b);
 std::string difference(const StepState& a, const StepState& b);
 
-// Returns the largest absolute difference of outputs, gradients and buffers.
-// Returns infinity if a tensor exists only in one of them, if sizes differ, or
-// if there is a NaN.
+// Returns the largest absolute difference of all tensors. Returns infinity if a
+// tensor exists only in one of them, if sizes differ, or if there is a NaN.
 double distance(const StepState& a, const StepState& b);
+double distance(const std::vector<torch::Tensor>& a,
+                const std::vector<torch::Tensor>& b);
 
 }  // namespace gpipe::testing

@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-#include "gpipe/libtorch/registration.h"
+#include "gpipe/libtorch/dispatcher.h"
 
 namespace gpipe::adapters {
 namespace {

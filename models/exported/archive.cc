@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "models/weights/in_quotes.h"
 #include "models/weights/zip_directory.h"
 #include "models/weights/zip_start.h"

@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/text.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
 #include "models/exported/dtype_constants.h"

@@ -1,6 +1,4 @@
 // Programs with operators of a library that is loaded while the process runs.
-#include "gpipe/program/operators.h"
-
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "gpipe/base/program.h"
 #include "models/exported/exported.h"
 #include "models/exported/testing/archives.h"
 #include "models/exported/testing/examples.h"

@@ -6,7 +6,7 @@
 
 #include <iostream>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"

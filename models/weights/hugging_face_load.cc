@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/text.h"
 #include "models/exported/exported.h"
 #include "models/exported/weight_slots.h"
 #include "models/weights/folder_weights.h"

@@ -8,8 +8,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"

@@ -11,8 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpipe/base/text/edit_distance.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 namespace {

@@ -169,7 +169,7 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
     """cc_binary with gpipe's options.
 
     A binary with LibTorch in `deps` can use GPUs under --config=cuda. A program
-    allocates by //gpipe/program:malloc; a rank that a test starts does not.
+    allocates by //gpipe/base:malloc; a rank that a test starts does not.
 
     Args:
       name: as in cc_binary.
@@ -182,7 +182,7 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
     if _libtorch(deps):
         deps = deps + [_LIBTORCH_CUDA]
     if _has_programs():
-        kwargs.setdefault("malloc", "//gpipe/program:malloc")
+        kwargs.setdefault("malloc", "//gpipe/base:malloc")
     kwargs.update(_attributes(_COPTS, copts, deps, precompiled))
     cc_binary(
         name = name,

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "gpipe/base/devices.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/program/parse.h"
 #include "gpipe/schedule.h"
 #include "tools/gpu/gpu_checks.h"
 #include "tools/gpu/gpu_steps.h"

@@ -11,11 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/devices.h"
+#include "gpipe/base/program.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/program/flags.h"
-#include "gpipe/program/milliseconds.h"
-#include "gpipe/program/parse.h"
 #include "tools/gpu/gpu_checks.h"
 #include "tools/gpu/gpu_ranks.h"
 

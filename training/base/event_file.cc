@@ -8,8 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/text/host_name.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::internal {
 namespace {

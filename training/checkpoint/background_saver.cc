@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads.h"
 #include "training/base/file_operations.h"
 
 namespace gpipe::internal {

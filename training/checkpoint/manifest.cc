@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "training/checkpoint/damage.h"
 
 namespace gpipe::internal {

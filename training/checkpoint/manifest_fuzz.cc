@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/testing/fuzz_check.h"
 #include "training/checkpoint/damage.h"
 #include "training/checkpoint/manifest.h"

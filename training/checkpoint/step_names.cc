@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <system_error>
 
-#include "gpipe/base/text/host_name.h"
+#include "gpipe/base/text.h"
 #include "training/base/file_operations.h"
 
 namespace gpipe::internal {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "models/weights/safetensors_header.h"
 #include "models/weights/safetensors_layout.h"
 #include "training/base/file_operations.h"

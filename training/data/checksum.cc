@@ -1,6 +1,6 @@
 #include "training/data/checksum.h"
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 
 namespace gpipe::data {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 
 namespace gpipe::data {
 namespace {

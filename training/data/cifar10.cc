@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 #include "training/data/checksum.h"
 
 namespace gpipe::data {

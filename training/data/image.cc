@@ -15,7 +15,7 @@
 #include <jpeglib.h>
 #include <png.h>
 
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 
 namespace gpipe::data {
 namespace {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 #include "training/data/checksum.h"
 
 namespace gpipe::data {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "gpipe/program/read_file.h"
+#include "gpipe/base/read_file.h"
 #include "training/data/random.h"
 
 namespace gpipe::data {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "balancing/profile/threads_scope.h"
-#include "gpipe/base/text/lists.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "training/program/offload_option.h"

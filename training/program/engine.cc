@@ -8,10 +8,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "gpipe/base/devices.h"
+#include "gpipe/base/program.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/transfers.h"
-#include "gpipe/program/milliseconds.h"
-#include "gpipe/program/parse.h"
 #include "training/program/eval_model.h"
 #include "training/program/offload_option.h"
 #include "training/program/planned_cut.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::train_program {
 namespace {

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "balancing/partition.h"
+#include "gpipe/base/program.h"
 #include "gpipe/eval_scope.h"
 #include "gpipe/meta.h"
-#include "gpipe/program/operators.h"
 #include "gpipe/schedule.h"
 #include "training/program/cut.h"
 #include "training/program/engine.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "models/weights/dtypes.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/names.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "gpipe/base/text/type_name.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::train_program {
 LayerNames layer_names(const torch::nn::Sequential& model) {

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/timeline.h"
-#include "gpipe/program/parse.h"
 #include "training/kineto.h"
 #include "training/program/diagnosis.h"
 #include "training/program/exit_code.h"

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "gpipe/base/text/status_line.h"
+#include "gpipe/base/status_line.h"
 #include "training/generator_states.h"
 #include "training/grad_scaler.h"
 #include "training/learning_rate.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 #include "models/lora.h"
 #include "models/weights/safetensors.h"
 #include "training/data/checksum.h"

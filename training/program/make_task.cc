@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/program/operators.h"
+#include "gpipe/base/program.h"
 #include "models/named.h"
 #include "training/program/classification.h"
 #include "training/program/language.h"

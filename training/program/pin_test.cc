@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "gpipe/testing/simulated/pinned.h"
+#include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 #include "training/program/step_data.h"
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::train_program {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "balancing/plan.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 #include "gpipe/schedule.h"
 
 namespace gpipe::train_program {

@@ -8,8 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/base/threads/background_thread.h"
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 
 namespace gpipe::train_program {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "models/exported/exported.h"
 #include "models/weights/hugging_face.h"

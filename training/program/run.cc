@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/text.h"
 #include "gpipe/meta.h"
-#include "gpipe/program/parse.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 #include "models/exported/exported.h"
 #include "models/weights/state_dict.h"

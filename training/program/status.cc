@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/base/text/status_line.h"
+#include "gpipe/base/status_line.h"
 
 namespace gpipe::train_program {
 namespace {

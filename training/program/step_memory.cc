@@ -8,9 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/base/instruments/counting_allocator.h"
-#include "gpipe/base/instruments/tensor_bytes.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/instruments.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::train_program {
 namespace {

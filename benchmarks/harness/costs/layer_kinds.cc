@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "benchmarks/harness/experiment/statistics.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/summary.h"
 
 namespace gpipe::benchmarks {

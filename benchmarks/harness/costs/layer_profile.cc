@@ -12,8 +12,8 @@
 
 #include "balancing/profile/threads_scope.h"
 #include "benchmarks/harness/costs/layer_kinds.h"
+#include "gpipe/base/devices.h"
 #include "gpipe/meta.h"
-#include "gpipe/program/parse.h"
 
 namespace gpipe::benchmarks {
 namespace {

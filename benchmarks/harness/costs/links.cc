@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "benchmarks/harness/experiment/statistics.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 
 namespace gpipe::benchmarks {
 namespace {

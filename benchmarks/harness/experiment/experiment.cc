@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 

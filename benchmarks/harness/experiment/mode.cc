@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 

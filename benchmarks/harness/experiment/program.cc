@@ -13,8 +13,8 @@
 #include <new>
 #include <stdexcept>
 
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/program/working_directory.h"
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/base/text/status_line.h"
+#include "gpipe/base/status_line.h"
 
 namespace gpipe::benchmarks {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

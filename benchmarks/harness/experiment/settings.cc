@@ -3,9 +3,8 @@
 #include <absl/strings/str_join.h>
 #include <gflags/gflags.h>
 
-#include "gpipe/base/text/lists.h"
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/parse_checkpoint.h"
 
 DEFINE_string(devices, "",

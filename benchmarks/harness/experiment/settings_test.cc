@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "benchmarks/harness/experiment/devices.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 
 DECLARE_string(devices);
 DECLARE_string(balance);

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "benchmarks/harness/experiment/progress.h"
-#include "gpipe/program/parse.h"
+#include "gpipe/base/devices.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/svg.h"
+#include "gpipe/base/svg.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmarks/harness/report/json.h"
-#include "gpipe/base/text/lists.h"
+#include "gpipe/base/text.h"
 
 DEFINE_string(format, "text",
               "The format of the printed table: text, markdown, json (Google "

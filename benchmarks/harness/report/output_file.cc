@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
 

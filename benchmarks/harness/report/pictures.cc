@@ -8,7 +8,7 @@
 
 #include "benchmarks/harness/report/figures.h"
 #include "benchmarks/harness/report/outcome_table.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/simulation.h"
 
 DEFINE_string(plot, "",

@@ -20,7 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"

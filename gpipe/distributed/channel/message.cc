@@ -16,7 +16,7 @@
 #include <string>
 #include <type_traits>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/runtime/cell/value.h"
 
 namespace gpipe::internal {

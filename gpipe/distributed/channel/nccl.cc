@@ -18,7 +18,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
-#include "gpipe/base/text/host_name.h"
+#include "gpipe/base/text.h"
 #include "gpipe/distributed/channel/nccl_rules.h"
 #include "gpipe/distributed/world/backends.h"
 

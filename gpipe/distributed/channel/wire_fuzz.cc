@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/testing/fuzz_check.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/testing/errors.h"

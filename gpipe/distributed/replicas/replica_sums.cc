@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"

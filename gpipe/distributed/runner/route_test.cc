@@ -22,7 +22,7 @@
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/schedule/generators/named.h"
 #include "gpipe/schedule/placement.h"
-#include "gpipe/testing/rounds.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::internal {
 namespace {

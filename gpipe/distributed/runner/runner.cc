@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
 #include "gpipe/distributed/replicas/norms.h"
 #include "gpipe/distributed/world/bytes.h"

@@ -6,8 +6,7 @@
 
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/testing/cuts.h"
-#include "gpipe/testing/mean_square.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::testing {
 namespace {

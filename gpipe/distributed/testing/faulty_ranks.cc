@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/runtime/device/test_hooks.h"

@@ -19,7 +19,7 @@
 #include <system_error>
 #include <utility>
 
-#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/processes.h"
 
 namespace gpipe::testing {
 namespace {

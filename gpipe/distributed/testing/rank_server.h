@@ -15,7 +15,7 @@
 namespace gpipe::testing {
 
 // Starts a process of this binary that returns from serve_ranks(). Has the form
-// and the guarantees of Command::spawn (gpipe/base/processes/processes.h). The
+// and the guarantees of Command::spawn (gpipe/base/processes.h). The
 // first call starts the server, with the environment of this process and
 // OMP_NUM_THREADS=1, and makes this process the parent of orphaned descendants
 // (PR_SET_CHILD_SUBREAPER). Throws std::system_error.

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/processes.h"
 
 namespace gpipe::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/processes/processes.h"
+#include "gpipe/base/processes.h"
 #include "gpipe/distributed/world.h"
 
 namespace gpipe::testing {

@@ -33,8 +33,8 @@
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/gloo_group.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulation.h"
-#include "gpipe/testing/simulated/tensor_memory.h"
 
 namespace gpipe::testing {
 namespace {

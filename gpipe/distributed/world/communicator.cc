@@ -8,9 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "gpipe/base/bytes/crc32c.h"
-#include "gpipe/base/threads/background_thread.h"
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/crc32c.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <limits>
 
-#include "gpipe/base/bytes/crc32c.h"
+#include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/topology.h"

@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/topology.h"
 

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/world/stores.h"
 
 namespace gpipe::internal {

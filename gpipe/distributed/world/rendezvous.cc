@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/processes/descriptor.h"
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/descriptor.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/stores.h"

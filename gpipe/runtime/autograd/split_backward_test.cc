@@ -18,7 +18,7 @@
 #include <functional>
 #include <utility>
 
-#include "gpipe/base/instruments/counting_allocator.h"
+#include "gpipe/base/instruments.h"
 
 namespace gpipe::internal {
 namespace {

@@ -25,7 +25,7 @@
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/recompute/past_call.h"
-#include "gpipe/skip/tracker.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::internal {
 namespace {

@@ -9,7 +9,6 @@
 
 #include <optional>
 
-#include "gpipe/testing/engine.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/test_fixture.h"

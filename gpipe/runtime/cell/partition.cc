@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/skip/verify.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::internal {
 

@@ -11,7 +11,7 @@
 
 #include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/simulated/pinned.h"
+#include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 

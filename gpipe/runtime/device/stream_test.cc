@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "gpipe/testing/errors.h"
-#include "gpipe/testing/simulated/contexts.h"
+#include "gpipe/testing/simulated/simulation.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::simulated {

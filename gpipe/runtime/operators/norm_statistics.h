@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "gpipe/libtorch/interceptor.h"
+#include "gpipe/libtorch/dispatcher.h"
 
 namespace gpipe::internal {
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpipe/libtorch/interceptor.h"
+#include "gpipe/libtorch/dispatcher.h"
 
 namespace gpipe::internal {
 

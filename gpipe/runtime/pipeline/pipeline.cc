@@ -11,7 +11,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/pipeline/autograd_node.h"

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/failure.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"

@@ -18,7 +18,7 @@
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/recompute/buffers.h"
-#include "gpipe/skip/tracker.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::internal {
 

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/placement.h"
 

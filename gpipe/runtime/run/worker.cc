@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "gpipe/base/threads/background_thread.h"
+#include "gpipe/base/threads.h"
 
 namespace gpipe::internal {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "gpipe/base/threads/exit_gate.h"
+#include "gpipe/base/threads.h"
 #include "gpipe/runtime/device/origin.h"
 
 namespace gpipe::internal {

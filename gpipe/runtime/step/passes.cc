@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpipe/libtorch/interceptor.h"
+#include "gpipe/libtorch/dispatcher.h"
 #include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/test_hooks.h"
 

@@ -11,7 +11,7 @@
 #include "gpipe/phase.h"
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/schedule/generators/forward_only.h"
-#include "gpipe/skip/tracker.h"
+#include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

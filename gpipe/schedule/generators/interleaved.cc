@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/generators/alternation.h"
 #include "gpipe/schedule/sizes.h"
 

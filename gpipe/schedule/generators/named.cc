@@ -1,6 +1,6 @@
 #include "gpipe/schedule/generators/named.h"
 
-#include "gpipe/base/text/refuse.h"
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/generators/controllable_memory.h"
 #include "gpipe/schedule/generators/dual_pipe_v.h"
 #include "gpipe/schedule/generators/fill_drain.h"

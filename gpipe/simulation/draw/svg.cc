@@ -6,9 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/svg.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/svg.h"
+#include "gpipe/base/text.h"
 #include "gpipe/simulation/draw/kind_name.h"
 
 namespace gpipe {

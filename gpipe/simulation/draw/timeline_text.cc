@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/text/refuse.h"
-#include "gpipe/base/text/units.h"
+#include "gpipe/base/text.h"
 #include "gpipe/simulation/draw/kind_name.h"
 
 namespace gpipe {

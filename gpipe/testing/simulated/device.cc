@@ -9,11 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "gpipe/testing/simulated/contexts.h"
-#include "gpipe/testing/simulated/current.h"
-#include "gpipe/testing/simulated/generator.h"
 #include "gpipe/testing/simulated/memory.h"
-#include "gpipe/testing/simulated/pinned.h"
 #include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {

@@ -1,14 +1,22 @@
 #include "gpipe/testing/simulated/memory.h"
 
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <utility>
 
-#include "gpipe/testing/simulated/contexts.h"
-#include "gpipe/testing/simulated/current.h"
+#include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {
 namespace {
@@ -255,6 +263,104 @@ std::pair<std::size_t, std::size_t> Memory::getMemoryInfo(
   const std::size_t total =
       devices_[device].limit.value_or(std::size_t{1} << 40);
   return {total - std::min<std::size_t>(total, devices_[device].in_use), total};
+}
+
+namespace {
+
+// Memory of the CPU's allocator, whose addresses are remembered. The order of
+// accesses by streams is checked, as for the memory of devices.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr memory = c10::GetCPUAllocator()->allocate(bytes);
+    void* const data = memory.get();
+    if (bytes > 0) Simulation::get().add_block(data, bytes);
+    made_ += static_cast<std::int64_t>(bytes);
+    std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.insert_or_assign(data, Block{bytes, std::move(memory)});
+    return {data, data, &give_back, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* target, const void* source,
+                 std::size_t bytes) const override {
+    default_copy_data(target, source, bytes);
+  }
+
+  bool owns(const void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto next = blocks_.upper_bound(data);
+    if (next == blocks_.begin()) return false;
+    const auto& [begin, block] = *std::prev(next);
+    return std::less<>()(data, static_cast<const char*>(begin) + block.bytes);
+  }
+
+  std::int64_t made() const { return made_; }
+
+  static PinnedAllocator& get() {
+    static auto* const allocator = new PinnedAllocator();
+    return *allocator;
+  }
+
+ private:
+  struct Block {
+    std::size_t bytes;
+    c10::DataPtr memory;
+  };
+
+  static void give_back(void* data) {
+    PinnedAllocator& self = get();
+    std::lock_guard<std::mutex> lock(self.mutex_);
+    Simulation::get().remove_block(data);
+    self.blocks_.erase(data);
+  }
+
+  std::mutex mutex_;
+  std::map<const void*, Block, std::less<>> blocks_;  // by begin
+  std::atomic<std::int64_t> made_{0};
+};
+
+}  // namespace
+
+at::Allocator* pinned_allocator() { return &PinnedAllocator::get(); }
+
+bool is_pinned(const void* data) { return PinnedAllocator::get().owns(data); }
+
+std::int64_t pinned_bytes_made() { return PinnedAllocator::get().made(); }
+
+bool is_simulated(const at::Tensor& tensor) {
+  return tensor.device().type() == kDeviceType;
+}
+
+at::Tensor host_alias(const at::Tensor& tensor) {
+  return wrapped_as(
+      tensor, at::from_blob(
+                  tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(),
+                  at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU)));
+}
+
+at::Tensor wrapped_as(const at::Tensor& tensor, at::Tensor copy) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return copy;
+}
+
+Access access(const at::Tensor& tensor, bool write) {
+  Access access;
+  access.write = write;
+  if (tensor.numel() == 0) return access;
+  int64_t last = 0;
+  for (int64_t k = 0; k < tensor.dim(); ++k) {
+    last += (tensor.size(k) - 1) * tensor.stride(k);
+  }
+  access.begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  access.end =
+      access.begin + static_cast<std::size_t>(last + 1) * tensor.itemsize();
+  return access;
+}
+
+c10::Stream stream_of(const at::Tensor& tensor) {
+  return current_stream(tensor.device().index());
 }
 
 }  // namespace gpipe::simulated

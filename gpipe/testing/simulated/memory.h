@@ -1,6 +1,8 @@
-// The memory of the simulated accelerators.
+// The memory of the simulated accelerators, pinned host memory, and access to
+// the memory of a tensor.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Stream.h>
@@ -14,9 +16,12 @@
 #include <optional>
 #include <vector>
 
+#include "gpipe/testing/simulated/order.h"
 #include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {
+
+// ---- The memory of the simulated accelerators.
 
 // A caching allocator like those of real accelerators, but as eager as the
 // rules allow. A freed block is overwritten by its stream (0xff bytes: NaN,
@@ -104,5 +109,37 @@ class Memory : public c10::DeviceAllocator {
   std::mutex mutex_;
   Device devices_[kDevices];
 };
+
+// ---- Pinned host memory.
+
+// Returns the allocator of host memory that devices access without the host: a
+// copy from there to a device reads when its stream gets to it, and not before
+// the call returns. Thread-safe.
+at::Allocator* pinned_allocator();
+
+// Returns whether `data` points into memory of pinned_allocator(). Thread-safe.
+bool is_pinned(const void* data);
+
+// Returns how many bytes of pinned memory have been allocated since the process
+// started. Thread-safe.
+std::int64_t pinned_bytes_made();
+
+// ---- Access to the memory of a tensor on a simulated accelerator.
+
+bool is_simulated(const at::Tensor& tensor);
+
+// Returns a CPU tensor with the same memory. The memory must outlive it.
+at::Tensor host_alias(const at::Tensor& tensor);
+
+// Returns `copy`, marked as a wrapped number if `tensor` is one. A wrapped
+// number has no dtype of its own: the 2.5 of `x * 2.5` does not make x a
+// double.
+at::Tensor wrapped_as(const at::Tensor& tensor, at::Tensor copy);
+
+// Returns the bytes that an operation on `tensor` accesses.
+Access access(const at::Tensor& tensor, bool write);
+
+// Returns the stream on which this thread's operators on `tensor` run.
+c10::Stream stream_of(const at::Tensor& tensor);
 
 }  // namespace gpipe::simulated

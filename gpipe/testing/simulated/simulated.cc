@@ -5,7 +5,6 @@
 
 #include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulation.h"
-#include "gpipe/testing/simulated/tensor_memory.h"
 
 namespace gpipe::simulated {
 namespace {

@@ -5,7 +5,7 @@
 // - Operators return at once. Streams run them later, each on a thread of its
 //   own.
 // - Freed memory is overwritten and used again as soon as the rules allow.
-// - All accesses are checked for an order (see happens_before.h).
+// - All accesses are checked for an order (see order.h).
 //
 // Results have the same bits as those of the CPU's kernels on one thread.
 //
@@ -19,8 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/testing/simulated/copy.h"
-#include "gpipe/testing/simulated/queue.h"
+#include "gpipe/testing/simulated/order.h"
 #include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe::simulated {
@@ -71,5 +70,14 @@ void set_microbatch(std::optional<std::int64_t> (*microbatch)());
 // Keeps the current stream of the tensor's device busy for `seconds`, like an
 // operator that writes `tensor`.
 void busy(const at::Tensor& tensor, double seconds);
+
+// The duration of a copy between devices, or between a device and the host.
+struct CopyCost {
+  double latency = 0;           // seconds
+  double seconds_per_byte = 0;  // 1 / bandwidth
+};
+// Sets the cost of all later copies. By default copies cost nothing.
+// Thread-safe.
+void set_copy_cost(const CopyCost& cost);
 
 }  // namespace gpipe::simulated

@@ -2,9 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
+#include <atomic>
 #include <thread>
 #include <utility>
+#include <vector>
 
 // Declarations of OpenMP, and of MKL if LibTorch has it. at::set_num_threads()
 // would also change the number for threads that are created later.
@@ -271,6 +275,96 @@ std::vector<std::string> Simulation::take_races() {
 std::vector<Given> Simulation::take_trace() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(trace_, {});
+}
+
+namespace {
+
+std::atomic<bool> contexts[kDevices];
+
+}  // namespace
+
+void make_context(c10::DeviceIndex device) { contexts[device] = true; }
+
+bool has_context(c10::DeviceIndex device) { return contexts[device]; }
+
+std::vector<c10::DeviceIndex> devices_with_context() {
+  std::vector<c10::DeviceIndex> devices;
+  for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
+    if (has_context(k)) devices.push_back(k);
+  }
+  return devices;
+}
+
+void forget_contexts() {
+  for (std::atomic<bool>& each : contexts) each = false;
+}
+
+namespace {
+
+thread_local c10::DeviceIndex device_here = 0;
+thread_local c10::StreamId stream_here[kDevices] = {};
+
+c10::Stream stream(c10::DeviceIndex device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id);
+}
+
+}  // namespace
+
+void check_index(c10::DeviceIndex device) {
+  TORCH_CHECK(0 <= device && device < kDevices,
+              "there is no device hpu:", static_cast<int>(device),
+              " (simulated accelerators: ", static_cast<int>(kDevices), ")");
+}
+
+c10::DeviceIndex current_device() { return device_here; }
+
+c10::DeviceIndex exchange_current_device(c10::DeviceIndex device) {
+  check_index(device);
+  if (device != device_here) make_context(device);
+  return std::exchange(device_here, device);
+}
+
+void restore_current_device(c10::DeviceIndex device) noexcept {
+  device_here = device;
+}
+
+c10::Stream current_stream(c10::DeviceIndex device) {
+  if (device < 0) device = device_here;
+  check_index(device);
+  return stream(device, stream_here[device]);
+}
+
+c10::Stream exchange_current_stream(const c10::Stream& next) {
+  const c10::DeviceIndex device = next.device_index();
+  check_index(device);
+  return stream(device, std::exchange(stream_here[device], next.id()));
+}
+
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex device) {
+  device_ = c10::Device(kDeviceType, device);
+}
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto* copy = new GeneratorImpl(device_.index());
+  copy->set_state(*get_state());
+  return copy;
+}
+
+const at::Generator& default_generator(c10::DeviceIndex device) {
+  static const auto* const generators = [] {
+    auto* all = new std::vector<at::Generator>();
+    for (c10::DeviceIndex k = 0; k < kDevices; ++k) {
+      all->push_back(at::make_generator<GeneratorImpl>(k));
+    }
+    return all;
+  }();
+  return (*generators)[device < 0 ? current_device() : device];
+}
+
+at::Generator on_cpu(const at::Generator& generator) {
+  at::Generator copy = at::make_generator<at::CPUGeneratorImpl>();
+  copy.set_state(generator.get_state());
+  return copy;
 }
 
 }  // namespace gpipe::simulated

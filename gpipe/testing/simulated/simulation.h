@@ -1,6 +1,9 @@
-// The streams of the simulated accelerators, and the order of their work.
+// The streams of the simulated accelerators, the order of their work, and the
+// device, streams and random numbers of a thread.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
@@ -20,9 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/instruments/fail_nth.h"
-#include "gpipe/testing/simulated/happens_before.h"
-#include "gpipe/testing/simulated/queue.h"
+#include "gpipe/base/instruments.h"
+#include "gpipe/testing/simulated/order.h"
 
 namespace gpipe::simulated {
 
@@ -213,5 +215,77 @@ class Simulation {
   std::atomic<std::int64_t> launches_{0}, copies_{0}, host_waits_{0},
       event_records_{0}, stream_waits_{0}, events_{0};
 };
+
+// ---- The devices that this process uses.
+
+// On a GPU, the first use of a device makes a context there, which takes some
+// hundred megabytes of its memory. Becoming the current device is a use; being
+// it from the start of a thread is none. Thread-safe.
+
+// Notes that `device` is used.
+void make_context(c10::DeviceIndex device);
+// Returns whether `device` has been used.
+bool has_context(c10::DeviceIndex device);
+// Returns the devices that have been used since the last call of
+// forget_contexts().
+std::vector<c10::DeviceIndex> devices_with_context();
+void forget_contexts();
+
+// ---- The current device and streams of a thread, where its operators run.
+
+// Throws c10::Error if there is no device with this index.
+void check_index(c10::DeviceIndex device);
+
+// Returns the current device of the calling thread.
+c10::DeviceIndex current_device();
+// Sets the current device and returns the one before. A device that was not
+// the current one gets a context. Throws c10::Error if there is no
+// device with this index.
+c10::DeviceIndex exchange_current_device(c10::DeviceIndex device);
+// Sets the current device at the end of a scope. The device gets no context
+// before its first use, as with c10::cuda::MaybeSetDevice().
+void restore_current_device(c10::DeviceIndex device) noexcept;
+
+// Returns the current stream of the calling thread on `device`: the default
+// stream unless the thread has set another. A negative index stands for the
+// current device.
+c10::Stream current_stream(c10::DeviceIndex device);
+// Sets the current stream of the stream's device and returns the one before.
+c10::Stream exchange_current_stream(const c10::Stream& stream);
+
+// A scope in which `device` is the current device, such as c10::DeviceGuard.
+class DeviceScope {
+ public:
+  explicit DeviceScope(c10::DeviceIndex device)
+      : outer_(exchange_current_device(device)) {}
+  ~DeviceScope() { restore_current_device(outer_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  const c10::DeviceIndex outer_;
+};
+
+// ---- Random number generators of the simulated accelerators.
+
+// The CPU's generator with the device of an accelerator. The same seed gives
+// the same numbers as on the CPU. Using a generator of another device is an
+// error.
+class GeneratorImpl : public at::CPUGeneratorImpl {
+ public:
+  explicit GeneratorImpl(c10::DeviceIndex device);
+
+ private:
+  GeneratorImpl* clone_impl() const override;
+};
+
+// Returns the device's default generator, which lives as long as the process. A
+// negative index stands for the current device.
+const at::Generator& default_generator(c10::DeviceIndex device);
+
+// Returns a CPU generator with the same state as `generator`. The state of
+// `generator` does not change when numbers are drawn from the result; use
+// set_state() for that.
+at::Generator on_cpu(const at::Generator& generator);
 
 }  // namespace gpipe::simulated

@@ -15,10 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/testing/simulated/copy.h"
+#include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulated.h"
 #include "gpipe/testing/simulated/simulation.h"
-#include "gpipe/testing/simulated/tensor_memory.h"
 
 namespace gpipe::simulated {
 

@@ -1,0 +1,87 @@
+#include "gpipe/base/program.h"
+
+#include <dlfcn.h>
+#include <gflags/gflags.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <string>
+
+#include "gpipe/base/text.h"
+
+DECLARE_bool(help);  // defined by gflags
+
+namespace gpipe {
+
+void enter_working_directory() {
+  const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (!folder || chdir(folder) == 0) return;
+  internal::refuse("BUILD_WORKING_DIRECTORY is '", folder,
+                   "', which cannot be entered: ", std::strerror(errno));
+}
+
+bool read_flags(int* argc, char*** argv, const std::string& usage,
+                const char* folder) {
+  gflags::SetUsageMessage(usage);
+  gflags::ParseCommandLineNonHelpFlags(argc, argv, /*remove_flags=*/true);
+  if (FLAGS_help) {
+    gflags::ShowUsageWithFlagsRestrict((*argv)[0], folder);
+    return false;
+  }
+  gflags::HandleCommandLineHelpFlags();  // handles --helpfull, --version, ...
+  return true;
+}
+
+using std::chrono::milliseconds;
+
+milliseconds milliseconds_of(double seconds) {
+  const double count = std::ceil(1000 * seconds);
+  if (std::isnan(count)) return milliseconds::zero();
+  // The limits of the integer type are not exact as doubles, so values at the
+  // limits are clamped, too.
+  if (count >= static_cast<double>(milliseconds::max().count())) {
+    return milliseconds::max();
+  }
+  if (count <= static_cast<double>(milliseconds::min().count())) {
+    return milliseconds::min();
+  }
+  return milliseconds(static_cast<milliseconds::rep>(count));
+}
+
+void load_operators(const std::string& paths) {
+  for (const std::string& path : split_list(paths)) {
+    // dlopen() searches other folders for a name without a folder.
+    const std::string file = std::filesystem::absolute(path);
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) continue;
+    internal::refuse("--operators=", path, ": ", dlerror());
+  }
+}
+
+namespace {
+
+constexpr char kTrim[] = "MALLOC_TRIM_THRESHOLD_";
+constexpr char kMap[] = "MALLOC_MMAP_THRESHOLD_";
+
+// Larger blocks are mapped, and given back when they are freed. 32 MiB is the
+// largest value that glibc takes, and the one to which the threshold grows by
+// itself. A program that sets one threshold ends this growth, so both are set.
+constexpr int kMapFrom = 32 << 20;
+constexpr int kTrimFrom = std::numeric_limits<int>::max();
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> keep_freed_memory_variables() {
+  const char* const tunables = std::getenv("GLIBC_TUNABLES");
+  if (std::getenv(kTrim) || std::getenv(kMap) ||
+      (tunables && std::strstr(tunables, "glibc.malloc."))) {
+    return {};
+  }
+  return {{kMap, std::to_string(kMapFrom)}, {kTrim, std::to_string(kTrimFrom)}};
+}
+
+}  // namespace gpipe

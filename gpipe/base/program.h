@@ -1,0 +1,57 @@
+// The first steps of main(): folder, flags, operators and host memory. No
+// LibTorch.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+// Changes to the folder in BUILD_WORKING_DIRECTORY, if it is set. `bazel run`
+// starts programs in another folder and sets the variable to the user's folder.
+// Call this before flags are read (for --flagfile), so that paths in flags are
+// relative to the user's folder.
+//
+// Throws std::invalid_argument with the path and the system's reason if the
+// folder cannot be entered.
+void enter_working_directory();
+
+// Parses all --name=value and removes them from argc and argv. For --help,
+// prints `usage` and the flags of files whose path contains `folder`, and
+// returns false: the program should end then. Otherwise returns true.
+//
+// Ends the process after --helpfull, --version and similar flags. Also ends it,
+// with status 1 and a line of text, if a flag is unknown or a value has a wrong
+// type.
+// Threads: call it from main() before threads start, because gflags' values
+// have no locks.
+bool read_flags(int* argc, char*** argv, const std::string& usage,
+                const char* folder);
+
+// Converts the seconds of a flag, which may have a fraction. Returns the time
+// in milliseconds, rounded up, so that a short time does not become 0. Values
+// that are too large, infinity included, are clamped. NaN is 0. Thread-safe.
+std::chrono::milliseconds milliseconds_of(double seconds);
+
+// Loads shared libraries, which register operators with LibTorch as they are
+// loaded. `paths`: separated by commas; "" for none. The libraries stay loaded.
+// They are code that runs in this process: load only those that you trust.
+//
+// Throws std::invalid_argument with --operators, the path and the system's
+// reason if a library cannot be loaded.
+void load_operators(const std::string& paths);
+
+// Returns the variables, names and values, with which a program that is started
+// keeps the memory that it frees. By default glibc gives the activations that a
+// step has freed back to the system, and the next step has thousands of page
+// faults (docs/results/peers.md). A program with another allocator, such as
+// //gpipe/base:malloc, ignores them.
+//
+// Returns none if the environment sets thresholds of glibc's allocator
+// (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES).
+// Threads: pure function of the environment.
+std::vector<std::pair<std::string, std::string>> keep_freed_memory_variables();
+
+}  // namespace gpipe
