@@ -9,7 +9,7 @@
 
 #include "gpipe/eval_scope.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/schedule/generators/breadth_first.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
 namespace gpipe {

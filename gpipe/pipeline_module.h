@@ -14,7 +14,7 @@
 
 #include "gpipe/failure.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/skippable.h"
 #include "gpipe/train.h"

@@ -9,16 +9,9 @@
 //   std::cout << timeline.makespan << "\n" << gpipe::to_text(timeline);
 #pragma once
 
+#include "gpipe/simulation/bottlenecks.h"
 #include "gpipe/simulation/costs.h"
-#include "gpipe/simulation/critical_path.h"
-#include "gpipe/simulation/draw/chrome_trace.h"
-#include "gpipe/simulation/draw/svg.h"
-#include "gpipe/simulation/draw/timeline_text.h"
-#include "gpipe/simulation/idle.h"
+#include "gpipe/simulation/draw.h"
 #include "gpipe/simulation/memory.h"
-#include "gpipe/simulation/merge.h"
-#include "gpipe/simulation/named_timeline.h"
-#include "gpipe/simulation/shared_cores.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline.h"
-#include "gpipe/simulation/timeline_json.h"

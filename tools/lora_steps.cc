@@ -25,7 +25,7 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
 #include "models/lora.h"
 #include "models/weights/safetensors.h"

@@ -31,7 +31,7 @@
 #include "gpipe/base/program.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/simulation.h"
 #include "models/named.h"
 

@@ -52,7 +52,6 @@
 #include "gpipe/placement.h"
 #include "gpipe/recomputed.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/checkpoint.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/sequential.h"
 #include "gpipe/simulation.h"

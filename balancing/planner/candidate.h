@@ -13,7 +13,7 @@ namespace gpipe::balancing::planner {
 
 // All choices of a plan, except the cut.
 struct Candidate {
-  std::string schedule;  // a name of gpipe/schedule/generators/named.h
+  std::string schedule;  // a name of gpipe/schedule/named.h
   int64_t stages_per_rank = 1;
   std::size_t workload = 0;  // in Problem::workloads
   Recompute recompute = Checkpoint::kNever;

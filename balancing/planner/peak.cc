@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/simulation/held.h"
+#include "gpipe/simulation/memory.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::balancing::planner {
 
@@ -105,7 +105,7 @@ struct Problem {
   // those that compute at the same time share the cores of one machine.
   double workers = std::numeric_limits<double>::infinity();
 
-  // The choices. Names are those of gpipe/schedule/generators/named.h.
+  // The choices. Names are those of gpipe/schedule/named.h.
   std::vector<std::string> schedules;
   std::vector<int64_t> stages_per_rank = {1, 2, 4};
   std::vector<Recompute> recomputes = {

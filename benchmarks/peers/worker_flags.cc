@@ -7,7 +7,7 @@
 #include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
 
 DEFINE_string(model, "mlp",

@@ -1,11 +1,15 @@
-// How a mini-batch is split into micro-batches. No LibTorch.
+// The micro-batches of a mini-batch: how many rows each has, and which of them
+// are checkpointed. No LibTorch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace gpipe {
+
+// ---- Rows
 
 // Returns the rows of a micro-batch if `rows` rows are split into at most
 // `chunks` micro-batches as torch::chunk does. The last micro-batch may have
@@ -45,5 +49,36 @@ inline std::vector<int64_t> split_rows(int64_t rows, int64_t microbatches) {
   for (int64_t i = 0; i < rows % microbatches; ++i) ++result[i];
   return result;
 }
+
+// ---- Checkpoint modes
+
+// Which micro-batches are checkpointed: between forward and backward their
+// cells keep only their inputs, and run the forward again (recompute) just
+// before the backward. This saves memory and costs about one more forward. It
+// applies only in training mode and with gradients enabled.
+enum class Checkpoint {
+  kAlways,      // every micro-batch
+  kExceptLast,  // all but the last, whose backward comes first anyway
+  kNever,       // none
+};
+
+// Returns the name as in torchgpipe: "always", "except_last" or "never".
+inline const char* to_string(Checkpoint mode) {
+  // In the order of Checkpoint.
+  constexpr const char* kNames[] = {"always", "except_last", "never"};
+  return kNames[static_cast<int>(mode)];
+}
+
+// Returns how many of `microbatches` are checkpointed. These are the first
+// ones.
+inline int64_t checkpointed_microbatches(Checkpoint mode,
+                                         int64_t microbatches) {
+  if (mode == Checkpoint::kNever) return 0;
+  return mode == Checkpoint::kAlways ? microbatches : microbatches - 1;
+}
+
+// Parses "always", "except_last" or "never". Throws std::invalid_argument,
+// naming --checkpoint, for another text.
+Checkpoint parse_checkpoint(std::string_view text);
 
 }  // namespace gpipe

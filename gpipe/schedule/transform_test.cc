@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/schedule/generators/named.h"
+#include "gpipe/schedule/named.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/validate.h"

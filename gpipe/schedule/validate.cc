@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/grid.h"
-#include "gpipe/schedule/needs.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/text.h"
 
 namespace gpipe {
 namespace {

@@ -21,13 +21,13 @@ namespace gpipe {
 // - A block (Action::fused_with_next) is a forward and a backward (B or I) of
 //   two micro-batches, or a recompute and its own backward (B or I).
 // - There is no deadlock. A rank waits at an action, or a block, until all that
-//   it needs from other ranks (needs.h) is done. Sends are buffered, so no rank
+//   it needs from other ranks (order.h) is done. Sends are buffered, so no rank
 //   waits for a receiver.
 //
 // Throws std::invalid_argument if a rule does not hold. The text names the
 // first such rule in the order above, and the first place that breaks it. For a
 // deadlock it lists the cycle of ranks that wait for each other. Ranks, and
-// positions on a rank, count from 0. A part of the grid (grid.h) follows.
+// positions on a rank, count from 0. A part of the grid (text.h) follows.
 // Complexity: linear; 10^6 actions take about 0.3 s on one core. Threads: pure
 // function.
 void validate(const Schedule& schedule);

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/generators/named.h"
+#include "gpipe/schedule/named.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"

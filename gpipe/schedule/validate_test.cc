@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/schedule/generators/named.h"
+#include "gpipe/schedule/named.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
 

@@ -8,6 +8,14 @@
 namespace gpipe {
 namespace {
 
+constexpr internal::ActionCost kByteLists[] = {
+    {"boundary_bytes", &Costs::boundary_bytes},
+    {"resident_bytes", &Costs::resident_bytes},
+    {"activation_bytes", &Costs::activation_bytes},
+    {"input_bytes", &Costs::input_bytes},
+    {"weight_activation_bytes", &Costs::weight_activation_bytes},
+    {"offload_bytes", &Costs::offload_bytes}};
+
 bool is_cost(double number) { return std::isfinite(number) && number >= 0; }
 
 void check_list(const char* name, const std::vector<double>& list) {
@@ -30,12 +38,7 @@ void check_costs(const Costs& costs) {
   for (const auto& [name, list] : internal::kActionCosts) {
     check_list(name, costs.*list);
   }
-  check_list("boundary_bytes", costs.boundary_bytes);
-  check_list("resident_bytes", costs.resident_bytes);
-  check_list("activation_bytes", costs.activation_bytes);
-  check_list("input_bytes", costs.input_bytes);
-  check_list("weight_activation_bytes", costs.weight_activation_bytes);
-  check_list("offload_bytes", costs.offload_bytes);
+  for (const auto& [name, list] : kByteLists) check_list(name, costs.*list);
   check_number("latency", costs.latency);
   check_number("bandwidth", costs.bandwidth);
   check_number("host_bandwidth", costs.host_bandwidth);
@@ -54,26 +57,6 @@ void check_costs(const Costs& costs) {
                      costs.activation_bytes[stage],
                      ": only what a forward keeps can go to the host");
   }
-}
-
-internal::StageBytes::StageBytes(const Costs& costs, std::size_t stages) {
-  const auto list = [&](const char* name, const std::vector<double>& bytes,
-                        const std::vector<double>& otherwise) {
-    if (bytes.empty()) return otherwise;
-    if (bytes.size() < stages) {
-      refuse("there is no ", name, " cost of stage ", bytes.size(),
-             " (stages: ", stages,
-             "): give one for each stage, or none at all");
-    }
-    return bytes;
-  };
-  const std::vector<double> none(stages);
-  resident = list("resident_bytes", costs.resident_bytes, none);
-  activation = list("activation_bytes", costs.activation_bytes, none);
-  input = list("input_bytes", costs.input_bytes, none);
-  weight = list("weight_activation_bytes", costs.weight_activation_bytes,
-                activation);
-  offload = list("offload_bytes", costs.offload_bytes, activation);
 }
 
 }  // namespace gpipe

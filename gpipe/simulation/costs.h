@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <vector>
 
 namespace gpipe {
@@ -79,15 +78,6 @@ inline constexpr std::array<ActionCost, 5> kActionCosts = {
      {"backward_input", &Costs::backward_input},
      {"backward_weight", &Costs::backward_weight},
      {"recompute", &Costs::recompute}}};
-
-// The bytes of Costs for stages below `stages`. An empty list of Costs is
-// replaced by what it means. Throws std::invalid_argument, with the name of the
-// list, if a list is not empty but lacks a stage.
-struct StageBytes {
-  StageBytes(const Costs& costs, std::size_t stages);
-
-  std::vector<double> resident, activation, input, weight, offload;
-};
 
 }  // namespace internal
 }  // namespace gpipe

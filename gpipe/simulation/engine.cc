@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gpipe/base/text.h"
-#include "gpipe/schedule/needs.h"
+#include "gpipe/schedule/order.h"
 
 namespace gpipe::internal {
 namespace {
@@ -34,9 +34,8 @@ std::pair<const char*, const std::vector<double>*> list_of(const Costs& costs,
 
 Engine::Engine(const Schedule& schedule, const Costs& costs)
     : schedule_(schedule),
-      index_(schedule.ranks),
-      entries_(index_.size()),
-      stage_rank_(index_.stages(), -1) {
+      entries_(schedule.ranks),
+      stage_rank_(entries_.stages(), -1) {
   check_costs(costs);
   place();
   check_blocks();
@@ -50,7 +49,7 @@ void Engine::place() {
   for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
     for (const Action& action : schedule_.ranks[r]) {
       int& rank = stage_rank_[action.stage];
-      Entry& entry = entries_[index_.find(action)];
+      Entry& entry = entries_[action];
       if (entry.arrival == kPending) {
         refuse(to_string(action), " is in the schedule twice, on rank ", rank,
                " and on rank ", r);
@@ -229,16 +228,15 @@ class Engine::Run {
   // its block.
   Entry* wait_for(const Action& action, const Action& first, double* start) {
     for (const Action& need : needs(action)) {
-      const std::size_t found = engine_.index_.find(need);
-      if (found == ActionIndex::kNone) continue;
-      Entry& entry = entries_[found];
-      if (entry.arrival == kPending) {
+      Entry* const entry = entries_.find(need);
+      if (!entry) continue;
+      if (entry->arrival == kPending) {
         const bool in_block = need.kind == ActionKind::kRecompute &&
                               first.kind == ActionKind::kRecompute &&
                               first.fused_with_next;
-        if (!in_block) return &entry;
+        if (!in_block) return entry;
       } else if (need.stage != action.stage || !is_compute(need.kind)) {
-        *start = std::max(*start, entry.arrival);
+        *start = std::max(*start, entry->arrival);
       }  // Otherwise it ran earlier on this rank.
     }
     return nullptr;
@@ -258,7 +256,7 @@ class Engine::Run {
     }
     ++state.done;
     ++state.copies;
-    entries_[engine_.index_.find(action)].arrival = free;
+    entries_[action].arrival = free;
   }
 
   void finish(const Action& action, std::size_t rank, double start,
@@ -266,7 +264,7 @@ class Engine::Run {
     ++ranks_[rank].done;
     ranks_[rank].end = end;
     if (record_) record_->ranks[rank].push_back({action, start, end});
-    Entry& entry = entries_[engine_.index_.find(action)];
+    Entry& entry = entries_[action];
     entry.arrival = arrival(action, end);
     if (entry.waiter >= 0) awake_.push_back(entry.waiter);
   }
@@ -301,8 +299,7 @@ class Engine::Run {
   }
 
   bool is_pending(const Action& action) const {
-    const std::size_t found = engine_.index_.find(action);
-    return found != ActionIndex::kNone && entries_[found].arrival == kPending;
+    return entries_.get(action).arrival == kPending;
   }
 
   [[noreturn]] void report_stuck(std::size_t rank) {
@@ -325,7 +322,7 @@ class Engine::Run {
   const Engine& engine_;
   const Durations& durations_;
   Record* const record_;
-  std::vector<Entry> entries_;
+  ActionTable<Entry> entries_;
   std::vector<Rank> ranks_;
   std::vector<double> link_free_;  // when each link is free, in seconds
   std::vector<std::size_t> awake_;

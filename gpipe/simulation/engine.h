@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/action_index.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/timeline.h"
 
@@ -52,9 +51,6 @@ class Engine {
   Engine(const Schedule& schedule, const Costs& costs);
 
   const Durations& durations() const { return durations_; }
-  const std::vector<Link>& links() const { return links_; }
-  std::size_t stages() const { return index_.stages(); }
-  bool has_stage(std::size_t stage) const { return stage_rank_[stage] >= 0; }
 
   // The spans and copies of a run, as in Timeline.
   struct Record {
@@ -91,8 +87,7 @@ class Engine {
   int link_between(int from, int to);
 
   const Schedule& schedule_;
-  const ActionIndex index_;
-  std::vector<Entry> entries_;   // before a run
+  ActionTable<Entry> entries_;   // before a run
   std::vector<int> stage_rank_;  // -1: not in the schedule
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> link_numbers_;

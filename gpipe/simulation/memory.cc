@@ -5,11 +5,38 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/simulation/action_index.h"
-#include "gpipe/simulation/held.h"
+#include "gpipe/base/text.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 namespace {
+
+// The bytes of Costs for stages below `stages`. An empty list of Costs is
+// replaced by what it means. Throws std::invalid_argument, with the name of the
+// list, if a list is not empty but lacks a stage.
+struct StageBytes {
+  StageBytes(const Costs& costs, std::size_t stages) {
+    const auto list = [&](const char* name, const std::vector<double>& bytes,
+                          const std::vector<double>& otherwise) {
+      if (bytes.empty()) return otherwise;
+      if (bytes.size() < stages) {
+        internal::refuse("there is no ", name, " cost of stage ", bytes.size(),
+                         " (stages: ", stages,
+                         "): give one for each stage, or none at all");
+      }
+      return bytes;
+    };
+    const std::vector<double> none(stages);
+    resident = list("resident_bytes", costs.resident_bytes, none);
+    activation = list("activation_bytes", costs.activation_bytes, none);
+    input = list("input_bytes", costs.input_bytes, none);
+    weight = list("weight_activation_bytes", costs.weight_activation_bytes,
+                  activation);
+    offload = list("offload_bytes", costs.offload_bytes, activation);
+  }
+
+  std::vector<double> resident, activation, input, weight, offload;
+};
 
 // The bytes that actions take and free.
 class Memory {
@@ -161,7 +188,7 @@ class Memory {
   }
 
   internal::ActionTable<char> present_, is_copied_;
-  const internal::StageBytes bytes_;
+  const StageBytes bytes_;
 };
 
 }  // namespace

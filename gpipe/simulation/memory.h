@@ -1,6 +1,7 @@
 // The bytes that each rank holds over time.
 #pragma once
 
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/timeline.h"
 
@@ -24,4 +25,44 @@ namespace gpipe {
 // a rank overlap or if it has copies to the host. Threads: pure function.
 Timeline with_memory(Timeline timeline, const Costs& costs);
 
+// ---- The rule of memory: what a cell (a stage and a micro-batch) holds from
+// which action to which
+
+namespace internal {
+
+// Parts of what a cell holds, each 1, 0 or -1. Costs (costs.h) has the bytes of
+// each part.
+struct HeldParts {
+  int input = 0;       // Costs::input_bytes
+  int activation = 0;  // Costs::activation_bytes
+  int weight = 0;      // Costs::weight_activation_bytes
+};
+
+// Returns what an action takes at its start. `recomputed`: whether its cell has
+// an R.
+inline HeldParts taken_by(ActionKind kind, bool recomputed) {
+  if (kind == ActionKind::kForward && recomputed) return {.input = 1};
+  const bool takes =
+      kind == ActionKind::kForward || kind == ActionKind::kRecompute;
+  return {.activation = takes ? 1 : 0};
+}
+
+// Returns what an action frees at its end. `splits`: whether its cell has a W,
+// which needs a part of the activations.
+inline HeldParts freed_by(ActionKind kind, bool recomputed, bool splits) {
+  const int input = recomputed ? 1 : 0;
+  switch (kind) {
+    case ActionKind::kBackwardInput:
+      if (splits) return {.activation = 1, .weight = -1};
+      [[fallthrough]];
+    case ActionKind::kBackward:
+      return {.input = input, .activation = 1};
+    case ActionKind::kBackwardWeight:
+      return {.input = input, .weight = 1};
+    default:
+      return {};
+  }
+}
+
+}  // namespace internal
 }  // namespace gpipe

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/simulate.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/simulation/critical_path.h"
+#include "gpipe/simulation/bottlenecks.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {

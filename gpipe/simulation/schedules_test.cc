@@ -10,17 +10,10 @@
 #include <ostream>
 #include <random>
 
-#include "gpipe/schedule/generators/controllable_memory.h"
-#include "gpipe/schedule/generators/dual_pipe_v.h"
-#include "gpipe/schedule/generators/fill_drain.h"
-#include "gpipe/schedule/generators/forward_only.h"
-#include "gpipe/schedule/generators/interleaved.h"
-#include "gpipe/schedule/generators/looped_bfs.h"
-#include "gpipe/schedule/generators/one_forward_one_backward.h"
-#include "gpipe/schedule/generators/zero_bubble_h.h"
-#include "gpipe/schedule/generators/zero_bubble_interleaved.h"
-#include "gpipe/schedule/generators/zero_bubble_v.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/v_shape.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {

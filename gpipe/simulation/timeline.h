@@ -1,7 +1,10 @@
-// The start and end of each action of a schedule, predicted or measured.
+// The start and end of each action of a schedule, predicted or measured;
+// timelines of several processes as one, and timelines as JSON.
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
@@ -108,5 +111,33 @@ struct Timeline {
 // it).
 // Complexity: O(n). Threads: pure function.
 Timeline timeline_of(std::vector<std::vector<Span>> ranks);
+
+// ---- Timelines of several processes
+
+// Returns the timeline of all ranks. Its time begins at the earliest
+// Timeline::began of `parts`.
+//
+// `parts`: timelines of consecutive ranks, which together make up one schedule.
+// Their `began` must be of one clock; if clocks differ by an error, an action
+// may seem to start before its input has arrived. Of a copy that both ends
+// have recorded, the start is the sender's and the end is the receiver's.
+//
+// Throws std::invalid_argument if there are no parts, or if the ranks of a part
+// do not follow those of the part before. Complexity: O(n log n) for n spans
+// and copies. Threads: pure function.
+Timeline merge_timelines(std::vector<Timeline> parts);
+
+// ---- Timelines as JSON, to send or to store them
+
+// to_json() returns a timeline as JSON, in which all numbers are exact: spans,
+// copies and memory as they are in Timeline, in seconds and bytes.
+// parse_timeline() is the reverse, and computes makespan, idle times and
+// micro-batches in flight again, as timeline_of() does. It throws
+// std::invalid_argument if `text` is no such JSON, also if a number is not
+// finite, and in the cases of timeline_of(). (A picture for trace viewers is
+// to_chrome_trace().) Complexity: O(n) for n spans, copies and points. Threads:
+// pure functions.
+std::string to_json(const Timeline& timeline);
+Timeline parse_timeline(std::string_view text);
 
 }  // namespace gpipe

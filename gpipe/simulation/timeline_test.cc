@@ -3,10 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "gpipe/schedule/generators/fill_drain.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/simulation/bottlenecks.h"
+#include "gpipe/simulation/costs.h"
+#include "gpipe/simulation/draw.h"
 #include "gpipe/simulation/simulate.h"
 
 namespace gpipe {
@@ -88,6 +97,187 @@ TEST(TimelineTest, NamesASpanThatCannotBe) {
   refuse(kNaN, 3);
   refuse(3, kNaN);
   refuse(3, kInfinity);
+}
+
+// A simulated step, whose times are multiples of 1/4 s.
+Timeline whole_step() {
+  Costs costs;
+  costs.forward = {1, 2, 1};
+  costs.backward = {2, 4, 2};
+  costs.latency = 0.25;
+  return simulate(one_forward_one_backward(3, 4), costs);
+}
+
+// Returns what each rank would have recorded of the step, if its recording had
+// begun `late[r]` seconds after the step.
+std::vector<Timeline> parts_of(const Timeline& whole,
+                               const std::vector<double>& late) {
+  std::vector<Timeline> parts;
+  for (int rank = 0; rank < static_cast<int>(whole.ranks.size()); ++rank) {
+    auto spans = whole.ranks[rank];
+    for (Span& each : spans) {
+      each.start -= late[rank];
+      each.end -= late[rank];
+    }
+    Timeline part = timeline_of({spans});
+    part.first_rank = rank;
+    part.began = 100 + late[rank];
+    for (Transfer each : whole.transfers) {
+      if (each.from != rank && each.to != rank) continue;
+      each.start -= late[rank];
+      each.sent -= late[rank];
+      each.end -= late[rank];
+      // Each end knows only its own time.
+      if (each.from != rank) each.start = each.sent = each.end;
+      if (each.to != rank) each.end = each.sent;
+      part.transfers.push_back(each);
+    }
+    part.memory = {{{0, 8.0 * rank}}};
+    part.peak_bytes = {8.0 * rank};
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void expect_equal(const Timeline& a, const Timeline& b) {
+  ASSERT_EQ(a.ranks.size(), b.ranks.size());
+  for (std::size_t r = 0; r < a.ranks.size(); ++r) {
+    ASSERT_EQ(a.ranks[r].size(), b.ranks[r].size());
+    for (std::size_t k = 0; k < a.ranks[r].size(); ++k) {
+      EXPECT_EQ(to_string(a.ranks[r][k].action),
+                to_string(b.ranks[r][k].action));
+      EXPECT_EQ(a.ranks[r][k].start, b.ranks[r][k].start);
+      EXPECT_EQ(a.ranks[r][k].end, b.ranks[r][k].end);
+    }
+  }
+  EXPECT_EQ(a.makespan, b.makespan);
+  EXPECT_EQ(a.idle, b.idle);
+}
+
+TEST(MergeTest, GivesTheStepOfWhichEachRankKnowsItsPart) {
+  const Timeline whole = whole_step();
+  // Ranks 1 and 2 have nothing to do at first.
+  const Timeline merged = merge_timelines(parts_of(whole, {0, 1, 3}));
+  expect_equal(merged, whole);
+  EXPECT_EQ(merged.began, 100);
+  ASSERT_FALSE(whole.transfers.empty());
+  ASSERT_EQ(merged.transfers.size(), whole.transfers.size());
+  const auto times_of = [](const Timeline& timeline) {
+    std::vector<std::vector<double>> times;
+    for (const Transfer& each : timeline.transfers) {
+      times.push_back({each.start, each.sent, each.end,
+                       static_cast<double>(each.from),
+                       static_cast<double>(each.to)});
+    }
+    std::sort(times.begin(), times.end());
+    return times;
+  };
+  EXPECT_EQ(times_of(merged), times_of(whole));
+  EXPECT_EQ(merged.memory[2][0].time, 3);
+  EXPECT_EQ(merged.peak_bytes, (std::vector<double>{0, 8, 16}));
+  // So idle time has the causes that one process would find.
+  const auto expected = idle_parts(whole), found = idle_parts(merged);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(found[rank].schedule, expected[rank].schedule);
+    EXPECT_EQ(found[rank].imbalance, expected[rank].imbalance);
+    EXPECT_EQ(found[rank].transfer, expected[rank].transfer);
+    EXPECT_EQ(found[rank].remote, 0);
+  }
+}
+
+TEST(MergeTest, ClocksThatDifferAreNoError) {
+  const Timeline whole = whole_step();
+  for (const double error : {-2.0, -0.5, 0.5, 2.0}) {
+    auto parts = parts_of(whole, {0, 1, 3});
+    parts[1].began += error;
+    const Timeline merged = merge_timelines(std::move(parts));
+    for (const Transfer& each : merged.transfers) {
+      EXPECT_LE(each.start, each.sent);
+      EXPECT_LE(each.sent, each.end);
+    }
+    EXPECT_NE(to_chrome_trace(merged).find("traceEvents"), std::string::npos);
+  }
+}
+
+TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
+  const Action input{1, ActionKind::kBackwardInput, 0};
+  Timeline sender = timeline_of({{{input, 0, 1}}});
+  sender.first_rank = 1;
+  sender.transfers = {{input, 1, 0, 1, 1.5, 1.5, 64}};
+  Timeline receiver = timeline_of({{{{0, ActionKind::kBackward, 0}, 2, 3}}});
+  // The receiver takes it for a whole backward.
+  receiver.transfers = {
+      {{1, ActionKind::kBackward, 0}, 1, 0, 1.75, 1.75, 1.75, 64}};
+  const Timeline merged = merge_timelines({receiver, sender});
+  ASSERT_EQ(merged.transfers.size(), 1u);
+  EXPECT_EQ(merged.transfers[0].action.kind, ActionKind::kBackwardInput);
+  EXPECT_EQ(merged.transfers[0].start, 1);
+  EXPECT_EQ(merged.transfers[0].sent, 1.5);
+  EXPECT_EQ(merged.transfers[0].end, 1.75);
+}
+
+TEST(MergeTest, SumsOfGradientsStayWithTheirRanks) {
+  const Action action{0, ActionKind::kForward, 0};
+  Timeline first = timeline_of({{{action, 0, 1}}}), second = first;
+  second.first_rank = 1;
+  second.began = 0.5;
+  second.gradient_sums = {{{1, 1.5, 64}, {2, 3, 32}}};
+  const Timeline merged = merge_timelines({first, second});
+  ASSERT_EQ(merged.gradient_sums.size(), 2u);
+  EXPECT_TRUE(merged.gradient_sums[0].empty());
+  ASSERT_EQ(merged.gradient_sums[1].size(), 2u);
+  EXPECT_EQ(merged.gradient_sums[1][0].start, 1.5);
+  EXPECT_EQ(merged.gradient_sums[1][1].end, 3.5);
+  EXPECT_EQ(merged.gradient_sums[1][1].bytes, 32);
+  EXPECT_TRUE(merge_timelines({first}).gradient_sums.empty());
+}
+
+TEST(MergeTest, RefusesRanksThatDoNotFollow) {
+  auto parts = parts_of(whole_step(), {0, 0, 0});
+  std::swap(parts[1], parts[2]);
+  EXPECT_THROW(merge_timelines(std::move(parts)), std::invalid_argument);
+  EXPECT_THROW(merge_timelines({}), std::invalid_argument);
+}
+
+Timeline timeline_with_all() {
+  Timeline timeline = timeline_of(
+      {{{{0, ActionKind::kForward, 0}, 0.1, 0.30000000000000004},
+        {{0, ActionKind::kRecompute, 0, /*fused_with_next=*/true}, 1, 2},
+        {{0, ActionKind::kBackward, 0}, 2, 3}}});
+  timeline.first_rank = 3;
+  timeline.began = 12345.6789;
+  timeline.transfers = {{{0, ActionKind::kForward, 0}, 3, 4, 1, 2, 2.5, 64}};
+  timeline.host_copies = {{{{0, ActionKind::kOffload, 0}, 1, 0.5, 0.75}}};
+  timeline.gradient_sums = {{{2, 2.5, 1024}}};
+  timeline.memory = {{{0, 8}, {1, 16}}};
+  timeline.peak_bytes = {16};
+  return timeline;
+}
+
+TEST(TimelineJsonTest, ReadsWhatItWrites) {
+  const Timeline timeline = timeline_with_all();
+  const Timeline again = parse_timeline(to_json(timeline));
+  EXPECT_EQ(to_json(again), to_json(timeline));
+  EXPECT_EQ(again.ranks[0][0].end, 0.30000000000000004);
+  EXPECT_TRUE(again.ranks[0][1].action.fused_with_next);
+  EXPECT_EQ(again.host_copies[0][0].action.kind, ActionKind::kOffload);
+  EXPECT_EQ(again.host_copies[0][0].place, 1u);
+  EXPECT_EQ(again.gradient_sums[0][0].end, 2.5);
+  EXPECT_EQ(again.gradient_sums[0][0].bytes, 1024);
+  EXPECT_EQ(again.makespan, 3);
+  EXPECT_EQ(again.idle, timeline.idle);
+}
+
+TEST(TimelineJsonTest, RefusesOtherTexts) {
+  std::string other_kind = to_json(timeline_with_all());
+  const std::string kind = "[0,0,0,false]";
+  other_kind.replace(other_kind.find(kind), kind.size(), "[0,99,0,false]");
+  for (const std::string& text :
+       {std::string(), std::string("{}"), std::string("[1]"),
+        to_json(timeline_with_all()).substr(1), other_kind,
+        std::string(R"({"ranks": [[[[0,0,0,false], 2, 1]]]})")}) {
+    EXPECT_THROW(parse_timeline(text), std::invalid_argument) << text;
+  }
 }
 
 }  // namespace

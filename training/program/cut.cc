@@ -11,7 +11,7 @@
 #include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "training/program/offload_option.h"
 
 namespace gpipe::train_program {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::benchmarks {
 

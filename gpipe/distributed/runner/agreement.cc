@@ -13,7 +13,6 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/schedule/difference.h"
 #include "gpipe/schedule/text.h"
 
 namespace gpipe::internal {

@@ -17,7 +17,7 @@
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
 #include "gpipe/schedule.h"
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::testing {
 

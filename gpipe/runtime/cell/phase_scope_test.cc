@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "gpipe/phase.h"
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "gpipe/base/threads.h"
 #include "gpipe/schedule/order.h"
-#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe::internal {
 

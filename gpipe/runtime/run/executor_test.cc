@@ -19,8 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "gpipe/schedule/generators/fill_drain.h"
-#include "gpipe/schedule/generators/forward_only.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/order.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/test_fixture.h"
