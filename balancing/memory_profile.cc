@@ -5,19 +5,21 @@
 #include <c10/core/Storage.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "balancing/profile/profile_tracker.h"
-#include "balancing/profile/release_graph.h"
 #include "balancing/profile/sandbox.h"
 #include "gpipe/meta/ledger.h"
 #include "gpipe/meta/scope.h"
@@ -30,6 +32,68 @@
 
 namespace gpipe::balancing {
 namespace {
+
+// ---- The release of a layer's graph
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using NodeOwner = decltype(Edge::function);
+
+// Returns the name of an operator. LibTorch wraps the type of a
+// torch::autograd::Function in that of its node.
+std::string operator_name(const Node& node) {
+  constexpr std::string_view kWrapper = "torch::autograd::CppNode<";
+  std::string name = node.name();
+  const std::size_t begin = name.find(kWrapper);
+  if (begin != std::string::npos && name.back() == '>') {
+    name = name.substr(begin + kWrapper.size());
+    name.pop_back();
+  }
+  return name;
+}
+
+std::vector<NodeOwner> nodes_of(const std::vector<Edge>& outputs) {
+  std::vector<NodeOwner> nodes;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](const Edge& edge) {
+    Node* const node = edge.function.get();
+    if (node && seen.insert(node).second) nodes.push_back(edge.function);
+  };
+  for (const Edge& edge : outputs) visit(edge);
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    // visit() may move the list.
+    const Node* const node = nodes[k].get();
+    for (const Edge& edge : node->next_edges()) visit(edge);
+  }
+  return nodes;
+}
+
+// Releases the graph whose outputs are `outputs`, an operator before those
+// whose results it takes. Calls `released` after each node, with the operator's
+// name: that of its autograd node ("AddmmBackward0"), or the type of a
+// torch::autograd::Function.
+//
+// A tensor that several nodes keep is so freed by the first operator that kept
+// it in the forward. `outputs` must be the only owners of the graph.
+//
+// Complexity: O(n log n) for n nodes. Threads: any thread, while no other
+// thread uses the graph.
+void release_graph(std::vector<Edge> outputs,
+                   const std::function<void(const std::string&)>& released) {
+  std::vector<NodeOwner> nodes = nodes_of(outputs);
+  // A node has a larger number than all nodes to which its gradients go.
+  std::ranges::sort(nodes, {}, [](const NodeOwner& node) {
+    return std::make_tuple(node->topological_nr(), node->sequence_nr());
+  });
+  outputs.clear();
+  while (!nodes.empty()) {
+    const std::string name = operator_name(*nodes.back());
+    nodes.pop_back();
+    released(name);
+  }
+}
+
+// ---- The profile
 
 int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
@@ -156,7 +220,7 @@ class MemoryProfiler {
            torch::nn::AnyModule& layer) {
     LayerMemory& memory = profile_.layers[index];
     const MetaLedger ledger;
-    std::vector<torch::autograd::Edge> graph;
+    std::vector<Edge> graph;
     {
       internal::GraphInputs input_edges(boundary_, /*leaf=*/false);
       const internal::Value output = internal::call_layer_on_meta(
@@ -188,8 +252,8 @@ class MemoryProfiler {
   // whatever is freed with it. Records who keeps the tensors that pass between
   // layers, and what each operator keeps. Returns the bytes of all other
   // tensors.
-  int64_t release(std::vector<torch::autograd::Edge> graph,
-                  const MetaLedger& ledger, int64_t index) {
+  int64_t release(std::vector<Edge> graph, const MetaLedger& ledger,
+                  int64_t index) {
     std::vector<std::size_t> uses = passing_.uses();
     const int64_t begin = ledger.live_bytes();
     int64_t live = begin;

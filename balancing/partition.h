@@ -48,4 +48,10 @@ std::vector<int64_t> balance_cost(const std::vector<double>& costs,
 double bottleneck(const std::vector<double>& costs,
                   const std::vector<int64_t>& lengths);
 
+namespace detail {
+// Throws std::invalid_argument unless all numbers of `balance` are > 0 and
+// their sum is `layers`.
+void check_balance(const std::vector<int64_t>& balance, int64_t layers);
+}  // namespace detail
+
 }  // namespace gpipe::balancing

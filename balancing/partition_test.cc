@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "balancing/solver/testing.h"
+#include "balancing/planner/testing.h"
 
 namespace gpipe::balancing {
 namespace {

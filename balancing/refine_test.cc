@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "balancing/solver/testing.h"
+#include "balancing/planner/testing.h"
 
 namespace gpipe::balancing {
 namespace {

@@ -1,13 +1,55 @@
 #include "balancing/stage_costs.h"
 
+#include <cstddef>
 #include <iterator>
 
+#include "balancing/partition.h"
+#include "balancing/planner/problem.h"
 #include "balancing/planner/stages.h"
-#include "balancing/planner/workload.h"
-#include "balancing/solver/sums.h"
 #include "gpipe/base/text.h"
+#include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::balancing {
+
+planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
+                                      int64_t chunks) {
+  planner::Workload workload;
+  workload.microbatches = num_microbatches(rows, chunks);
+  const auto count = static_cast<double>(workload.microbatches);
+  // The rows of a micro-batch divided by those of the profile: on average, for
+  // times, and of the largest one, for bytes. The last one may have fewer rows.
+  const auto profiled = static_cast<double>(profile.rows);
+  const double mean = static_cast<double>(rows) / count / profiled;
+  const double largest =
+      static_cast<double>(rows_per_microbatch(rows, chunks)) / profiled;
+  for (std::size_t k = 0; k < profile.times.size(); ++k) {
+    const LayerTime& time = profile.times[k];
+    const LayerMemory& memory = profile.memory.layers[k];
+    const double sums = time.accumulate * (count - 1) / count;
+    const double backward = mean * time.backward;
+    const bool split = time.backward_input != 0 || time.backward_weight != 0;
+    planner::Layer& layer = workload.layers.emplace_back();
+    layer.forward = layer.recompute = mean * time.forward;
+    layer.backward = backward + sums;
+    layer.backward_input = split ? mean * time.backward_input : backward / 2;
+    layer.backward_weight =
+        (split ? mean * time.backward_weight : backward / 2) + sums;
+    layer.output_bytes = largest * static_cast<double>(memory.output_bytes);
+    layer.trained_bytes = static_cast<double>(memory.trained_bytes);
+    layer.fixed_bytes = static_cast<double>(
+        memory.parameter_bytes - memory.trained_bytes + memory.buffer_bytes);
+  }
+  for (const SavedTensor& saved : profile.memory.saved) {
+    if (saved.savers.empty()) continue;
+    workload.saved.push_back(
+        {largest * static_cast<double>(saved.bytes), saved.savers});
+  }
+  for (const SkipMemory& skip : profile.memory.skips) {
+    workload.skips.push_back({skip.stashed_by, skip.popped_by,
+                              largest * static_cast<double>(skip.bytes)});
+  }
+  return workload;
+}
 
 Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed,
@@ -20,8 +62,7 @@ Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                             ": all four must be above 0");
   }
   planner::Problem problem;
-  problem.workloads = {
-      detail::workload_of(detail::sample_of(profile, rows, chunks))};
+  problem.workloads = {detail::workload_of(profile, rows, chunks)};
   problem.ranks.resize(1);
   problem.ranks[0].speed = speed;
   problem.param_scale = param_scale;

@@ -33,4 +33,19 @@ Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed = 1,
                   double param_scale = 2);
 
+namespace planner {
+struct Workload;  // balancing/planner/problem.h
+}
+
+namespace detail {
+// Returns the costs of the layers in a mini-batch of `rows` rows, split into at
+// most `chunks` micro-batches as torch::chunk does. All must be > 0, also the
+// rows of the profile. Times (except LayerTime::accumulate) and bytes of
+// micro-batches are proportional to their rows. `accumulate` is part of the
+// backward and of its weight part: M micro-batches have M - 1 additions. If the
+// parts of the backward were not measured, both are a half.
+planner::Workload workload_of(const Profile& profile, int64_t rows,
+                              int64_t chunks);
+}  // namespace detail
+
 }  // namespace gpipe::balancing

@@ -7,24 +7,22 @@
 #include <utility>
 
 #include "balancing/partition.h"
-#include "balancing/planner/bound.h"
+#include "balancing/planner/evaluate.h"
 #include "balancing/refine.h"
 
 namespace gpipe::balancing::planner {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The search for the cut of bottleneck_cut().
 class Bottleneck {
  public:
   Bottleneck(const Blocks& blocks, const std::vector<double>& work,
              const std::vector<StageLimit>& stages)
-      : blocks_(blocks), stages_(stages), layers_(blocks.layers()) {
-    sums_ = {0};
-    for (const double each : work) sums_.push_back(sums_.back() + each);
-    reach_.resize(stages.size());
-  }
+      : blocks_(blocks),
+        stages_(stages),
+        layers_(blocks.layers()),
+        sums_(prefix_sums(work)),
+        reach_(stages.size()) {}
 
   std::optional<Balance> cut() {
     if (!may_fit()) return std::nullopt;
@@ -204,8 +202,8 @@ class Bottleneck {
   const Blocks& blocks_;
   const std::vector<StageLimit>& stages_;
   const int64_t layers_;
+  const std::vector<double> sums_;         // of the work
   std::vector<int64_t> farthest_;          // by stage
-  std::vector<double> sums_;               // of the work
   std::vector<std::vector<Reach>> reach_;  // by stage and first layer
   std::vector<std::vector<char>> possible_;
   std::vector<std::vector<int64_t>> last_;

@@ -10,9 +10,6 @@
 
 namespace gpipe::balancing::planner {
 
-// Layers per stage, each > 0.
-using Balance = std::vector<int64_t>;
-
 // How many cuts are looked at to find the one that takes least memory, with
 // several stages per rank.
 constexpr int64_t kLeanestCuts = 300;
@@ -22,7 +19,7 @@ struct StageLimit {
   double speed = 1;
   // The most bytes of its block: resident bytes, plus the largest of the
   // `moments`, which are those of a rank whose only stage this is.
-  double bytes = std::numeric_limits<double>::infinity();
+  double bytes = kInfinity;
   std::vector<Held> moments;
 };
 

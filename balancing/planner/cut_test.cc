@@ -8,9 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "balancing/planner/bound.h"
+#include "balancing/planner/evaluate.h"
 #include "balancing/planner/testing.h"
-#include "balancing/solver/testing.h"
 
 namespace gpipe::balancing::planner {
 namespace {

@@ -1,4 +1,5 @@
-// The predicted time and memory of one candidate with any cut. No LibTorch.
+// The predicted time and memory of one candidate: lower bounds for any cut,
+// and predictions for each. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -6,16 +7,47 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "balancing/planner/candidate.h"
-#include "balancing/planner/peak.h"
+#include "balancing/planner/problem.h"
 #include "balancing/planner/stages.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/simulation/engine.h"
 
 namespace gpipe::balancing::planner {
+
+// ---- Lower bounds on the step time of a candidate with any cut
+
+// Returns whether some backwards of the named schedule are in two parts.
+bool splits_backward(const std::string& schedule);
+
+// Returns the seconds at speed 1 that a candidate spends on each layer per
+// micro-batch, on average: forward, backward and recompute.
+std::vector<double> layer_work(const Problem& problem,
+                               const Candidate& candidate);
+
+// Returns a lower bound, in seconds, on the steps of `candidate` with all cuts,
+// on its way to be tight for balanced cuts of one stage per rank:
+//
+// - With one stage per rank, rank r waits until the first micro-batch has
+//   passed the layers before its own, does all of its work, and, if backwards
+//   are not split, its last gradient then passes these layers back. The bound
+//   is the smallest possible maximum of this time over the ranks.
+// - With several, it is all work, spread evenly over the speeds of the ranks.
+// - One micro-batch has to pass all layers both ways, on the fastest rank.
+// - Ranks that share cores cannot do more than these cores.
+//
+// Sums of gradients come on top: for any cut they take at least as long as if
+// each rank had just so many bytes that all end at the same time.
+//
+// Copies and memory limits are ignored. Complexity: O(n + 60 p log n) for n
+// layers and p ranks.
+double lower_bound(const Problem& problem, const Candidate& candidate,
+                   const Blocks& blocks);
+
+// ---- The predicted time and memory of one candidate with any cut
 
 // The prediction for one cut of a candidate.
 struct Prediction {
@@ -40,19 +72,18 @@ class Evaluator {
   // Returns the seconds of a step with its sums of gradients; infinity if a
   // rank has too little memory. If a lower bound says that these are at least
   // `enough`, returns that bound without a simulation.
-  double seconds(const std::vector<int64_t>& balance,
-                 double enough = std::numeric_limits<double>::infinity());
+  double seconds(const Balance& balance, double enough = kInfinity);
 
   // Returns the largest peak of a rank divided by its memory limit, at least 0.
   // A step fits if it is at most 1. `balance`: as above. Where a rank may
   // recompute stages, it recomputes those with which its peak is smallest.
-  double fullness(const std::vector<int64_t>& balance);
+  double fullness(const Balance& balance);
 
   // Returns the peak in bytes of the rank that has most, in the way of
   // fullness().
-  double largest_peak(const std::vector<int64_t>& balance);
+  double largest_peak(const Balance& balance);
 
-  Prediction predict(const std::vector<int64_t>& balance);
+  Prediction predict(const Balance& balance);
 
   // Returns what a rank holds at most. `where_needed`: whether it recomputes
   // all of its stages besides what the candidate's mode says.
@@ -80,7 +111,7 @@ class Evaluator {
   std::vector<double> peaks(const StageTable& table,
                             const Recomputed& recomputed);
   std::vector<double> peaks(Timeline timeline, const StageTable& table) const;
-  std::vector<double> least_peaks(const std::vector<int64_t>& balance);
+  std::vector<double> least_peaks(const Balance& balance);
   bool fits(const std::vector<double>& peaks) const;
   double lower_bound(const StageTable& table) const;
   double sum_seconds(const StageTable& table) const;
@@ -89,7 +120,7 @@ class Evaluator {
   Timeline simulate_with_copies(const Variant& variant,
                                 const StageTable& table);
   bool shares_cores() const;
-  StageTable table_of(const std::vector<int64_t>& balance) const;
+  StageTable table_of(const Balance& balance) const;
 
   const Problem& problem_;
   const Candidate candidate_;

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "balancing/planner/peak.h"
 #include "balancing/planner/stages.h"
 #include "balancing/planner/testing.h"
 #include "gpipe/schedule.h"

@@ -1,34 +1,23 @@
-// The input of the planner: layers, ranks, links, and the choices to search.
-// No LibTorch.
+// The input of the planner: layers, ranks, links, and the choices to search,
+// with the candidates that they give. No LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::balancing::planner {
 
-// How long a rank adds up gradients with its twins in other replicas of the
-// pipeline: `latency` seconds, and its trained bytes times `seconds_per_byte`.
-// Both are finite and >= 0.
-struct GradientSum {
-  double latency = 0;
-  double seconds_per_byte = 0;
-};
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One rank of a pipeline: a device with its host.
-struct Rank {
-  double speed = 1;  // finite and > 0; a layer takes its seconds / speed
-  double memory_bytes = std::numeric_limits<double>::infinity();  // >= 0
-  // Bytes per second between device and host, each way, > 0.
-  double host_bandwidth = std::numeric_limits<double>::infinity();
-  // At the end of the step, on all ranks at the same time.
-  GradientSum sum = {};
-};
+// Layers per stage, each > 0.
+using Balance = std::vector<int64_t>;
 
 // The connection from one rank to another. A copy occupies it for its bytes
 // times `seconds_per_byte`, and arrives `latency` seconds later. Both are
@@ -36,6 +25,18 @@ struct Rank {
 struct Link {
   double latency = 0;
   double seconds_per_byte = 0;
+};
+
+// One rank of a pipeline: a device with its host.
+struct Rank {
+  double speed = 1;  // finite and > 0; a layer takes its seconds / speed
+  double memory_bytes = kInfinity;  // >= 0
+  // Bytes per second between device and host, each way, > 0.
+  double host_bandwidth = kInfinity;
+  // How long the rank adds up gradients with its twins in other replicas of the
+  // pipeline, for its trained bytes. At the end of the step, on all ranks at
+  // the same time.
+  Link sum = {};
 };
 
 // One layer with its costs for one micro-batch. All numbers are finite and >=
@@ -103,7 +104,7 @@ struct Problem {
   double action_seconds = 0;
   // How many ranks can compute at the same time, > 0. With fewer than ranks,
   // those that compute at the same time share the cores of one machine.
-  double workers = std::numeric_limits<double>::infinity();
+  double workers = kInfinity;
 
   // The choices. Names are those of gpipe/schedule/named.h.
   std::vector<std::string> schedules;
@@ -135,5 +136,39 @@ bool has_limits(const Problem& problem);
 // its place. plan() (balancing/plan.h) has checked all else. O(n) for all
 // numbers.
 void check(const Problem& problem);
+
+// ---- The combinations of choices that the planner tries
+
+// All choices of a plan, except the cut.
+struct Candidate {
+  std::string schedule;  // a name of gpipe/schedule/named.h
+  int64_t stages_per_rank = 1;
+  std::size_t workload = 0;  // in Problem::workloads
+  Recompute recompute = Checkpoint::kNever;
+  // Whether the cells with at least kOffloadDistance actions of their rank
+  // between forward and backward are offloaded in between; see distant_cells().
+  bool offload = false;
+};
+
+// With 2, the copies of an offloaded cell have an action to run beside.
+constexpr int kOffloadDistance = 2;
+
+// Returns all candidates of a valid problem that have at most one stage per
+// layer, the simplest first. The order is by: offload, schedule (in the order
+// of schedule_names()), stages per rank, micro-batches, recompute mode (in the
+// order of the problem).
+//
+// Candidates that equal a simpler one are left out: schedules for several
+// stages per rank that become one of the others with one stage, and
+// kWhereNeeded without a memory limit. Only kNever is combined with offload,
+// since recomputed cells hold nothing that could be offloaded.
+std::vector<Candidate> candidates(const Problem& problem);
+
+// Returns the schedule of `candidate` for this problem, without recomputes and
+// offload.
+Schedule base_schedule(const Problem& problem, const Candidate& candidate);
+
+// Returns how many of `microbatches` are recomputed, in all stages.
+int64_t recomputed_microbatches(Recompute recompute, int64_t microbatches);
 
 }  // namespace gpipe::balancing::planner

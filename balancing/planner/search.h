@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "balancing/planner/candidate.h"
 #include "balancing/planner/evaluate.h"
 #include "balancing/planner/problem.h"
 
@@ -23,7 +22,7 @@ struct Tried {
   // that says that it is not the best one of its family.
   double seconds = 0;
   bool simulated = false;
-  std::vector<int64_t> balance;  // layers per stage; empty if there is none
+  Balance balance;  // empty if there is none
 };
 
 // The result of choose().

@@ -1,19 +1,36 @@
 #include "balancing/planner/stages.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "gpipe/simulation/memory.h"
+
 namespace gpipe::balancing::planner {
 
+using gpipe::internal::freed_by;
+using gpipe::internal::HeldParts;
 using gpipe::internal::kActionCosts;
+using gpipe::internal::taken_by;
+
+std::vector<double> prefix_sums(const std::vector<double>& costs) {
+  std::vector<double> sums = {0};
+  for (const double cost : costs) sums.push_back(sums.back() + cost);
+  return sums;
+}
+
+// ---- Costs
 
 Blocks::Blocks(const Problem& problem, const Workload& workload)
     : workload_(workload),
       savers_(workload.layers.size()),
       skips_into_(workload.layers.size()) {
   const auto sums = [&](const auto& cost) {
-    std::vector<double> result = {0};
-    for (const Layer& layer : workload.layers) {
-      result.push_back(result.back() + cost(layer));
-    }
-    return result;
+    std::vector<double> costs;
+    for (const Layer& layer : workload.layers) costs.push_back(cost(layer));
+    return prefix_sums(costs);
   };
   // In the order of ActionKind.
   constexpr double Layer::*kSeconds[] = {
@@ -68,7 +85,7 @@ void GrowingBlock::extend() {
 
 StageTable stage_table(const Problem& problem, const Blocks& blocks,
                        const std::vector<int>& rank_of_stage,
-                       const std::vector<int64_t>& balance) {
+                       const Balance& balance) {
   StageTable table;
   int64_t first = 0;
   for (std::size_t s = 0; s < balance.size(); ++s) {
@@ -105,6 +122,143 @@ Costs costs_of(const StageTable& table) {
   costs.activation_bytes = table.saved;
   costs.input_bytes = table.incoming;
   return costs;
+}
+
+// ---- What a rank holds at most
+
+namespace {
+
+// Returns whether `a` has at least as many of everything as `b`.
+bool covers(const Held& a, const Held& b) {
+  for (std::size_t k = 0; k < a.inputs.size(); ++k) {
+    if (a.inputs[k] < b.inputs[k] || a.graphs[k] < b.graphs[k]) return false;
+  }
+  return true;
+}
+
+// Adds a moment to those that no other one covers.
+void add_moment(std::vector<Held>& moments, const Held& moment) {
+  for (const Held& each : moments) {
+    if (covers(each, moment)) return;
+  }
+  std::erase_if(moments,
+                [&](const Held& each) { return covers(moment, each); });
+  moments.push_back(moment);
+}
+
+// The cells that a rank holds while it runs.
+class Walk {
+ public:
+  Walk(const std::vector<Action>& actions, const std::vector<int>& stages)
+      : stages_(stages),
+        present_(std::array{std::span(actions)}),
+        now_{std::vector<int>(stages.size()), std::vector<int>(stages.size())} {
+    for (const Action& action : actions) present_[action] = 1;
+  }
+
+  // Runs one action, or the actions of one block, which start together.
+  void run(const Action* first, const Action* last) {
+    for (const Action* each = first; each != last; ++each) take(*each);
+    for (const Action* each = first; each != last; ++each) free(*each);
+  }
+
+  // Returns the moments without those that another one covers.
+  std::vector<Held> moments() {
+    keep();
+    return std::move(moments_);
+  }
+
+ private:
+  bool has(const Action& cell, ActionKind kind) const {
+    return present_.get({cell.stage, kind, cell.microbatch}) != 0;
+  }
+  std::size_t place(const Action& action) const {
+    return static_cast<std::size_t>(
+        std::lower_bound(stages_.begin(), stages_.end(), action.stage) -
+        stages_.begin());
+  }
+
+  void take(const Action& action) {
+    const HeldParts parts =
+        taken_by(action.kind, has(action, ActionKind::kRecompute));
+    const std::size_t k = place(action);
+    now_.inputs[k] += parts.input;
+    now_.graphs[k] += parts.activation;
+    grew_ = grew_ || parts.input + parts.activation > 0;
+  }
+
+  void free(const Action& action) {
+    const HeldParts parts =
+        freed_by(action.kind, has(action, ActionKind::kRecompute),
+                 has(action, ActionKind::kBackwardWeight));
+    if (parts.activation + parts.weight == 0) return;
+    keep();
+    const std::size_t k = place(action);
+    now_.inputs[k] -= parts.input;
+    now_.graphs[k] -= parts.activation + parts.weight;
+  }
+
+  // Records the current moment if something was taken since the last one.
+  void keep() {
+    if (std::exchange(grew_, false)) add_moment(moments_, now_);
+  }
+
+  const std::vector<int>& stages_;
+  gpipe::internal::ActionTable<char> present_;
+  Held now_;
+  bool grew_ = false;
+  std::vector<Held> moments_;
+};
+
+}  // namespace
+
+std::vector<Held> most_held(const std::vector<Action>& actions,
+                            const std::vector<int>& stages) {
+  Walk walk(actions, stages);
+  for (std::size_t k = 0; k < actions.size();) {
+    std::size_t end = k + 1;
+    // A recompute in a block with its backward runs before it.
+    while (end < actions.size() && actions[end - 1].fused_with_next) ++end;
+    walk.run(actions.data() + k, actions.data() + end);
+    k = end;
+  }
+  return walk.moments();
+}
+
+std::vector<Held> moments_of_stage(const std::vector<Held>& moments,
+                                   std::size_t stage) {
+  std::vector<Held> result;
+  for (const Held& each : moments) {
+    add_moment(result, {{each.inputs[stage]}, {each.graphs[stage]}});
+  }
+  return result;
+}
+
+double peak_bytes(const std::vector<Held>& moments,
+                  const std::vector<int>& stages, const StageTable& table) {
+  double resident = 0, most = 0;
+  for (const int stage : stages) {
+    resident += table.resident[stage];
+  }
+  for (const Held& moment : moments) {
+    double bytes = 0;
+    for (std::size_t k = 0; k < stages.size(); ++k) {
+      const auto s = static_cast<std::size_t>(stages[k]);
+      bytes += moment.inputs[k] * table.incoming[s] +
+               moment.graphs[k] * table.saved[s];
+    }
+    most = std::max(most, bytes);
+  }
+  return resident + most;
+}
+
+double peak_bytes(const std::vector<Held>& moments, const GrowingBlock& block) {
+  double most = 0;
+  for (const Held& moment : moments) {
+    most = std::max(most, moment.inputs[0] * block.incoming() +
+                              moment.graphs[0] * block.saved());
+  }
+  return block.resident() + most;
 }
 
 }  // namespace gpipe::balancing::planner

@@ -1,4 +1,4 @@
-// Costs of the stages into which a workload is cut. No LibTorch.
+// The time and memory of the stages into which a workload is cut. No LibTorch.
 #pragma once
 
 #include <array>
@@ -11,6 +11,12 @@
 #include "gpipe/simulation.h"
 
 namespace gpipe::balancing::planner {
+
+// Returns the prefix sums of `costs`: the sums of the first 0, 1, 2, ... of
+// them.
+std::vector<double> prefix_sums(const std::vector<double>& costs);
+
+// ---- Costs
 
 // Sums over blocks of consecutive layers of one workload.
 class Blocks {
@@ -111,10 +117,44 @@ struct StageTable {
 // `rank_of_stage`: as long as `balance`. O(layers and savers).
 StageTable stage_table(const Problem& problem, const Blocks& blocks,
                        const std::vector<int>& rank_of_stage,
-                       const std::vector<int64_t>& balance);
+                       const Balance& balance);
 
 // Returns the costs in the form of simulate() (gpipe/simulation.h), without the
 // time of copies.
 Costs costs_of(const StageTable& table);
+
+// ---- What a rank holds at most while it runs its part of a schedule
+
+// The numbers of micro-batches that a rank holds at one time, for each of its
+// stages in ascending order.
+struct Held {
+  std::vector<int> inputs;  // micro-batches whose input is held for a recompute
+  std::vector<int> graphs;  // micro-batches that hold what backward needs
+};
+
+// Returns the moments of a rank at which it holds most, for any costs: those
+// that no other moment exceeds in all numbers. `actions`: of the rank, without
+// O and L. `stages`: those of the rank, ascending.
+//
+// The rule is that of with_memory() (gpipe/simulation/memory.h), where the
+// whole graph is held to the end of W. Without O and L it does not depend on
+// times, so the search for cuts needs no simulation to know the peak of each.
+//
+// Complexity: O(n k) for n actions, where k is the number of moments returned
+// times the number of stages.
+std::vector<Held> most_held(const std::vector<Action>& actions,
+                            const std::vector<int>& stages);
+
+// Returns the moments of one of the rank's stages, counted from 0, alone.
+std::vector<Held> moments_of_stage(const std::vector<Held>& moments,
+                                   std::size_t stage);
+
+// Returns the peak in bytes of a rank with these `stages`: the resident bytes
+// and the largest sum at any of the moments.
+double peak_bytes(const std::vector<Held>& moments,
+                  const std::vector<int>& stages, const StageTable& table);
+
+// Returns the same for a rank whose only stage is `block`.
+double peak_bytes(const std::vector<Held>& moments, const GrowingBlock& block);
 
 }  // namespace gpipe::balancing::planner

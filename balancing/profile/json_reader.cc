@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 namespace gpipe::balancing::detail {
@@ -131,13 +129,14 @@ void JsonReader::end() const {
   }
 }
 
-Json parse_json(const std::string& text, const std::string& source, int depth,
-                const std::string& document) {
+Json parse_json(const std::string& text, const std::string& source,
+                const JsonFormat& format) {
   // Deeper values would be copied and printed into messages by recursive
   // functions, and about 50,000 levels are too many for a thread's stack.
   const auto check_depth = [&](int level, Json::parse_event_t, Json&) {
-    TORCH_CHECK_VALUE(level <= depth, source, ": has more than ", depth,
-                      " levels of nesting, but ", document, " needs no more");
+    TORCH_CHECK_VALUE(level <= format.depth, source, ": has more than ",
+                      format.depth, " levels of nesting, but ", format.document,
+                      " needs no more");
     return true;
   };
   try {

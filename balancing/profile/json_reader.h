@@ -1,4 +1,5 @@
-// Checked reading of the JSON files of this folder. Internal to balancing.
+// Checked reading of the JSON files of profiles, plans and machines. Internal
+// to balancing.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,11 @@ class JsonReader {
   // ("profile.json: layer 'conv1'"). `document`: "a profile".
   JsonReader(const Json& object, std::string place, std::string document);
 
-  // Returns null if the member is missing.
-  const Json* find(const std::string& name);
   // Throws unless "format" is `format`.
   void check_format(const std::string& format);
+
+  // Returns null if the member is missing.
+  const Json* find(const std::string& name);
 
   // Throws if the member is missing.
   std::string text(const std::string& name);
@@ -49,12 +51,16 @@ class JsonReader {
             const Read& read) {
     int64_t count = 0;
     for (const Json& json : list(name)) {
-      JsonReader members(json,
-                         place_ + ": " + what + " " + std::to_string(count++),
-                         document_);
+      JsonReader members = inside(json, what + " " + std::to_string(count++));
       read(members);
       members.end();
     }
+  }
+
+  // Returns a reader of `object`, which is in this one. `part`: its name in
+  // messages, after that of this one.
+  JsonReader inside(const Json& object, const std::string& part) const {
+    return {object, place_ + ": " + part, document_};
   }
 
   // Throws if the object has a member that was not asked for.
@@ -71,9 +77,28 @@ class JsonReader {
   std::vector<std::string> asked_for_;
 };
 
-// Parses JSON with at most `depth` levels of nesting. `source` and `document`:
-// for messages. Throws c10::ValueError, with line and column.
-Json parse_json(const std::string& text, const std::string& source, int depth,
-                const std::string& document);
+// One kind of JSON file.
+struct JsonFormat {
+  const char* format;    // the value of its member "format"
+  const char* document;  // its name in messages: "a profile"
+  int depth;             // its levels of nesting
+};
+
+// Parses JSON. `source`: for messages. Throws c10::ValueError, with line and
+// column.
+Json parse_json(const std::string& text, const std::string& source,
+                const JsonFormat& format);
+
+// Parses JSON and calls `read` with a reader of its object, and then its end().
+// Throws c10::ValueError also unless its "format" is that of `format`.
+template <typename Read>
+void read_json(const std::string& text, const std::string& source,
+               const JsonFormat& format, const Read& read) {
+  const Json json = parse_json(text, source, format);
+  JsonReader reader(json, source, format.document);
+  reader.check_format(format.format);
+  read(reader);
+  reader.end();
+}
 
 }  // namespace gpipe::balancing::detail

@@ -1,15 +1,22 @@
-// Runs of single layers that leave no trace in the model.
+// Runs of single layers of a model that leave no trace in it, with their skip
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
 
@@ -54,6 +61,29 @@ class Visit {
   void bring(const at::Tensor& tensor, c10::Device device);
 
   std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // and old data
+};
+
+// Holds skip tensors between layers. Cuts the autograd graph between the layer
+// that stashes a tensor and the layer that pops it, so that the backward of
+// each layer runs alone.
+class ProfileTracker : public internal::SkipTracker {
+ public:
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
+  std::optional<at::Tensor> load(const SkipKey& key) override;
+
+  // Returns what the current layer has stashed: outputs of its graph.
+  std::vector<at::Tensor> stashed() const;
+  // Returns the edges at which the gradients of the popped tensors arrive.
+  const std::vector<torch::autograd::Edge>& popped() const { return popped_; }
+
+  // Ends the current layer: the tensors it stashed become available to later
+  // layers.
+  void end_layer();
+
+ private:
+  std::map<SkipKey, at::Tensor> stashed_;  // undefined: no tensor
+  std::map<SkipKey, internal::Activation> travelling_;
+  std::vector<torch::autograd::Edge> popped_;
 };
 
 }  // namespace gpipe::balancing

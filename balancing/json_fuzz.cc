@@ -1,4 +1,5 @@
-// Fuzz target: arbitrary bytes as the JSON of a plan, and of machines.
+// Fuzz target: arbitrary bytes as the JSON of a profile, of a plan, and of
+// machines.
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 
 #include "balancing/machines.h"
 #include "balancing/plan.h"
+#include "balancing/profile.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/fuzz_check.h"
 
@@ -13,6 +15,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gpipe::balancing;  // NOLINT: parser
   namespace testing = gpipe::testing;
   const std::string text(testing::fuzz_text(data, size));
+  testing::fuzz_parser<c10::ValueError>(
+      size, {}, [&] { return profile_from_json(text, "it"); },
+      [](const Profile& profile) {
+        const std::string json = to_json(profile);
+        const Profile again = profile_from_json(json, "again");
+        testing::fuzz_check(to_json(again) == json,
+                            "what is written is read again");
+      });
   // A few bytes may describe 1024 machines, with a link for each pair.
   const testing::FuzzLimits limits = {{64, 1 << 25}, {256, 1 << 26}};
   testing::fuzz_parser<c10::ValueError>(
