@@ -155,16 +155,16 @@ bool splits_backward(const PlanOptions& options) {
   return names.empty() || std::ranges::any_of(names, planner::splits_backward);
 }
 
+int64_t cores() { return std::max(1U, std::thread::hardware_concurrency()); }
+
 // Returns how many partitions can compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options) {
   const auto all = std::ssize(devices);
   if (options.workers() > 0) return std::min(all, options.workers());
   if (!devices[0].device().is_cpu()) return all;
-  const auto cores =
-      static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   return std::clamp<int64_t>(
-      cores / internal::share_of_threads(places(devices)), 1, all);
+      cores() / internal::share_of_threads(places(devices)), 1, all);
 }
 
 // ---- From a profile to a problem
@@ -225,8 +225,7 @@ Problem problem_of(std::vector<planner::Workload> workloads,
   if (!std::isinf(need.factor)) {
     text << ", or " << need.factor << " times its memory";
   }
-  throw InfeasibleError(text.str(), /*layer=*/-1, /*device=*/-1, need.bytes,
-                        need.factor);
+  throw InfeasibleError(text.str(), need.bytes, need.factor);
 }
 
 // ---- From a choice to a plan
@@ -539,9 +538,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   // same time.
   TimeOptions profiled = options.profile();
   if (profiled.concurrent_copies() == 0 && profiled.device().is_cpu()) {
-    const auto cores =
-        static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-    profiled.concurrent_copies(std::min(cores, workers_of(devices, options)) -
+    profiled.concurrent_copies(std::min(cores(), workers_of(devices, options)) -
                                1);
   }
   if (splits_backward(options)) profiled.split_backward(true);

@@ -49,88 +49,6 @@ struct Boundary {
   std::vector<internal::Activation> inputs;
 };
 
-// The sums to which gradients of parameters are added, as training adds those
-// of micro-batches. Not thread-safe.
-class ProfileSums {
- public:
-  // `keep`: whether sums stay in memory until the end, as in training.
-  // Otherwise only those of one layer do.
-  explicit ProfileSums(bool keep) : keep_(keep) {}
-
-  // Makes a sum of zeros for each of `leaves` that has none yet.
-  void begin_layer(const std::vector<at::Tensor>& leaves);
-  // Adds a gradient of the current layer. `leaf`: its index in the `leaves` of
-  // begin_layer().
-  void add(std::size_t leaf, at::Tensor grad);
-
- private:
-  struct Place {
-    std::size_t index;  // in sums_
-    std::vector<int64_t> sizes;
-    at::ScalarType type;
-  };
-  const bool keep_;
-  internal::GradSum sums_;
-  // A layer may make leaves in its forward, at the addresses of earlier ones.
-  std::unordered_map<const c10::TensorImpl*, Place> places_;
-  std::vector<std::size_t> place_of_leaf_;  // of the current layer
-};
-
-// The stamps of a layer's forward and backward.
-struct LayerStamps {
-  Stamp forward_start, forward_end, backward_start, backward_end;
-  // With a backward in two parts: when the first one ends and the second one
-  // starts.
-  Stamp input_end, weight_start;
-  // The start and the end of each addition to ProfileSums.
-  std::vector<std::pair<Stamp, Stamp>> sums;
-  // Whether the layer computes a gradient of an input, and of a parameter.
-  bool has_input = false, has_weight = false;
-
-  double forward() const { return forward_end.seconds_since(forward_start); }
-  // Returns the seconds of all additions.
-  double accumulate() const;
-  // Returns the seconds of the backward without the additions.
-  double backward() const {
-    return backward_end.seconds_since(backward_start) - accumulate();
-  }
-  // Return the seconds of the two parts, without the additions. A part that
-  // has nothing to compute takes 0.
-  double backward_input() const;
-  double backward_weight() const;
-};
-
-// A layer that has run forward, with the graph for its backward.
-//
-// Threads: all calls on one thread.
-class LayerRun {
- public:
-  // Runs the forward. Replaces `boundary`, the layer's input, by its output.
-  LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
-           ProfileTracker& tracker, c10::Device device);
-
-  // Runs the backward from ones for all outputs, as a whole or in two parts
-  // (gpipe/runtime/autograd/split_backward.h). Call either backward(), or
-  // backward_input() and then backward_weight(), once. The gradients of
-  // parameters go to `sums`.
-  void backward(ProfileSums& sums);
-  void backward_input();
-  void backward_weight(ProfileSums& sums);
-
-  const LayerStamps& stamps() const { return stamps_; }
-
- private:
-  std::vector<at::Tensor> begin_backward();
-  internal::LeafSink sink_to(ProfileSums& sums);
-
-  c10::Device device_;
-  LayerStamps stamps_;
-  std::vector<Edge> output_edges_, targets_;
-  std::vector<at::Tensor> output_shapes_;  // on the meta device
-  internal::Leaves leaves_;
-  std::optional<internal::SplitBackward> parts_;
-};
-
 Boundary without_graph(const internal::Value& value) {
   Boundary boundary{value.kind(), {}};
   for (const at::Tensor& tensor : value.tensors()) {
@@ -158,126 +76,187 @@ Boundary copy_to(const internal::Value& sample, c10::Device device) {
   return boundary;
 }
 
-void ProfileSums::begin_layer(const std::vector<at::Tensor>& leaves) {
-  if (!keep_) {
-    sums_ = internal::GradSum();
-    places_.clear();
-  }
-  place_of_leaf_.clear();
-  for (const at::Tensor& leaf : leaves) {
-    const auto [found, is_new] =
-        places_.emplace(leaf.unsafeGetTensorImpl(),
-                        Place{places_.size(), {}, leaf.scalar_type()});
-    Place& place = found->second;
-    if (is_new || leaf.sizes() != place.sizes ||
-        leaf.scalar_type() != place.type) {
-      place.sizes = leaf.sizes().vec();
-      place.type = leaf.scalar_type();
-      sums_.take(place.index);
-      sums_.add(place.index, at::zeros_like(leaf));
+// The sums to which gradients of parameters are added, as training adds those
+// of micro-batches. Not thread-safe.
+class ProfileSums {
+ public:
+  // `keep`: whether sums stay in memory until the end, as in training.
+  // Otherwise only those of one layer do.
+  explicit ProfileSums(bool keep) : keep_(keep) {}
+
+  // Makes a sum of zeros for each of `leaves` that has none yet.
+  void begin_layer(const std::vector<at::Tensor>& leaves) {
+    if (!keep_) {
+      sums_ = internal::GradSum();
+      places_.clear();
     }
-    place_of_leaf_.push_back(place.index);
+    place_of_leaf_.clear();
+    for (const at::Tensor& leaf : leaves) {
+      const auto [found, is_new] =
+          places_.emplace(leaf.unsafeGetTensorImpl(),
+                          Place{places_.size(), {}, leaf.scalar_type()});
+      Place& place = found->second;
+      if (is_new || leaf.sizes() != place.sizes ||
+          leaf.scalar_type() != place.type) {
+        place.sizes = leaf.sizes().vec();
+        place.type = leaf.scalar_type();
+        sums_.take(place.index);
+        sums_.add(place.index, at::zeros_like(leaf));
+      }
+      place_of_leaf_.push_back(place.index);
+    }
   }
-}
-
-void ProfileSums::add(std::size_t leaf, at::Tensor grad) {
-  sums_.add(place_of_leaf_[leaf], std::move(grad));
-}
-
-double LayerStamps::accumulate() const {
-  double seconds = 0;
-  for (const auto& [start, end] : sums) seconds += end.seconds_since(start);
-  return seconds;
-}
-
-double LayerStamps::backward_input() const {
-  return has_input ? input_end.seconds_since(backward_start) : 0;
-}
-
-double LayerStamps::backward_weight() const {
-  return has_weight ? backward_end.seconds_since(weight_start) - accumulate()
-                    : 0;
-}
-
-LayerRun::LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
-                   ProfileTracker& tracker, c10::Device device)
-    : device_(device) {
-  internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
-  targets_ = input_edges.edges();
-  internal::Value input(boundary.kind, std::move(input_edges.tensors()));
-  boundary.inputs.clear();
-
-  stamps_.forward_start = Stamp::now(device_);
-  const internal::Value output = internal::call_layer(layer, std::move(input));
-  stamps_.forward_end = Stamp::now(device_);
-
-  std::vector<at::Tensor> outputs = output.tensors();
-  for (at::Tensor& stashed : tracker.stashed()) {
-    outputs.push_back(std::move(stashed));
+  // Adds a gradient of the current layer. `leaf`: its index in the `leaves` of
+  // begin_layer().
+  void add(std::size_t leaf, at::Tensor grad) {
+    sums_.add(place_of_leaf_[leaf], std::move(grad));
   }
-  targets_.insert(targets_.end(), tracker.popped().begin(),
-                  tracker.popped().end());
-  for (const at::Tensor& each : outputs) {
-    output_edges_.push_back(internal::gradient_edge(each));
-    output_shapes_.push_back(shape_of(each));
-  }
-  leaves_ = internal::find_leaves(output_edges_, targets_);
-  stamps_.has_input = std::ranges::any_of(
-      targets_, [](const Edge& edge) { return edge.is_valid(); });
-  stamps_.has_weight = !leaves_.tensors.empty();
-  boundary = without_graph(output);
-  tracker.end_layer();
-}
 
-// Returns the gradients of the outputs.
-std::vector<at::Tensor> LayerRun::begin_backward() {
-  std::vector<at::Tensor> ones;
-  for (const at::Tensor& shape : output_shapes_) {
-    ones.push_back(shape.defined()
-                       ? at::ones_like(shape, shape.options().device(device_))
-                       : at::Tensor());
-  }
-  stamps_.backward_start = Stamp::now(device_);
-  return ones;
-}
-
-internal::LeafSink LayerRun::sink_to(ProfileSums& sums) {
-  sums.begin_layer(leaves_.tensors);
-  return [this, &sums](std::size_t leaf, at::Tensor grad) {
-    Stamp start = Stamp::now(device_);
-    sums.add(leaf, std::move(grad));
-    stamps_.sums.emplace_back(std::move(start), Stamp::now(device_));
+ private:
+  struct Place {
+    std::size_t index;  // in sums_
+    std::vector<int64_t> sizes;
+    at::ScalarType type;
   };
-}
+  const bool keep_;
+  internal::GradSum sums_;
+  // A layer may make leaves in its forward, at the addresses of earlier ones.
+  std::unordered_map<const c10::TensorImpl*, Place> places_;
+  std::vector<std::size_t> place_of_leaf_;  // of the current layer
+};
 
-void LayerRun::backward(ProfileSums& sums) {
-  const internal::LeafSink sink = sink_to(sums);
-  std::vector<at::Tensor> grads = begin_backward();
-  internal::run_backward(output_edges_, std::move(grads), targets_,
-                         /*keep_graph=*/false, leaves_,
-                         std::vector<bool>(leaves_.tensors.size(), true), sink);
-  stamps_.backward_end = Stamp::now(device_);
-  output_edges_.clear();
-  targets_.clear();
-  leaves_ = internal::Leaves();
-}
+// The stamps of a layer's forward and backward.
+struct LayerStamps {
+  Stamp forward_start, forward_end, backward_start, backward_end;
+  // With a backward in two parts: when the first one ends and the second one
+  // starts.
+  Stamp input_end, weight_start;
+  // The start and the end of each addition to ProfileSums.
+  std::vector<std::pair<Stamp, Stamp>> sums;
+  // Whether the layer computes a gradient of an input, and of a parameter.
+  bool has_input = false, has_weight = false;
 
-void LayerRun::backward_input() {
-  std::vector<at::Tensor> grads = begin_backward();
-  parts_.emplace(std::move(output_edges_), std::move(targets_),
-                 std::vector<Edge>(), leaves_);
-  parts_->input_part(std::move(grads));
-  stamps_.input_end = Stamp::now(device_);
-}
+  double forward() const { return forward_end.seconds_since(forward_start); }
+  // Returns the seconds of all additions.
+  double accumulate() const {
+    double seconds = 0;
+    for (const auto& [start, end] : sums) seconds += end.seconds_since(start);
+    return seconds;
+  }
+  // Returns the seconds of the backward without the additions.
+  double backward() const {
+    return backward_end.seconds_since(backward_start) - accumulate();
+  }
+  // Return the seconds of the two parts, without the additions. A part that
+  // has nothing to compute takes 0.
+  double backward_input() const {
+    return has_input ? input_end.seconds_since(backward_start) : 0;
+  }
+  double backward_weight() const {
+    return has_weight ? backward_end.seconds_since(weight_start) - accumulate()
+                      : 0;
+  }
+};
 
-void LayerRun::backward_weight(ProfileSums& sums) {
-  const internal::LeafSink sink = sink_to(sums);
-  stamps_.weight_start = Stamp::now(device_);
-  parts_->weight_part(sink);
-  stamps_.backward_end = Stamp::now(device_);
-  parts_.reset();
-  leaves_ = internal::Leaves();
-}
+// A layer that has run forward, with the graph for its backward.
+//
+// Threads: all calls on one thread.
+class LayerRun {
+ public:
+  // Runs the forward. Replaces `boundary`, the layer's input, by its output.
+  LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
+           ProfileTracker& tracker, c10::Device device)
+      : device_(device) {
+    internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
+    targets_ = input_edges.edges();
+    internal::Value input(boundary.kind, std::move(input_edges.tensors()));
+    boundary.inputs.clear();
+
+    stamps_.forward_start = Stamp::now(device_);
+    const internal::Value output =
+        internal::call_layer(layer, std::move(input));
+    stamps_.forward_end = Stamp::now(device_);
+
+    std::vector<at::Tensor> outputs = output.tensors();
+    for (at::Tensor& stashed : tracker.stashed()) {
+      outputs.push_back(std::move(stashed));
+    }
+    targets_.insert(targets_.end(), tracker.popped().begin(),
+                    tracker.popped().end());
+    for (const at::Tensor& each : outputs) {
+      output_edges_.push_back(internal::gradient_edge(each));
+      output_shapes_.push_back(shape_of(each));
+    }
+    leaves_ = internal::find_leaves(output_edges_, targets_);
+    stamps_.has_input = std::ranges::any_of(
+        targets_, [](const Edge& edge) { return edge.is_valid(); });
+    stamps_.has_weight = !leaves_.tensors.empty();
+    boundary = without_graph(output);
+    tracker.end_layer();
+  }
+
+  // Runs the backward from ones for all outputs, as a whole or in two parts
+  // (gpipe/runtime/autograd/split_backward.h). Call either backward(), or
+  // backward_input() and then backward_weight(), once. The gradients of
+  // parameters go to `sums`.
+  void backward(ProfileSums& sums) {
+    const internal::LeafSink sink = sink_to(sums);
+    std::vector<at::Tensor> grads = begin_backward();
+    internal::run_backward(output_edges_, std::move(grads), targets_,
+                           /*keep_graph=*/false, leaves_,
+                           std::vector<bool>(leaves_.tensors.size(), true),
+                           sink);
+    stamps_.backward_end = Stamp::now(device_);
+    output_edges_.clear();
+    targets_.clear();
+    leaves_ = internal::Leaves();
+  }
+  void backward_input() {
+    std::vector<at::Tensor> grads = begin_backward();
+    parts_.emplace(std::move(output_edges_), std::move(targets_),
+                   std::vector<Edge>(), leaves_);
+    parts_->input_part(std::move(grads));
+    stamps_.input_end = Stamp::now(device_);
+  }
+  void backward_weight(ProfileSums& sums) {
+    const internal::LeafSink sink = sink_to(sums);
+    stamps_.weight_start = Stamp::now(device_);
+    parts_->weight_part(sink);
+    stamps_.backward_end = Stamp::now(device_);
+    parts_.reset();
+    leaves_ = internal::Leaves();
+  }
+
+  const LayerStamps& stamps() const { return stamps_; }
+
+ private:
+  // Returns the gradients of the outputs.
+  std::vector<at::Tensor> begin_backward() {
+    std::vector<at::Tensor> ones;
+    for (const at::Tensor& shape : output_shapes_) {
+      ones.push_back(shape.defined()
+                         ? at::ones_like(shape, shape.options().device(device_))
+                         : at::Tensor());
+    }
+    stamps_.backward_start = Stamp::now(device_);
+    return ones;
+  }
+  internal::LeafSink sink_to(ProfileSums& sums) {
+    sums.begin_layer(leaves_.tensors);
+    return [this, &sums](std::size_t leaf, at::Tensor grad) {
+      Stamp start = Stamp::now(device_);
+      sums.add(leaf, std::move(grad));
+      stamps_.sums.emplace_back(std::move(start), Stamp::now(device_));
+    };
+  }
+
+  c10::Device device_;
+  LayerStamps stamps_;
+  std::vector<Edge> output_edges_, targets_;
+  std::vector<at::Tensor> output_shapes_;  // on the meta device
+  internal::Leaves leaves_;
+  std::optional<internal::SplitBackward> parts_;
+};
 
 // ---- Sweeps through a model
 

@@ -10,10 +10,8 @@
 
 namespace gpipe::balancing::planner {
 
-using gpipe::internal::freed_by;
 using gpipe::internal::HeldParts;
 using gpipe::internal::kActionCosts;
-using gpipe::internal::taken_by;
 
 std::vector<double> prefix_sums(const std::vector<double>& costs) {
   std::vector<double> sums = {0};
@@ -151,9 +149,8 @@ class Walk {
  public:
   Walk(const std::vector<Action>& actions, const std::vector<int>& stages)
       : stages_(stages),
-        present_(std::array{std::span(actions)}),
+        rule_(std::array{std::span(actions)}),
         now_{std::vector<int>(stages.size()), std::vector<int>(stages.size())} {
-    for (const Action& action : actions) present_[action] = 1;
   }
 
   // Runs one action, or the actions of one block, which start together.
@@ -169,9 +166,6 @@ class Walk {
   }
 
  private:
-  bool has(const Action& cell, ActionKind kind) const {
-    return present_.get({cell.stage, kind, cell.microbatch}) != 0;
-  }
   std::size_t place(const Action& action) const {
     return static_cast<std::size_t>(
         std::lower_bound(stages_.begin(), stages_.end(), action.stage) -
@@ -179,8 +173,7 @@ class Walk {
   }
 
   void take(const Action& action) {
-    const HeldParts parts =
-        taken_by(action.kind, has(action, ActionKind::kRecompute));
+    const HeldParts parts = rule_.taken_by(action);
     const std::size_t k = place(action);
     now_.inputs[k] += parts.input;
     now_.graphs[k] += parts.activation;
@@ -188,9 +181,7 @@ class Walk {
   }
 
   void free(const Action& action) {
-    const HeldParts parts =
-        freed_by(action.kind, has(action, ActionKind::kRecompute),
-                 has(action, ActionKind::kBackwardWeight));
+    const HeldParts parts = rule_.freed_by(action);
     if (parts.activation + parts.weight == 0) return;
     keep();
     const std::size_t k = place(action);
@@ -204,7 +195,7 @@ class Walk {
   }
 
   const std::vector<int>& stages_;
-  gpipe::internal::ActionTable<char> present_;
+  const gpipe::internal::HeldRule rule_;
   Held now_;
   bool grew_ = false;
   std::vector<Held> moments_;

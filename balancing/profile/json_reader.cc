@@ -38,6 +38,15 @@ const Json* JsonReader::find(const std::string& name) {
   return found == object_.end() ? nullptr : &*found;
 }
 
+template <typename T, typename IsValid>
+T JsonReader::get(const std::string& name, T otherwise, const IsValid& is_valid,
+                  const char* expected) {
+  const Json* value = find(name);
+  if (!value) return otherwise;
+  expect(is_valid(*value), name, *value, expected);
+  return value->get<T>();
+}
+
 void JsonReader::check_format(const std::string& format) {
   const std::string found = text("format");
   TORCH_CHECK_VALUE(found == format, place_, ": \"format\" is \"", found,
@@ -52,26 +61,21 @@ std::string JsonReader::text(const std::string& name) {
 }
 
 double JsonReader::seconds(const std::string& name, double otherwise) {
-  const Json* value = find(name);
-  if (!value) return otherwise;
-  expect(is_amount(*value), name, *value, "a number of seconds, at least 0");
-  return value->get<double>();
+  return get(name, otherwise, is_amount, "a number of seconds, at least 0");
 }
 
 double JsonReader::positive(const std::string& name, double otherwise) {
-  const Json* value = find(name);
-  if (!value) return otherwise;
-  expect(is_amount(*value) && value->get<double>() > 0, name, *value,
-         "a number above 0");
-  return value->get<double>();
+  return get(
+      name, otherwise,
+      [](const Json& json) {
+        return is_amount(json) && json.get<double>() > 0;
+      },
+      "a number above 0");
 }
 
 int64_t JsonReader::whole(const std::string& name, int64_t otherwise) {
-  const Json* value = find(name);
-  if (!value) return otherwise;
-  expect(is_whole(*value), name, *value,
-         "a whole number, at least 0 and at most 2^62");
-  return value->get<int64_t>();
+  return get(name, otherwise, is_whole,
+             "a whole number, at least 0 and at most 2^62");
 }
 
 int64_t JsonReader::count(const std::string& name, int64_t most,
@@ -84,17 +88,14 @@ int64_t JsonReader::count(const std::string& name, int64_t most,
 
 double JsonReader::number(const std::string& name) {
   const Json* value = find(name);
-  if (!value) return 0;
-  if (value->is_null()) return std::numeric_limits<double>::infinity();
-  expect(is_amount(*value), name, *value, "a number, at least 0, or null");
-  return value->get<double>();
+  if (value && value->is_null()) return std::numeric_limits<double>::infinity();
+  return get(name, 0.0, is_amount, "a number, at least 0, or null");
 }
 
 bool JsonReader::flag(const std::string& name) {
-  const Json* value = find(name);
-  if (!value) return false;
-  expect(value->is_boolean(), name, *value, "true or false");
-  return value->get<bool>();
+  return get(
+      name, false, [](const Json& json) { return json.is_boolean(); },
+      "true or false");
 }
 
 std::vector<int64_t> JsonReader::whole_list(const std::string& name) {

@@ -69,6 +69,10 @@ class JsonReader {
   const std::string& place() const { return place_; }
 
  private:
+  // Returns the value of a member, or `otherwise` if it is missing.
+  template <typename T, typename IsValid>
+  T get(const std::string& name, T otherwise, const IsValid& is_valid,
+        const char* expected);
   void expect(bool valid, const std::string& name, const Json& value,
               const char* expected) const;
 

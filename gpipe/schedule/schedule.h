@@ -8,7 +8,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace gpipe {
@@ -196,18 +195,15 @@ class ActionTable {
   T& operator[](const Action& action) { return entries_[index_.find(action)]; }
 
   // Returns the entry of any action, or null if it cannot be in the ranks.
-  const T* find(const Action& action) const {
+  T* find(const Action& action) {
     const std::size_t found = index_.find(action);
     return found == ActionIndex::kNone ? nullptr : &entries_[found];
-  }
-  T* find(const Action& action) {
-    return const_cast<T*>(std::as_const(*this).find(action));
   }
 
   // Returns the entry of any action; T() if there is none.
   T get(const Action& action) const {
-    const T* const found = find(action);
-    return found ? *found : T();
+    const std::size_t found = index_.find(action);
+    return found == ActionIndex::kNone ? T() : entries_[found];
   }
 
  private:

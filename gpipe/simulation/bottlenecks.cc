@@ -26,17 +26,16 @@ class Tracer {
  public:
   explicit Tracer(const Timeline& timeline)
       : timeline_(timeline),
-        found_(timeline.ranks),
-        before_(timeline.transfers.size(), -1),
-        host_found_(timeline.host_copies) {
-    for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
-      find_host_copies(r);
-    }
+        found_(internal::actions_of(timeline)),
+        before_(timeline.transfers.size(), -1) {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       for (std::size_t k = 0; k < spans.size(); ++k) {
         found_[spans[k].action] = {static_cast<int>(r), k};
       }
+    }
+    for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+      find_host_copies(r);
     }
     std::map<std::pair<int, int>, int> last;
     for (std::size_t t = 0; t < timeline.transfers.size(); ++t) {
@@ -76,24 +75,19 @@ class Tracer {
     int rank = -1;  // -1: the action is not in the timeline
     std::size_t position = 0;
     bool is_host_copy = false;
+    // Of a host copy: the previous one of its rank in the same direction.
+    const HostCopy* previous = nullptr;
 
     bool exists() const { return rank >= 0; }
   };
-  // The place of a host copy, and of the previous one of its rank in the same
-  // direction.
-  struct FoundCopy {
-    Found found;
-    std::optional<std::size_t> previous;
-  };
 
   void find_host_copies(std::size_t rank) {
-    std::map<ActionKind, std::size_t> last;
+    std::map<ActionKind, const HostCopy*> last;
     const auto& copies = timeline_.host_copies[rank];
     for (std::size_t k = 0; k < copies.size(); ++k) {
-      FoundCopy& copy = host_found_[copies[k].action];
-      copy.found = {static_cast<int>(rank), k, /*is_host_copy=*/true};
-      const auto [entry, is_first] = last.emplace(copies[k].action.kind, k);
-      if (!is_first) copy.previous = std::exchange(entry->second, k);
+      const Action& action = copies[k].action;
+      found_[action] = {static_cast<int>(rank), k, /*is_host_copy=*/true,
+                        std::exchange(last[action.kind], &copies[k])};
     }
   }
 
@@ -108,18 +102,14 @@ class Tracer {
     const HostCopy& copy = timeline_.host_copies[place.rank][place.position];
     std::optional<Found> latest;
     const auto wait_for = [&](const Found& found) {
+      if (!found.exists()) return;
       if (!latest || end_of(found) > end_of(*latest)) latest = found;
     };
     if (copy.place > 0) wait_for({place.rank, copy.place - 1});
-    if (const auto previous = host_found_.get(copy.action).previous) {
-      wait_for({place.rank, *previous, /*is_host_copy=*/true});
-    }
+    if (place.previous) wait_for(found_.get(place.previous->action));
     if (copy.action.kind == ActionKind::kReload) {
-      const Found away = host_found_
-                             .get({copy.action.stage, ActionKind::kOffload,
-                                   copy.action.microbatch})
-                             .found;
-      if (away.exists()) wait_for(away);
+      wait_for(found_.get(
+          {copy.action.stage, ActionKind::kOffload, copy.action.microbatch}));
     }
     return latest;
   }
@@ -130,7 +120,7 @@ class Tracer {
   // Adds a step. Throws if the path is longer than all actions and copies,
   // which happens only in a cycle.
   void add(const CriticalStep& step) {
-    if (path_.size() > found_.size() + before_.size() + host_found_.size()) {
+    if (path_.size() > found_.size() + before_.size()) {
       internal::refuse("the timeline is not possible: ", to_string(step.action),
                        " waits for itself");
     }
@@ -185,10 +175,12 @@ class Tracer {
       const auto copies =
           copies_for(spans[k].action, place.rank, spans[first].start);
       for (const Action& need : internal::needs(spans[k].action)) {
-        const Found host_copy = host_found_.get(need).found;
-        if (host_copy.exists()) wait_for(host_copy);
         const Found found = found_.get(need);
         if (!found.exists()) continue;
+        if (found.is_host_copy) {
+          wait_for(found);
+          continue;
+        }
         if (found.rank == place.rank && found.position >= first &&
             found.position < end) {
           continue;  // in the same block
@@ -250,7 +242,6 @@ class Tracer {
   const Timeline& timeline_;
   internal::ActionTable<Found> found_;
   std::vector<int> before_;  // of each copy, the previous one on its link
-  internal::ActionTable<FoundCopy> host_found_;
   std::map<Way, std::vector<int>> arrivals_;  // indices of `transfers`
   std::vector<CriticalStep> path_;
 };
@@ -310,9 +301,7 @@ struct Piece {
 class Explainer {
  public:
   explicit Explainer(const Timeline& timeline)
-      : timeline_(timeline),
-        ends_(timeline.ranks),
-        copy_ends_(timeline.host_copies) {
+      : timeline_(timeline), ends_(internal::actions_of(timeline)) {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const auto& spans = timeline.ranks[r];
       blocks_.push_back(blocks_of(spans));
@@ -332,9 +321,7 @@ class Explainer {
       found->second.there = std::max(found->second.there, each.end);
     }
     for (const auto& copies : timeline.host_copies) {
-      for (const HostCopy& each : copies) {
-        copy_ends_[each.action] = each.end;
-      }
+      for (const HostCopy& each : copies) ends_[each.action].there = each.end;
     }
   }
 
@@ -435,7 +422,10 @@ class Explainer {
     double from_host = 0;
     for (std::size_t k = block.first; k < end; ++k) {
       for (const Action& need : internal::needs(spans[k].action)) {
-        from_host = std::max(from_host, copy_ends_.get(need));
+        if (!is_compute(need.kind)) {
+          from_host = std::max(from_host, ends_.get(need).there);
+          continue;
+        }
         const Awaited each = source_of(need, rank);
         if (each.rank == Awaited::kNothing) continue;
         if (last.rank == Awaited::kNothing || each.there > last.there) {
@@ -465,7 +455,6 @@ class Explainer {
   internal::ActionTable<Awaited> ends_;
   std::vector<std::vector<Block>> blocks_;  // by rank
   std::map<Key, Awaited> arrivals_;
-  internal::ActionTable<double> copy_ends_;  // of O and L
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question

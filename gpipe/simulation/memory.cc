@@ -9,6 +9,32 @@
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
+
+internal::HeldParts internal::HeldRule::taken_by(const Action& action) const {
+  if (action.kind == ActionKind::kRecompute) return {.activation = 1};
+  if (action.kind != ActionKind::kForward) return {};
+  if (has(action, ActionKind::kRecompute)) return {.input = 1};
+  return {.activation = 1};
+}
+
+internal::HeldParts internal::HeldRule::freed_by(const Action& action) const {
+  const int input = has(action, ActionKind::kRecompute) ? 1 : 0;
+  switch (action.kind) {
+    case ActionKind::kBackwardInput:
+      // A W needs a part of the activations.
+      if (has(action, ActionKind::kBackwardWeight)) {
+        return {.activation = 1, .weight = -1};
+      }
+      [[fallthrough]];
+    case ActionKind::kBackward:
+      return {.input = input, .activation = 1};
+    case ActionKind::kBackwardWeight:
+      return {.input = input, .weight = 1};
+    default:
+      return {};
+  }
+}
+
 namespace {
 
 // The bytes of Costs for stages below `stages`. An empty list of Costs is
@@ -42,18 +68,7 @@ struct StageBytes {
 class Memory {
  public:
   Memory(const Timeline& timeline, const Costs& costs)
-      : present_(timeline.ranks),
-        is_copied_(timeline.host_copies),
-        bytes_(costs, std::max(present_.stages(), is_copied_.stages())) {
-    for (const auto& spans : timeline.ranks) {
-      for (const Span& span : spans) present_[span.action] = 1;
-    }
-    for (const auto& copies : timeline.host_copies) {
-      for (const HostCopy& copy : copies) {
-        is_copied_[copy.action] = 1;
-      }
-    }
-  }
+      : rule_(internal::actions_of(timeline)), bytes_(costs, rule_.stages()) {}
 
   // Fills `points` for the spans and copies of one rank, and returns its peak
   // in bytes.
@@ -109,19 +124,11 @@ class Memory {
     return changes;
   }
 
-  bool has(const Action& cell, ActionKind kind) const {
-    return present_.get({cell.stage, kind, cell.microbatch}) != 0;
-  }
-
-  bool is_copied(const Action& cell, ActionKind kind) const {
-    return is_copied_.get({cell.stage, kind, cell.microbatch}) != 0;
-  }
-
   // Returns whether the cell's `offload_bytes` are on the host before its L:
   // they went there by its O, or before the beginning.
   bool is_away_before(const Action& cell) const {
-    return is_copied(cell, ActionKind::kOffload) ||
-           !has(cell, ActionKind::kForward);
+    return rule_.has(cell, ActionKind::kOffload) ||
+           !rule_.has(cell, ActionKind::kForward);
   }
 
   double bytes_of(const internal::HeldParts& parts, int stage) const {
@@ -131,19 +138,15 @@ class Memory {
   }
 
   double taken_by(const Action& action) const {
-    return bytes_of(
-        internal::taken_by(action.kind, has(action, ActionKind::kRecompute)),
-        action.stage);
+    return bytes_of(rule_.taken_by(action), action.stage);
   }
 
   double freed_by(const Action& action) const {
-    const internal::HeldParts parts =
-        internal::freed_by(action.kind, has(action, ActionKind::kRecompute),
-                           has(action, ActionKind::kBackwardWeight));
+    const internal::HeldParts parts = rule_.freed_by(action);
     // An O without L leaves its part of the activations on the host.
     const bool is_away = parts.activation > 0 &&
-                         is_copied(action, ActionKind::kOffload) &&
-                         !is_copied(action, ActionKind::kReload);
+                         rule_.has(action, ActionKind::kOffload) &&
+                         !rule_.has(action, ActionKind::kReload);
     return bytes_of(parts, action.stage) -
            (is_away ? bytes_.offload[action.stage] : 0);
   }
@@ -151,12 +154,12 @@ class Memory {
   // Returns the bytes that are held for `action` from the beginning, because
   // the actions that take them are not in the schedule.
   double left_for(const Action& action) const {
-    if (has(action, ActionKind::kForward)) return 0;
-    const bool recomputed = has(action, ActionKind::kRecompute);
-    const double forward = bytes_of(
-        internal::taken_by(ActionKind::kForward, recomputed), action.stage);
-    const bool is_away = is_copied(action, ActionKind::kReload) &&
-                         !is_copied(action, ActionKind::kOffload);
+    if (rule_.has(action, ActionKind::kForward)) return 0;
+    const bool recomputed = rule_.has(action, ActionKind::kRecompute);
+    const double forward =
+        taken_by({action.stage, ActionKind::kForward, action.microbatch});
+    const bool is_away = rule_.has(action, ActionKind::kReload) &&
+                         !rule_.has(action, ActionKind::kOffload);
     switch (action.kind) {
       case ActionKind::kRecompute:
         return forward;
@@ -166,7 +169,7 @@ class Memory {
                    ? 0
                    : forward - (is_away ? bytes_.offload[action.stage] : 0);
       case ActionKind::kBackwardWeight:
-        return recomputed || has(action, ActionKind::kBackwardInput)
+        return recomputed || rule_.has(action, ActionKind::kBackwardInput)
                    ? 0
                    : freed_by(action);
       default:
@@ -177,7 +180,7 @@ class Memory {
   // Returns the bytes that a rank holds at the beginning.
   double at_first(const std::vector<Span>& spans) const {
     double bytes = 0;
-    std::vector<char> counted(present_.stages());
+    std::vector<char> counted(rule_.stages());
     for (const Span& span : spans) {
       char& is_counted = counted[span.action.stage];
       if (!is_counted) bytes += bytes_.resident[span.action.stage];
@@ -187,7 +190,7 @@ class Memory {
     return bytes;
   }
 
-  internal::ActionTable<char> present_, is_copied_;
+  const internal::HeldRule rule_;
   const StageBytes bytes_;
 };
 

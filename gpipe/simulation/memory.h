@@ -1,6 +1,8 @@
 // The bytes that each rank holds over time.
 #pragma once
 
+#include <cstddef>
+
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/timeline.h"
@@ -38,31 +40,31 @@ struct HeldParts {
   int weight = 0;      // Costs::weight_activation_bytes
 };
 
-// Returns what an action takes at its start. `recomputed`: whether its cell has
-// an R.
-inline HeldParts taken_by(ActionKind kind, bool recomputed) {
-  if (kind == ActionKind::kForward && recomputed) return {.input = 1};
-  const bool takes =
-      kind == ActionKind::kForward || kind == ActionKind::kRecompute;
-  return {.activation = takes ? 1 : 0};
-}
-
-// Returns what an action frees at its end. `splits`: whether its cell has a W,
-// which needs a part of the activations.
-inline HeldParts freed_by(ActionKind kind, bool recomputed, bool splits) {
-  const int input = recomputed ? 1 : 0;
-  switch (kind) {
-    case ActionKind::kBackwardInput:
-      if (splits) return {.activation = 1, .weight = -1};
-      [[fallthrough]];
-    case ActionKind::kBackward:
-      return {.input = input, .activation = 1};
-    case ActionKind::kBackwardWeight:
-      return {.input = input, .weight = 1};
-    default:
-      return {};
+// The rule for the cells of some ranks.
+class HeldRule {
+ public:
+  // `ranks`: lists of actions. Throws as ActionTable().
+  template <typename Ranks>
+  explicit HeldRule(const Ranks& ranks) : present_(ranks) {
+    for (const auto& actions : ranks) {
+      for (const Action& action : actions) present_[action] = 1;
+    }
   }
-}
+
+  // Returns one more than the largest stage.
+  std::size_t stages() const { return present_.stages(); }
+  // Returns whether the cell of the action `cell` has an action of a kind.
+  bool has(const Action& cell, ActionKind kind) const {
+    return present_.get({cell.stage, kind, cell.microbatch}) != 0;
+  }
+
+  // Return what an action takes at its start, and what it frees at its end.
+  HeldParts taken_by(const Action& action) const;
+  HeldParts freed_by(const Action& action) const;
+
+ private:
+  ActionTable<char> present_;
+};
 
 }  // namespace internal
 }  // namespace gpipe

@@ -96,6 +96,22 @@ Timeline timeline_of(std::vector<std::vector<Span>> ranks) {
   return timeline;
 }
 
+std::vector<std::vector<Action>> internal::actions_of(
+    const Timeline& timeline) {
+  std::vector<std::vector<Action>> ranks;
+  for (const auto& spans : timeline.ranks) {
+    auto& actions = ranks.emplace_back();
+    for (const Span& span : spans) actions.push_back(span.action);
+  }
+  ranks.resize(std::max(ranks.size(), timeline.host_copies.size()));
+  for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+    for (const HostCopy& copy : timeline.host_copies[r]) {
+      ranks[r].push_back(copy.action);
+    }
+  }
+  return ranks;
+}
+
 // ---- Timelines of several processes
 
 namespace {

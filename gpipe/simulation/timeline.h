@@ -112,6 +112,12 @@ struct Timeline {
 // Complexity: O(n). Threads: pure function.
 Timeline timeline_of(std::vector<std::vector<Span>> ranks);
 
+namespace internal {
+// Returns the actions of each rank: those of its spans, and then the O and L of
+// its copies to and from the host.
+std::vector<std::vector<Action>> actions_of(const Timeline& timeline);
+}  // namespace internal
+
 // ---- Timelines of several processes
 
 // Returns the timeline of all ranks. Its time begins at the earliest
