@@ -20,8 +20,7 @@
 #include "gpipe/pipeline_module.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/schedule/checkpoint.h"
-#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/skippable.h"
 #include "gpipe/train.h"
@@ -61,7 +60,7 @@ struct GPipeOptions {
   TORCH_ARG(std::vector<int64_t>, unsplit) = {};
 
   // Which micro-batches are checkpointed: they keep only the inputs of their
-  // cells and are recomputed before their backward (schedule/checkpoint.h).
+  // cells and are recomputed before their backward (schedule/microbatches.h).
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
   // If true, BatchNorm layers collect running statistics over the mini-batch

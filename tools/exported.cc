@@ -31,7 +31,7 @@
 
 #include "gpipe/base/program.h"
 #include "gpipe/base/text.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
 #include "models/exported/eval_mode.h"

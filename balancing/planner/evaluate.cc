@@ -354,9 +354,7 @@ Durations Evaluator::durations(const Variant& variant,
 
 Timeline Evaluator::simulate_with_copies(const Variant& variant,
                                          const StageTable& table) {
-  Engine::Record record;
-  variant.engine->run(durations(variant, table), &record);
-  return to_timeline(std::move(record));
+  return variant.engine->timeline(durations(variant, table));
 }
 
 double Evaluator::seconds(const Balance& balance, double enough) {
@@ -379,7 +377,7 @@ double Evaluator::seconds(const Balance& balance, double enough) {
     seconds = timeline.makespan;
     if (!fits(peaks(std::move(timeline), table))) return kInfinity;
   } else {
-    seconds = variant.engine->run(durations(variant, table), nullptr);
+    seconds = variant.engine->makespan(durations(variant, table));
   }
   if (shares_cores()) {
     // The combined effect of shared cores and copies is not known, so the

@@ -207,9 +207,8 @@ std::vector<Held> most_held(const std::vector<Action>& actions,
                             const std::vector<int>& stages) {
   Walk walk(actions, stages);
   for (std::size_t k = 0; k < actions.size();) {
-    std::size_t end = k + 1;
     // A recompute in a block with its backward runs before it.
-    while (end < actions.size() && actions[end - 1].fused_with_next) ++end;
+    const std::size_t end = gpipe::internal::block_end(actions, k);
     walk.run(actions.data() + k, actions.data() + end);
     k = end;
   }

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/simulation/merge.h"
-#include "gpipe/simulation/timeline_json.h"
+#include "gpipe/simulation/timeline.h"
 
 namespace gpipe {
 

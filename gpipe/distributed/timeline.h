@@ -6,7 +6,7 @@
 
 #include "gpipe/distributed/world.h"
 #include "gpipe/distributed/world/exchanges.h"
-#include "gpipe/simulation/named_timeline.h"
+#include "gpipe/simulation/draw.h"
 #include "gpipe/simulation/timeline.h"
 
 namespace gpipe {

@@ -20,7 +20,7 @@
 #include "gpipe/faults/places.h"
 #include "gpipe/phase.h"
 #include "gpipe/runtime/device/test_hooks.h"
-#include "gpipe/schedule/generators/named.h"
+#include "gpipe/schedule/named.h"
 #include "gpipe/skip.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"

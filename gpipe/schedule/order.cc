@@ -113,9 +113,7 @@ class Run {
     auto& ticks = ticks_[rank];
     const std::size_t begin = ticks.size();
     if (begin == actions.size()) return false;
-    std::size_t end = begin + 1;
-    while (end < actions.size() && actions[end - 1].fused_with_next) ++end;
-
+    const std::size_t end = internal::block_end(actions, begin);
     const Action* block = &actions[begin];
     int64_t start = begin == 0 ? 0 : ticks.back() + 1;
     for (std::size_t k = begin; k < end; ++k) {

@@ -116,6 +116,20 @@ std::vector<int> rank_of_stage(const Schedule& schedule);
 
 namespace internal {
 
+// Returns the position after the block that has actions[k].
+inline std::size_t block_end(const std::vector<Action>& actions,
+                             std::size_t k) {
+  while (k + 1 < actions.size() && actions[k].fused_with_next) ++k;
+  return k + 1;
+}
+
+// Returns whether `a` is a recompute and `b` its backward, which may be a
+// block.
+inline bool is_late_recompute(const Action& a, const Action& b) {
+  return a.kind == ActionKind::kRecompute && begins_backward(b.kind) &&
+         a.stage == b.stage && a.microbatch == b.microbatch;
+}
+
 // Returns whether `schedule` has an action of this kind.
 bool has_kind(const Schedule& schedule, ActionKind kind);
 

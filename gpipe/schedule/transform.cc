@@ -22,12 +22,6 @@ std::size_t block_begin(const std::vector<Action>& actions, std::size_t k) {
   return k;
 }
 
-// Returns the position after the block that has actions[k].
-std::size_t block_end(const std::vector<Action>& actions, std::size_t k) {
-  while (k + 1 < actions.size() && actions[k].fused_with_next) ++k;
-  return k + 1;
-}
-
 // A stage and a micro-batch.
 using CellKey = std::pair<int, int>;
 CellKey cell_of(const Action& action) {
@@ -143,7 +137,7 @@ Schedule with_offload(
       if (!internal::begins_backward(actions[k].kind)) continue;
       const auto graph = graphs.find(cell_of(actions[k]));
       if (graph == graphs.end()) continue;
-      const std::size_t begin = block_end(actions, graph->second);
+      const std::size_t begin = internal::block_end(actions, graph->second);
       const auto [stage, microbatch] = graph->first;
       if (begin > k || !which(stage, microbatch)) continue;
       offloads[begin] = {stage, ActionKind::kOffload, microbatch};

@@ -249,7 +249,8 @@ class Validation {
                ") makes a block with both its neighbours: a block has two "
                "actions; clear a fused_with_next");
       }
-      if (!is_overlap(action, next) && !is_late_recompute(action, next)) {
+      if (!is_overlap(action, next) &&
+          !internal::is_late_recompute(action, next)) {
         refuse(
             here, to_string(action), " and ", to_string(next), " (", here,
             ") cannot be a block: a block is a forward and a backward of two "
@@ -263,11 +264,6 @@ class Validation {
   static bool is_overlap(const Action& a, const Action& b) {
     return a.microbatch != b.microbatch &&
            internal::may_overlap(a.kind, b.kind);
-  }
-  static bool is_late_recompute(const Action& a, const Action& b) {
-    return a.kind == ActionKind::kRecompute &&
-           internal::begins_backward(b.kind) && a.stage == b.stage &&
-           a.microbatch == b.microbatch;
   }
 
   void check_deadlock() {

@@ -427,17 +427,18 @@ class Trace {
     return track;
   }
 
-  // Returns a complete event on a track, without arguments. `start`, `end`:
-  // seconds.
-  Json complete_event(const std::string& name, const char* category, int track,
-                      double start, double end) const {
-    return {{"ph", "X"},
-            {"name", name},
-            {"cat", category},
-            {"pid", process_},
-            {"tid", track},
-            {"ts", microseconds(start)},
-            {"dur", microseconds(end - start)}};
+  // Adds a complete event. `more`: its further members.
+  void add_event(const std::string& name, const char* category,
+                 const Place& place, const Json& more) {
+    Json event = {{"ph", "X"},
+                  {"name", name},
+                  {"cat", category},
+                  {"pid", process_},
+                  {"tid", place.track},
+                  {"ts", microseconds(place.start)},
+                  {"dur", microseconds(place.end - place.start)}};
+    event.update(more);
+    write(event);
   }
 
   void add_actions(const Timeline& timeline) {
@@ -446,7 +447,10 @@ class Trace {
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const std::string name = rank_name(timeline, r);
       const int track = add_track(name);
-      for (const IdleSpan& span : idle[r]) add_idle(span, track);
+      for (const IdleSpan& span : idle[r]) {
+        add_event(to_string(span.cause), "idle", {track, span.start, span.end},
+                  {{"cname", "grey"}});
+      }
       int second_track = 0;
       bool second = false;
       for (const Span& span : timeline.ranks[r]) {
@@ -473,19 +477,11 @@ class Trace {
 
   void add_span(const Action& action, const Place& place) {
     const char* const kind = name_of(action.kind);
-    Json event = complete_event(to_string(action), kind, place.track,
-                                place.start, place.end);
-    event["args"] = {{"stage", action.stage},
-                     {"kind", kind},
-                     {"microbatch", action.microbatch}};
-    write(event);
-  }
-
-  void add_idle(const IdleSpan& span, int track) {
-    Json event = complete_event(to_string(span.cause), "idle", track,
-                                span.start, span.end);
-    event["cname"] = "grey";
-    write(event);
+    add_event(to_string(action), kind, place,
+              {{"args",
+                {{"stage", action.stage},
+                 {"kind", kind},
+                 {"microbatch", action.microbatch}}}});
   }
 
   // Adds an arrow from the output of `of` to the action that needs it. A viewer
@@ -521,11 +517,10 @@ class Trace {
         track = add_track("link " + std::to_string(transfer.from) + " to " +
                           std::to_string(transfer.to));
       }
-      Json event = complete_event("copy of " + to_string(transfer.action),
-                                  "copy", track, transfer.start, transfer.sent);
-      event["args"]["arrives_us"] = microseconds(transfer.end);
-      if (transfer.bytes > 0) event["args"]["bytes"] = transfer.bytes;
-      write(event);
+      Json arguments = {{"arrives_us", microseconds(transfer.end)}};
+      if (transfer.bytes > 0) arguments["bytes"] = transfer.bytes;
+      add_event("copy of " + to_string(transfer.action), "copy",
+                {track, transfer.start, transfer.sent}, {{"args", arguments}});
     }
   }
 
@@ -546,10 +541,9 @@ class Trace {
     if (sums.empty()) return;
     const int track = add_track(rank + ", sums over replicas");
     for (std::size_t k = 0; k < sums.size(); ++k) {
-      Json event = complete_event("sum " + std::to_string(k), "sum", track,
-                                  sums[k].start, sums[k].end);
-      event["args"] = {{"bytes", sums[k].bytes}};
-      write(event);
+      add_event("sum " + std::to_string(k), "sum",
+                {track, sums[k].start, sums[k].end},
+                {{"args", {{"bytes", sums[k].bytes}}}});
     }
   }
 

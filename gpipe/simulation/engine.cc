@@ -1,6 +1,8 @@
 #include "gpipe/simulation/engine.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 #include "gpipe/base/text.h"
 #include "gpipe/schedule/order.h"
@@ -9,12 +11,8 @@ namespace gpipe::internal {
 namespace {
 
 bool may_be_block(const Action& first, const Action& second) {
-  if (second.fused_with_next) return false;
-  if (first.kind == ActionKind::kRecompute) {
-    return begins_backward(second.kind) && first.stage == second.stage &&
-           first.microbatch == second.microbatch;
-  }
-  return may_overlap(first.kind, second.kind);
+  return !second.fused_with_next && (is_late_recompute(first, second) ||
+                                     may_overlap(first.kind, second.kind));
 }
 
 // Returns the costs of a kind of action, with the name of their list: seconds,
@@ -144,7 +142,7 @@ int Engine::link_between(int from, int to) {
 // rank. That action wakes it.
 class Engine::Run {
  public:
-  Run(const Engine& engine, const Durations& durations, Record* record)
+  Run(const Engine& engine, const Durations& durations, Timeline* record)
       : engine_(engine),
         durations_(durations),
         record_(record),
@@ -321,18 +319,20 @@ class Engine::Run {
 
   const Engine& engine_;
   const Durations& durations_;
-  Record* const record_;
+  Timeline* const record_;
   ActionTable<Entry> entries_;
   std::vector<Rank> ranks_;
   std::vector<double> link_free_;  // when each link is free, in seconds
   std::vector<std::size_t> awake_;
 };
 
-double Engine::run(const Durations& durations, Record* record) const {
-  return Run(*this, durations, record).makespan();
+double Engine::makespan(const Durations& durations) const {
+  return Run(*this, durations, /*record=*/nullptr).makespan();
 }
 
-Timeline to_timeline(Engine::Record record) {
+Timeline Engine::timeline(const Durations& durations) const {
+  Timeline record;
+  Run(*this, durations, &record).makespan();
   Timeline timeline = timeline_of(std::move(record.ranks));
   timeline.transfers = std::move(record.transfers);
   timeline.host_copies = std::move(record.host_copies);

@@ -46,23 +46,17 @@ struct Durations {
 class Engine {
  public:
   // Keeps a reference to `schedule`, which must outlive the engine. Throws
-  // std::invalid_argument in the cases of simulate(), except that run() reports
-  // an action that can never start.
+  // std::invalid_argument in the cases of simulate(), except that the runs
+  // report an action that can never start.
   Engine(const Schedule& schedule, const Costs& costs);
 
   const Durations& durations() const { return durations_; }
 
-  // The spans and copies of a run, as in Timeline.
-  struct Record {
-    std::vector<std::vector<Span>> ranks;
-    std::vector<Transfer> transfers;
-    std::vector<std::vector<HostCopy>> host_copies;
-  };
-
-  // Returns the makespan in seconds. `record`: empty, to be filled, or null.
-  // Throws std::invalid_argument if an action can never start.
+  // Return the makespan in seconds, and the timeline, without memory, of a run.
+  // Throw std::invalid_argument if an action can never start.
   // Complexity: O(n) for n actions. Thread-safe.
-  double run(const Durations& durations, Record* record) const;
+  double makespan(const Durations& durations) const;
+  Timeline timeline(const Durations& durations) const;
 
  private:
   class Run;
@@ -93,8 +87,5 @@ class Engine {
   std::map<std::pair<int, int>, int> link_numbers_;
   Durations durations_;
 };
-
-// Returns the timeline of a run. Complexity: that of timeline_of().
-Timeline to_timeline(Engine::Record record);
 
 }  // namespace gpipe::internal

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <utility>
 
 #include "gpipe/base/text.h"
 #include "gpipe/schedule/order.h"
@@ -130,9 +129,7 @@ class SharedRun {
 
 Timeline simulate(const Schedule& schedule, const Costs& costs) {
   const internal::Engine engine(schedule, costs);
-  internal::Engine::Record record;
-  engine.run(engine.durations(), &record);
-  return with_memory(internal::to_timeline(std::move(record)), costs);
+  return with_memory(engine.timeline(engine.durations()), costs);
 }
 
 Timeline simulate_on_cores(const Schedule& schedule, const Costs& costs,

@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/placement.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/weighted_loss.h"
 

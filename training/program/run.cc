@@ -16,7 +16,7 @@
 #include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
 #include "gpipe/meta.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
 #include "models/weights/state_dict.h"
 #include "training/data/random.h"

@@ -5,7 +5,7 @@
 
 #include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
-#include "gpipe/schedule/parse_checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 
 DEFINE_string(devices, "",
               "Devices of the partitions: numbers of accelerators (0,1,2), or "

@@ -20,8 +20,8 @@
 
 #include "gpipe/distributed/runner/messages.h"
 #include "gpipe/runtime/pipeline/train_step.h"
-#include "gpipe/schedule/generators/named.h"
-#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/named.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/testing/process.h"
 
 namespace gpipe::internal {

@@ -18,7 +18,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/runtime/pipeline/train_step.h"
-#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/text.h"
 
 namespace gpipe::internal {

@@ -32,7 +32,7 @@
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/passes.h"
 #include "gpipe/runtime/step/step.h"
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
 

@@ -16,7 +16,7 @@
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/pipeline/autograd_node.h"
 #include "gpipe/runtime/step/step.h"
-#include "gpipe/schedule/generators/breadth_first.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
 

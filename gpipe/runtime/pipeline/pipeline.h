@@ -17,7 +17,7 @@
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/passes.h"
-#include "gpipe/schedule/checkpoint.h"
+#include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
 

@@ -14,8 +14,8 @@
 #include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/passes.h"
-#include "gpipe/schedule/generators/fill_drain.h"
-#include "gpipe/schedule/generators/zero_bubble_h.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/testing/devices.h"
 
 namespace gpipe::internal {

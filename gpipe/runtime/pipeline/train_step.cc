@@ -20,7 +20,7 @@
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule/microbatches.h"
-#include "gpipe/schedule/placement.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
 

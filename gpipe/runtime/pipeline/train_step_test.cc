@@ -10,9 +10,8 @@
 #include <tuple>
 
 #include "gpipe/runtime/step/testing.h"
-#include "gpipe/schedule/generators/fill_drain.h"
-#include "gpipe/schedule/generators/forward_only.h"
-#include "gpipe/schedule/generators/zero_bubble_h.h"
+#include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"

@@ -10,7 +10,7 @@
 
 #include "gpipe/phase.h"
 #include "gpipe/runtime/step/testing.h"
-#include "gpipe/schedule/generators/forward_only.h"
+#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
