@@ -15,7 +15,7 @@
 #include <string>
 
 #include "models/zoo/amoebanet_cell.h"
-#include "models/zoo/image_input.h"
+#include "models/zoo/image_layers.h"
 
 namespace gpipe::models {
 namespace {

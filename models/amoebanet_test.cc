@@ -21,9 +21,8 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
-#include "models/testing/crossings.h"
 #include "models/testing/figures.h"
-#include "models/zoo/amoebanet_operations.h"
+#include "models/zoo/amoebanet_cell.h"
 
 namespace gpipe::models {
 namespace {

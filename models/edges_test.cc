@@ -18,7 +18,7 @@
 #include "gpipe/testing/simulated/simulated.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
-#include "models/testing/crossings.h"
+#include "models/testing/figures.h"
 #include "models/transformer.h"
 #include "models/unet.h"
 

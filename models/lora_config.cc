@@ -1,12 +1,13 @@
 #include "models/lora_config.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/exported/json.h"
+#include "models/exported/schema.h"
 
 namespace gpipe::internal {
 namespace {
@@ -59,27 +60,22 @@ LoraConfig parse_lora_config(std::string_view text) {
   const std::string& type = exported::text(exported::field(json, "peft_type"));
   TORCH_CHECK_VALUE(type == "LORA", "is an adapter of the type '", type,
                     "'; only LORA can be read");
-  std::string unsupported;
+  std::vector<std::string> unsupported;
   for (const char* each : kUnsupported) {
     const Json* const value = exported::find_field(json, each);
-    if (value && !is_empty(*value)) {
-      unsupported += std::string(unsupported.empty() ? "" : ", ") + each;
-    }
+    if (value && !is_empty(*value)) unsupported.push_back(each);
   }
   const Json* const bias = exported::find_field(json, "bias");
-  if (bias && exported::text(*bias) != "none") {
-    unsupported += std::string(unsupported.empty() ? "" : ", ") + "bias";
-  }
+  if (bias && exported::text(*bias) != "none") unsupported.push_back("bias");
   // Other ways change the base weights.
   const Json* const init = exported::find_field(json, "init_lora_weights");
   if (init && !init->is_boolean() && *init != "gaussian" && *init != "eva" &&
       *init != "orthogonal") {
-    unsupported +=
-        std::string(unsupported.empty() ? "" : ", ") + "init_lora_weights";
+    unsupported.push_back("init_lora_weights");
   }
-  TORCH_CHECK_VALUE(unsupported.empty(),
-                    "asks for what gpipe's adapters do not have: ", unsupported,
-                    "; train the adapter without it");
+  TORCH_CHECK_VALUE(
+      unsupported.empty(), "asks for what gpipe's adapters do not have: ",
+      absl::StrJoin(unsupported, ", "), "; train the adapter without it");
   LoraOptions options;
   options.rank(exported::integer(exported::field(json, "r")))
       .alpha(number(json, "lora_alpha"))

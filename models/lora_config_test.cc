@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::internal {
 namespace {

@@ -6,15 +6,15 @@
 #include <string>
 
 #include "models/lora.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {
 
 using testing::value_error_of;
 
-constexpr char kAdapter[] = "models/lora_testdata/llama_adapter/";
+constexpr char kAdapter[] = "models/exported/testdata/lora/llama_adapter/";
 constexpr char kTensors[] = "adapter_model.safetensors";
 constexpr char kConfig[] = "adapter_config.json";
 
@@ -36,7 +36,7 @@ std::string folder_with(const std::function<void(StateDict&)>& change,
 // Returns the error of loading a folder, and checks that nothing has changed.
 std::string error_of_loading(const std::string& folder) {
   ExportedModel model =
-      add_lora(load_exported("models/lora_testdata/llama.pt2"),
+      add_lora(load_exported("models/exported/testdata/lora/llama.pt2"),
                read_lora_options(kAdapter));
   load_lora(kAdapter, *model.layers);
   const std::string error =
@@ -97,10 +97,12 @@ TEST(LoraFiles, DamagedAndMissingFilesAreRefused) {
 }
 
 TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
-  ExportedModel model = load_exported("models/lora_testdata/llama.pt2");
+  ExportedModel model =
+      load_exported("models/exported/testdata/lora/llama.pt2");
   EXPECT_EQ(value_error_of([&] { load_lora(kAdapter, *model.layers); }),
             "the module has no adapters; call add_lora() with "
-            "read_lora_options('models/lora_testdata/llama_adapter/') first");
+            "read_lora_options('models/exported/testdata/lora/llama_adapter/') "
+            "first");
   EXPECT_EQ(value_error_of([&] {
               save_lora(testing::new_folder(), *model.layers, LoraOptions());
             }),
@@ -109,7 +111,7 @@ TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
 
 TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
   const StateDict before =
-      load_exported("models/lora_testdata/llama.pt2").state_dict();
+      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
   const std::string name = "model.layers.1.self_attn.q_proj.weight";
   StateDict without, other;
   for (const auto& each : before) {
@@ -135,7 +137,7 @@ TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
 
 TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
   const ExportedModel model =
-      add_lora(load_exported("models/lora_testdata/llama.pt2"),
+      add_lora(load_exported("models/exported/testdata/lora/llama.pt2"),
                read_lora_options(kAdapter));
   const std::string folder = testing::new_folder();
   EXPECT_EQ(value_error_of([&] {

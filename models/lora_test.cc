@@ -16,9 +16,9 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
 #include "gpipe/schedule.h"
-#include "models/exported/testing/examples.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {
@@ -29,10 +29,10 @@ using testing::value_error_of;
 constexpr char kPrefix[] = "base_model.model.";
 
 std::string path_of(const std::string& name) {
-  return "models/lora_testdata/" + name;
+  return "models/exported/testdata/lora/" + name;
 }
 
-// What Python computed, see models/lora_testdata/make.py.
+// What Python computed, see models/exported/testdata/lora/make.py.
 struct Python {
   explicit Python(const std::string& name)
       : name(name), file(read_safetensors(path_of(name + ".safetensors"))) {}

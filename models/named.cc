@@ -1,5 +1,6 @@
 #include "models/named.h"
 
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include "models/amoebanet.h"
@@ -78,12 +79,11 @@ const std::vector<Entry>& entries() {
 }
 
 const Entry& entry_of(const std::string& name) {
-  std::string names;
   for (const Entry& entry : entries()) {
     if (entry.name == name) return entry;
-    names += (names.empty() ? "" : ", ") + entry.name;
   }
-  TORCH_CHECK_VALUE(false, "--model=", name, ": must be one of ", names);
+  TORCH_CHECK_VALUE(false, "--model=", name, ": must be one of ",
+                    absl::StrJoin(model_names(), ", "));
 }
 
 }  // namespace

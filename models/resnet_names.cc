@@ -39,7 +39,7 @@ class Table {
   NameTable table_;
 };
 
-// Returns the names for the bottlenecks of models/zoo/bottleneck.h. The first
+// Returns the names for the bottlenecks of models/resnet.cc. The first
 // one of each stage has a projection, because it changes the number of
 // channels.
 NameTable names(const std::array<int, 4>& blocks) {

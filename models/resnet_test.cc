@@ -17,7 +17,6 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
-#include "models/testing/crossings.h"
 #include "models/testing/figures.h"
 
 namespace gpipe::models {

@@ -6,9 +6,13 @@
 
 #include <cstdint>
 
-#include "models/zoo/transformer_layers.h"
-
 namespace gpipe::models {
+
+// Position of LayerNorm: kPost is that of the paper, kPre that of Xiong et al.
+// (arXiv 2002.04745).
+enum class NormPlace { kPre, kPost };
+enum class Positions { kSinusoidal, kLearned, kNone };
+enum class Activation { kRelu, kGelu };
 
 // The sizes of the model. The defaults are those of Transformer-L of GPipe
 // (arXiv 1811.06965, table 1), with L = num_layers.

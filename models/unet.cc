@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/zoo/image_input.h"
-#include "models/zoo/unet_skip.h"
+#include "models/zoo/image_layers.h"
 
 namespace gpipe::models {
 namespace {

@@ -20,9 +20,8 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
-#include "models/testing/crossings.h"
 #include "models/testing/figures.h"
-#include "models/zoo/unet_skip.h"
+#include "models/zoo/image_layers.h"
 
 namespace gpipe::models {
 namespace {

@@ -30,7 +30,7 @@
 #include "gpipe/base/program.h"
 #include "models/lora.h"
 #include "models/named.h"
-#include "models/weights/dtypes.h"
+#include "models/weights/formats.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"

@@ -545,7 +545,7 @@ def set_argument(node, names, name, value):
 
 def switch_to_eval(module):
     """Switches dropout and norms of an exported module to eval mode, as gpipe's eval()
-    does (models/exported/operator_schema.cc)."""
+    does (models/exported/operators.cc)."""
     torch = load("torch")
     for graph_module in module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:

@@ -34,8 +34,6 @@
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
-#include "models/exported/eval_mode.h"
-#include "models/exported/layer_names.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string>
 
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 #include "models/weights/torch_file.h"
 
 namespace gpipe::tools {

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::tools {
 namespace {

@@ -34,9 +34,9 @@
 #include <utility>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/learning_rate.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"

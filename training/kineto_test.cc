@@ -15,7 +15,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

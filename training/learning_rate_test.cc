@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

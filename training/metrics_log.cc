@@ -17,8 +17,7 @@
 #include <system_error>
 #include <utility>
 
-#include "models/weights/atomic_file.h"
-#include "models/weights/file_writer.h"
+#include "models/weights/files.h"
 #include "training/base/file_operations.h"
 
 namespace gpipe {

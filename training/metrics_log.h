@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/file_writer.h"
+#include "models/weights/files.h"
 #include "training/base/event_file.h"
 
 namespace gpipe {

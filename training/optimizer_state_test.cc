@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/checkpoint/join_shards.h"
 
 namespace gpipe {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"
 #include "training/testing/run_states.h"

@@ -7,7 +7,7 @@
 
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
-#include "models/weights/atomic_file.h"
+#include "models/weights/files.h"
 
 namespace gpipe {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gpipe/simulation.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

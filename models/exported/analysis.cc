@@ -1,17 +1,26 @@
 #include "models/exported/analysis.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <numeric>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/ScalarType.h>
 
-#include "models/exported/eval_mode.h"
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 namespace gpipe::exported {
+
 namespace {
+
+// Returns the tensor in an argument; kNoValue if there is none.
+ValueId tensor_in(const Node& node, std::size_t place) {
+  if (place >= node.arguments.size()) return kNoValue;
+  const Argument& argument = node.arguments[place];
+  return argument.kind == Argument::Kind::kValue ? argument.elements[0].value
+                                                 : kNoValue;
+}
 
 // The last node that uses each memory, and the last one that computes or
 // changes it, by the value that owns the memory; -1 for none.
@@ -137,8 +146,8 @@ void delay_assignments(Program& program) {
   std::vector<int> order(nodes.size());
   std::iota(order.begin(), order.end(), 0);
   // A moved node has a smaller number than the node at its new place.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return place[a] < place[b]; });
+  std::ranges::stable_sort(order,
+                           [&](int a, int b) { return place[a] < place[b]; });
   std::vector<Node> ordered;
   ordered.reserve(nodes.size());
   for (const int k : order) ordered.push_back(std::move(program.nodes[k]));
@@ -315,18 +324,346 @@ void check_outputs(Program& program, bool concatenates) {
   }
 }
 
+// ---- Stochastic depth
+
+bool calls(const Node& node, const char* name) {
+  return node.op && node.op->operator_name().name == name;
+}
+
+// Returns the number in a constant argument; nullopt if there is none.
+std::optional<double> number_in(const Node& node, std::size_t place) {
+  if (place >= node.arguments.size()) return std::nullopt;
+  const c10::IValue& constant = node.arguments[place].constant;
+  if (constant.isDouble() || constant.isInt()) {
+    return constant.toScalar().toDouble();
+  }
+  if (constant.isTensor() && constant.toTensor().defined() &&
+      constant.toTensor().dim() == 0) {
+    return constant.toTensor().item().toDouble();
+  }
+  return std::nullopt;
+}
+
+ValueId result_of(const Node& node) {
+  return node.results.size() == 1 && node.results[0].values.size() == 1
+             ? node.results[0].values[0]
+             : kNoValue;
+}
+
+bool is_same(const Extent& a, const Extent& b) {
+  return a.symbol == b.symbol && a.factor == b.factor;
+}
+
+// A finder of the noise of stochastic depth, whose training flag the export
+// loses. find() sets Node::passed of the nodes that multiply by this noise.
+// Recognized is what torchvision, timm and transformers do, where nothing else
+// uses the noise:
+//
+//   x * empty(rows, 1, ...).bernoulli_(p).div_(p)
+//   x.div(p) * floor(rand(rows, 1, ...) + p)
+//
+// The value that passes then has the memory of `x`, as in Python. A node is
+// left as it is if a later change in place could be seen through both.
+class StochasticDepth {
+ public:
+  explicit StochasticDepth(Program& program)
+      : program_(program), users_(program.values.size()) {
+    for (std::size_t k = 0; k < program.nodes.size(); ++k) {
+      const Node& node = program.nodes[k];
+      const auto note = [&](ValueId each) {
+        std::vector<int>& users = users_[program.values[each].memory];
+        const int number = static_cast<int>(k);
+        if (users.empty() || users.back() != number) users.push_back(number);
+      };
+      for (const ValueId each : node.reads) note(each);
+      for_each_result(node, note);
+    }
+  }
+
+  void find() {
+    for (std::size_t k = 0; k < program_.nodes.size(); ++k) {
+      Node& node = program_.nodes[k];
+      if (!calls(node, "aten::mul")) continue;
+      for (const std::size_t place : {std::size_t{0}, std::size_t{1}}) {
+        if (try_factor(static_cast<int>(k), tensor_in(node, place),
+                       tensor_in(node, 1 - place))) {
+          break;
+        }
+      }
+    }
+  }
+
+ private:
+  // Lets the product `number` of `tensor` and `noise` pass `tensor`, if `noise`
+  // is that of stochastic depth.
+  bool try_factor(int number, ValueId tensor, ValueId noise) {
+    if (tensor == kNoValue || noise == kNoValue) return false;
+    if (!is_noise_for(noise, tensor) || !may_pass(number, tensor)) return false;
+    if (is_bernoulli(number, noise)) {
+      program_.nodes[number].passed = tensor;
+      return true;
+    }
+    const auto rate = floor_rate(number, noise);
+    if (!rate) return false;
+    // The tensor was divided for this product only.
+    const std::vector<int> users = users_of(tensor);
+    const auto& outputs = program_.outputs;
+    if (users.size() != 2 || users[1] != number ||
+        std::ranges::find(outputs, tensor) != outputs.end()) {
+      return false;
+    }
+    Node& division = program_.nodes[users[0]];
+    const ValueId divided = tensor_in(division, 0);
+    if (!calls(division, "aten::div") || divided == kNoValue ||
+        division.arguments.size() != 2 || number_in(division, 1) != rate ||
+        !may_pass(users[0], divided)) {
+      return false;
+    }
+    division.passed = divided;
+    program_.nodes[number].passed = tensor;
+    return true;
+  }
+
+  std::vector<int> users_of(ValueId value) const {
+    return users_[program_.values[value].memory];
+  }
+
+  // Returns whether `noise` has one element for each row of `tensor`, or one.
+  bool is_noise_for(ValueId noise, ValueId tensor) const {
+    const Value& a = program_.values[noise];
+    const Value& b = program_.values[tensor];
+    if (!a.dtype || a.dtype != b.dtype || a.origin != Origin::kNode ||
+        a.sizes.size() != b.sizes.size()) {
+      return false;
+    }
+    for (std::size_t d = 0; d < a.sizes.size(); ++d) {
+      const bool is_one = is_same(a.sizes[d], {Extent::kNone, 1});
+      if (!is_one && (d > 0 || !is_same(a.sizes[d], b.sizes[d]))) return false;
+    }
+    return true;
+  }
+
+  // Returns whether the result of node `number` may be `tensor` itself.
+  bool may_pass(int number, ValueId tensor) const {
+    const ValueId result = result_of(program_.nodes[number]);
+    if (result == kNoValue) return false;
+    const Value& a = program_.values[result];
+    const Value& b = program_.values[tensor];
+    if (a.dtype != b.dtype ||
+        !std::equal(a.sizes.begin(), a.sizes.end(), b.sizes.begin(),
+                    b.sizes.end(), is_same)) {
+      return false;
+    }
+    const bool is_read_later = users_of(tensor).back() > number;
+    return !changes_after(number, tensor) &&
+           (!changes_after(number, result) ||
+            (!is_read_later &&
+             program_.values[b.memory].origin == Origin::kNode));
+  }
+
+  bool changes_after(int number, ValueId value) const {
+    const ValueId memory = program_.values[value].memory;
+    const std::vector<int> users = users_of(value);
+    return std::ranges::any_of(users, [&](int user) {
+      const auto& writes = program_.nodes[user].writes;
+      return user > number && std::ranges::any_of(writes, [&](ValueId each) {
+               return program_.values[each].memory == memory;
+             });
+    });
+  }
+
+  // Returns whether `noise` is empty(...).bernoulli_(p).div_(p), for the
+  // product `number` only.
+  bool is_bernoulli(int number, ValueId noise) const {
+    const std::vector<int> users = users_of(noise);
+    if (users.size() != 4 || users[3] != number) return false;
+    const Node& empty = program_.nodes[users[0]];
+    const Node& draw = program_.nodes[users[1]];
+    const Node& scale = program_.nodes[users[2]];
+    const auto rate = number_in(draw, 1);
+    return (calls(empty, "aten::empty") || calls(empty, "aten::new_empty")) &&
+           calls(draw, "aten::bernoulli_") && calls(scale, "aten::div_") &&
+           scale.arguments.size() == 2 && rate && *rate > 0 &&
+           number_in(scale, 1) == rate;
+  }
+
+  // Returns p if `noise` is floor(rand(...) + p), or the same in place, for the
+  // product `number` only.
+  std::optional<double> floor_rate(int number, ValueId noise) const {
+    std::vector<int> users = users_of(noise);
+    if (users.size() < 2 || users.back() != number) return std::nullopt;
+    users.pop_back();
+    const Node& floor = program_.nodes[users.back()];
+    if (calls(floor, "aten::floor")) {
+      const ValueId sum = tensor_in(floor, 0);
+      if (users.size() != 1 || sum == kNoValue) return std::nullopt;
+      users = users_of(sum);
+    } else if (!calls(floor, "aten::floor_")) {
+      return std::nullopt;
+    }
+    if (users.size() != 2) return std::nullopt;
+    const Node& add = program_.nodes[users[0]];
+    const ValueId random = tensor_in(add, 0);
+    const auto rate = number_in(add, 1);
+    if (!calls(add, "aten::add") || random == kNoValue || !rate ||
+        number_in(add, 2) != 1. || *rate <= 0 || *rate > 1) {
+      return std::nullopt;
+    }
+    users = users_of(random);
+    const bool is_uniform =
+        users.size() == 2 && calls(program_.nodes[users[0]], "aten::rand");
+    return is_uniform ? rate : std::nullopt;
+  }
+
+  Program& program_;
+  std::vector<std::vector<int>> users_;  // nodes by memory, in order
+};
+
 }  // namespace
 
 void analyze(Program& program, bool keep_random, bool concatenates) {
   move_assignments(program);
   delay_assignments(program);
-  find_stochastic_depth(program);
+  StochasticDepth(program).find();
   find_needed(program);
   remove_dead(program, keep_random);
   number_producers(program);
   find_pure(program);
   check_inputs(program);
   check_outputs(program, concatenates);
+}
+
+// ---- Eval mode
+
+InEval in_eval(const Program& program, const Node& node) {
+  if (!node.needed) {
+    return node.results.empty() ? InEval::kRun : InEval::kSkip;
+  }
+  if (node.passed != kNoValue) return InEval::kPass;
+  if (node.pure) return InEval::kRun;
+  bool changes = false;  // a weight, by the operator's schema
+  for (const ValueId each : node.writes) {
+    const Origin origin = program.values[program.values[each].memory].origin;
+    changes = changes || (each != node.running_mean &&
+                          each != node.running_var && origin != Origin::kNode);
+  }
+  // The nodes in a body decide for themselves whether they are random.
+  const bool switched = !node.training_flags.empty() ||
+                        !node.dropout_rates.empty() || !node.bodies.empty();
+  return changes || (node.random && !switched) ? InEval::kRefuse : InEval::kRun;
+}
+
+std::string refusal_of(const Node& node) {
+  return node.random ? "is random and has no training flag"
+                     : "changes a buffer on which the output depends";
+}
+
+std::vector<std::string> eval_problems(const Program& program) {
+  std::vector<std::string> problems;
+  for_each_node(program.nodes, [&](const Node& node) {
+    if (in_eval(program, node) != InEval::kRefuse) return;
+    problems.push_back(place_of(node) + " " + refusal_of(node));
+  });
+  return problems;
+}
+
+// ---- Dtypes
+
+namespace {
+
+bool is_dtype(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    type = optional->getElementType();
+  }
+  return type->kind() == c10::TypeKind::ScalarTypeType;
+}
+
+bool has_floating_dtype(const Node& node) {
+  if (!node.op) return false;
+  const auto& arguments = node.op->schema().arguments();
+  const std::size_t count = std::min(arguments.size(), node.arguments.size());
+  for (std::size_t k = 0; k < count; ++k) {
+    const Argument& argument = node.arguments[k];
+    if (argument.kind == Argument::Kind::kConstant &&
+        argument.constant.isInt() && is_dtype(arguments[k]) &&
+        c10::isFloatingType(
+            static_cast<c10::ScalarType>(argument.constant.toInt()))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> dtype_constants(const Program& program) {
+  std::vector<std::string> lines;
+  for_each_node(program.nodes, [&](const Node& node) {
+    if (has_floating_dtype(node)) lines.push_back(place_of(node));
+  });
+  return lines;
+}
+
+// ---- Linear nodes
+
+namespace {
+
+// An operator that multiplies two matrices, and the places of its factors.
+struct Product {
+  const char* name;
+  std::size_t input, weight;
+  bool transposed;  // the operator takes [inputs, outputs]
+};
+
+constexpr std::array<Product, 4> kProducts = {{{"aten.linear", 0, 1, false},
+                                               {"aten.addmm", 1, 2, true},
+                                               {"aten.mm", 0, 1, true},
+                                               {"aten.matmul", 0, 1, true}}};
+
+bool is_parameter(const Program& program, ValueId value) {
+  return value != kNoValue &&
+         program.values[value].origin == Origin::kParameter;
+}
+
+}  // namespace
+
+std::vector<LinearNode> find_linears(const Program& program) {
+  std::vector<LinearNode> found;
+  for (std::size_t k = 0; k < program.nodes.size(); ++k) {
+    const Node& node = program.nodes[k];
+    if (!node.op || node.module.empty()) continue;
+    const std::string name = operator_name(node);
+    const auto product = std::ranges::find_if(
+        kProducts, [&](const Product& each) { return name == each.name; });
+    if (product == kProducts.end()) continue;
+    const ValueId weight = tensor_in(node, product->weight);
+    if (!is_parameter(program, weight)) continue;
+    const int number = program.values[weight].weight;
+    if (program.weights[number].sizes.size() != 2) continue;
+    found.push_back({static_cast<int>(k), node.module, number, product->input,
+                     product->transposed});
+  }
+  return found;
+}
+
+std::set<std::string> module_names(const Program& program) {
+  std::set<std::string> names;
+  for_each_node(program.nodes,
+                [&](const Node& node) { names.insert(node.module); });
+  names.erase("");
+  return names;
+}
+
+bool is_shared(const Program& program, int weight, const std::string& module) {
+  const int tied = program.weights[weight].tied_to;
+  return std::ranges::any_of(program.nodes, [&](const Node& node) {
+    return node.module != module &&
+           std::ranges::any_of(node.reads, [&](ValueId each) {
+             const int read = program.values[each].weight;
+             return read >= 0 && program.weights[read].tied_to == tied;
+           });
+  });
 }
 
 }  // namespace gpipe::exported

@@ -1,28 +1,39 @@
 #include "models/exported/archive.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 
+#include <limits>
+#include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "gpipe/base/crc32c.h"
-#include "models/weights/in_quotes.h"
-#include "models/weights/zip_directory.h"
-#include "models/weights/zip_start.h"
+#include "models/exported/schema.h"
+#include "models/weights/formats.h"
 
 namespace gpipe::exported {
+
+// ---- Records
+
 namespace {
 
-using caffe2::serialize::PyTorchStreamReader;
 using internal::in_quotes;
 
+// Returns `path` after a check of the first bytes.
+const std::string& checked_start(const std::string& path) {
+  internal::check_zip_start(internal::read_start(path, 4), "torch.export.save");
+  return path;
+}
+
 // Returns the name of the only program in the archive.
-std::string find_model(const std::vector<std::string>& records) {
+std::string find_model(const std::vector<internal::ZipRecord>& records) {
   constexpr std::string_view kBegin = "models/", kEnd = ".json";
   std::vector<std::string> names;
-  for (const std::string& record : records) {
+  for (const internal::ZipRecord& each : records) {
+    const std::string& record = each.name;
     if (record.size() > kBegin.size() + kEnd.size() &&
         record.starts_with(kBegin) && record.ends_with(kEnd)) {
       names.push_back(record.substr(
@@ -56,59 +67,171 @@ uint32_t checksum_of_weights(const std::vector<internal::ZipRecord>& records) {
   return sum;
 }
 
-// Calls `read`, and turns an error of LibTorch's reader into a c10::ValueError.
-template <typename Read>
-auto checked(const Read& read) {
-  try {
-    return read();
-  } catch (const c10::ValueError&) {
-    throw;
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "is damaged: ", error.what_without_backtrace());
-  }
-}
-
 }  // namespace
 
-Archive::Archive(const std::string& path) {
-  internal::check_zip_start(internal::read_start(path, 4), "torch.export.save");
-  weights_checksum_ = checksum_of_weights(internal::read_zip_directory(path));
-  reader_ =
-      checked([&] { return std::make_unique<PyTorchStreamReader>(path); });
+Archive::Archive(const std::string& path)
+    : ZipArchive(checked_start(path), "is damaged: "),
+      weights_checksum_(checksum_of_weights(directory())) {
   // An exported program says that it is one; a file of torch.save does not.
   TORCH_CHECK_VALUE(has("archive_format") && text("archive_format") == "pt2",
                     "is a zip archive, but not from torch.export.save (record "
                     "'archive_format' is not 'pt2')");
-  if (has("byteorder")) {
-    const std::string order = text("byteorder");
-    TORCH_CHECK_VALUE(order == "little", "has byte order ", in_quotes(order),
-                      "; only 'little' is read");
+  check_byte_order();
+  model_ = find_model(directory());
+}
+
+// ---- Weights
+
+namespace {
+
+// Returns numbers >= 0.
+std::vector<int64_t> numbers_in(const Json& json) {
+  TORCH_CHECK_VALUE(list(json).size() <= internal::kMaxDimensions, "has ",
+                    json.size(), " dimensions; at most ",
+                    internal::kMaxDimensions, " are read");
+  std::vector<int64_t> numbers;
+  for (const Json& each : json) {
+    numbers.push_back(integer(field(each, "as_int")));
+    TORCH_CHECK_VALUE(numbers.back() >= 0, "has a size or a stride of ",
+                      numbers.back());
   }
-  model_ = find_model(checked([&] { return reader_->getAllRecords(); }));
+  return numbers;
 }
 
-Archive::~Archive() = default;
-
-bool Archive::has(const std::string& record) {
-  return checked([&] { return reader_->hasRecord(record); });
+// Returns the bytes that a weight reaches into its record. Throws if the number
+// does not fit into 64 bits.
+uint64_t bytes_of(const Weight& weight) {
+  uint64_t last = weight.offset;  // the last element
+  for (std::size_t k = 0; k < weight.sizes.size(); ++k) {
+    if (weight.sizes[k] == 0) return 0;
+    uint64_t step = 0;
+    TORCH_CHECK_VALUE(!__builtin_mul_overflow(
+                          static_cast<uint64_t>(weight.sizes[k] - 1),
+                          static_cast<uint64_t>(weight.strides[k]), &step) &&
+                          !__builtin_add_overflow(last, step, &last),
+                      "has sizes and strides beyond 64 bits");
+  }
+  uint64_t bytes = 0;
+  TORCH_CHECK_VALUE(
+      !__builtin_mul_overflow(last + 1, c10::elementSize(weight.dtype), &bytes),
+      "has sizes and strides beyond 64 bits");
+  return bytes;
 }
 
-std::size_t Archive::size(const std::string& record) {
-  TORCH_CHECK_VALUE(has(record), "has no record ", in_quotes(record));
-  return checked([&] { return reader_->getRecordSize(record); });
+Weight read_entry(const std::string& folder, const std::string& name,
+                  const Json& entry) {
+  TORCH_CHECK_VALUE(!boolean(field(entry, "use_pickle")),
+                    "is pickled, and pickles are not read; export plain "
+                    "tensors instead of tensor subclasses and custom objects");
+  Weight weight;
+  weight.name = name;
+  weight.record = folder + text(field(entry, "path_name"));
+  weight.is_parameter = boolean(field(entry, "is_param"));
+  const Json* meta = find_field(entry, "tensor_meta");
+  TORCH_CHECK_VALUE(meta, "is no tensor; only tensors can be read");
+  weight.dtype = dtype_of(integer(field(*meta, "dtype")));
+  check_layout(integer(field(*meta, "layout")));
+  weight.sizes = numbers_in(field(*meta, "sizes"));
+  weight.strides = numbers_in(field(*meta, "strides"));
+  TORCH_CHECK_VALUE(weight.sizes.size() == weight.strides.size(), "has ",
+                    weight.sizes.size(), " sizes, but ", weight.strides.size(),
+                    " strides");
+  weight.offset = integer(field(field(*meta, "storage_offset"), "as_int"));
+  TORCH_CHECK_VALUE(weight.offset >= 0, "has an offset of ", weight.offset);
+  weight.requires_grad = boolean(field(*meta, "requires_grad"));
+  if (const Json* device = find_field(*meta, "device")) {
+    weight.has_values = text(field(*device, "type")) != "meta";
+  }
+  return weight;
 }
 
-std::string Archive::text(const std::string& record) {
-  TORCH_CHECK_VALUE(has(record), "has no record ", in_quotes(record));
-  const auto [data, size] = checked([&] { return reader_->getRecord(record); });
-  return {static_cast<const char*>(data.get()), size};
+void check_fits(Archive& archive, const Weight& weight) {
+  const uint64_t needed = bytes_of(weight);
+  // PyTorch writes no record for a tensor without elements.
+  if (needed == 0 || !weight.has_values) return;
+  const uint64_t there = archive.size(weight.record);
+  TORCH_CHECK_VALUE(needed <= there, "needs ", needed, " bytes, but record ",
+                    in_quotes(weight.record), " has ", there);
 }
 
-c10::Storage Archive::storage(const std::string& record) {
-  TORCH_CHECK_VALUE(has(record), "has no record ", in_quotes(record));
-  auto [data, size] = checked([&] { return reader_->getRecord(record); });
-  return {c10::Storage::use_byte_size_t(), size, std::move(data),
-          /*allocator=*/nullptr, /*resizable=*/false};
+}  // namespace
+
+std::vector<Weight> read_weight_list(Archive& archive) {
+  using Key = std::tuple<std::string, int64_t, std::vector<int64_t>,
+                         std::vector<int64_t>, c10::ScalarType>;
+  std::map<Key, int> first_with;
+  std::vector<Weight> weights;
+  const std::string& model = archive.model();
+  for (const auto& [folder, kind] :
+       {std::pair<std::string, std::string>{"data/weights/", "_weights"},
+        {"data/constants/", "_constants"}}) {
+    const std::string record = folder + model + kind + "_config.json";
+    if (!archive.has(record)) continue;
+    const Json json = parse_json(archive.text(record), record);
+    for (const auto& [name, entry] : object(field(json, "config")).items()) {
+      try {
+        weights.push_back(read_entry(folder, name, entry));
+        weights.back().persistent = kind == "_weights";
+        check_fits(archive, weights.back());
+      } catch (c10::Error& error) {
+        error.add_context("in the weight " + in_quotes(name));
+        throw;
+      }
+      Weight& weight = weights.back();
+      const auto number = static_cast<int>(weights.size()) - 1;
+      if (!weight.has_values) {
+        weight.tied_to = number;
+        continue;
+      }
+      weight.tied_to =
+          first_with
+              .emplace(Key(weight.record, weight.offset, weight.sizes,
+                           weight.strides, weight.dtype),
+                       number)
+              .first->second;
+    }
+  }
+  return weights;
+}
+
+at::Tensor read_weight(Archive& archive, const Weight& weight) {
+  at::Tensor tensor = at::empty({0}, weight.dtype);
+  const uint64_t bytes = bytes_of(weight);
+  if (bytes == 0) {
+    tensor.resize_(weight.sizes);
+    return tensor;
+  }
+  check_fits(archive, weight);
+  // Under a MetaGuard, tensors have no values to read.
+  if (tensor.is_meta()) {
+    return at::empty_strided(weight.sizes, weight.strides, tensor.options());
+  }
+  TORCH_CHECK_VALUE(weight.has_values, "has no values of ",
+                    in_quotes(weight.name),
+                    ", because the model was exported on the meta device; load "
+                    "it under a gpipe::MetaGuard for a dry run, or export a "
+                    "model whose weights are on the CPU");
+  const c10::Storage storage = archive.storage(weight.record);
+  TORCH_CHECK_VALUE(bytes <= storage.nbytes(), "record ",
+                    in_quotes(weight.record), " has only ", storage.nbytes(),
+                    " of ", bytes, " bytes");
+  tensor.set_(storage, weight.offset, weight.sizes, weight.strides);
+  // A part of a larger storage, such as one layer of a stacked weight.
+  if (bytes != storage.nbytes() || weight.offset != 0) tensor = tensor.clone();
+  return tensor;
+}
+
+at::Tensor weight_without_values(const Weight& weight) {
+  at::Tensor tensor =
+      at::empty_strided(weight.sizes, weight.strides, weight.dtype);
+  // Elements of an expanded weight share memory.
+  if (!tensor.is_non_overlapping_and_dense()) {
+    tensor = at::empty(weight.sizes, weight.dtype);
+  }
+  if (tensor.is_floating_point() || tensor.is_complex()) {
+    return tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  return tensor.zero_();
 }
 
 }  // namespace gpipe::exported

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::exported {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::exported {
 namespace {

@@ -1,15 +1,243 @@
 #include "models/exported/cuts.h"
 
+#include <c10/core/ScalarType.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "models/exported/testing/draft.h"
+#include "models/testing/draft.h"
 
 namespace gpipe::exported {
+
 namespace {
+
+using testing::Draft;
+using Ends = std::pair<int, int>;
+
+Ends life_of(const Lives& lives, ValueId value) {
+  return {lives[value].begin, lives[value].end};
+}
+
+TEST(LivesTest, AValueLivesFromItsNodeToItsLastReader) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId a = draft.node({input});
+  const ValueId b = draft.node({a});
+  const ValueId c = draft.node({a, b});
+  const Lives lives(draft.finish(c));
+  EXPECT_EQ(lives.nodes(), 3);
+  EXPECT_EQ(life_of(lives, input), Ends(-1, 0));
+  EXPECT_EQ(life_of(lives, a), Ends(0, 2));
+  EXPECT_EQ(life_of(lives, b), Ends(1, 2));
+  EXPECT_EQ(life_of(lives, c), Ends(2, 3));
+  EXPECT_EQ(lives.last_read(draft.program.nodes[0]), 2);
+}
+
+TEST(LivesTest, AValueThatNoNodeReadsHasNoEnd) {
+  Draft draft;
+  const ValueId unread = draft.input();
+  const Lives lives(draft.finish(draft.node({draft.input()})));
+  EXPECT_EQ(life_of(lives, unread), Ends(-1, -1));
+}
+
+TEST(LivesTest, APureNodeReadsWhereItsResultIsRead) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId table = draft.node({buffer});
+  const ValueId a = draft.node({draft.input()});
+  const ValueId b = draft.node({a, table});
+  const Program& program = draft.finish(b);
+  ASSERT_TRUE(program.nodes[0].pure);
+  const Lives lives(program);
+  EXPECT_EQ(life_of(lives, buffer), Ends(-1, 2));
+  EXPECT_EQ(life_of(lives, table), Ends(0, 2));
+  EXPECT_FALSE(lives.is_passed(buffer));
+  EXPECT_FALSE(lives.is_passed(table));
+  EXPECT_TRUE(lives.is_passed(a));
+  EXPECT_TRUE(lives.is_passed(program.inputs[0]));
+}
+
+TEST(LivesTest, AKnownSizeDoesNotKeepItsTensorAlive) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId rows = draft.size_of(input);
+  const ValueId a = draft.node({input});
+  const ValueId b = draft.node({a, rows});
+  const Program& program = draft.finish(b);
+  const Lives lives(program);
+  EXPECT_TRUE(lives.is_known_size(program.nodes[0]));
+  EXPECT_FALSE(lives.is_known_size(program.nodes[1]));
+  EXPECT_EQ(life_of(lives, input), Ends(-1, 1));
+  EXPECT_EQ(lives.last_read(program.nodes[0]), 2);
+}
+
+TEST(LivesTest, TheSizeOfAConstantBufferIsNoKnownSize) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId rows = draft.size_of(buffer);
+  const Program& program = draft.finish(draft.node({draft.input(), rows}));
+  const Lives lives(program);
+  EXPECT_FALSE(lives.is_known_size(program.nodes[0]));
+  EXPECT_EQ(life_of(lives, buffer), Ends(-1, 1));
+}
+
+// Returns whether a value is long if `across` nodes of `length` in all follow
+// the input until its last reader, which is one of them.
+bool is_long(int across, int length) {
+  Draft draft;
+  const ValueId input = draft.input();
+  ValueId x = draft.node({input});
+  for (int k = 1; k < length; ++k) {
+    x = k == across ? draft.node({x, input}) : draft.node({x});
+  }
+  return Lives(draft.finish(x)).is_long(input);
+}
+
+TEST(LivesTest, ALongLifeIsMoreThan32NodesAndAQuarterOfAll) {
+  EXPECT_FALSE(is_long(32, 100));
+  EXPECT_TRUE(is_long(33, 100));
+  EXPECT_TRUE(is_long(50, 199));
+  EXPECT_FALSE(is_long(50, 200));
+  EXPECT_TRUE(is_long(51, 200));
+}
+
+using testing::Draft;
+using Reasons = std::vector<int>;
+
+Reasons obstacles(const Program& program) {
+  const Lives lives(program);
+  return count_obstacles(find_obstacles(program, lives), lives);
+}
+
+TEST(CutObstaclesTest, AChainHasNone) {
+  Draft draft;
+  const ValueId a = draft.node({draft.input()});
+  EXPECT_EQ(obstacles(draft.finish(draft.node({a}))), Reasons({0, 0}));
+}
+
+TEST(CutObstaclesTest, EachNumberThatCrossesCounts) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId first = draft.node({input});
+  const ValueId second = draft.node({input});
+  const ValueId a = draft.node({input, first});
+  const ValueId b = draft.node({a, second});
+  for (const ValueId each : {first, second}) {
+    draft.program.values[each].is_tensor = false;
+  }
+  EXPECT_EQ(obstacles(draft.finish(b)), Reasons({0, 1, 2, 1}));
+}
+
+TEST(CutObstaclesTest, ATensorCountsUntilItsLastChange) {
+  Draft draft;
+  const ValueId a = draft.node({draft.input()});
+  const ValueId b = draft.node({a});
+  const ValueId changed = draft.node({a, b}, {a});
+  draft.program.values[changed].memory = a;
+  const ValueId d = draft.node({changed});
+  // Only the memory of `a` changes at node 2; `b` has its own.
+  EXPECT_EQ(obstacles(draft.finish(draft.node({d, a}))),
+            Reasons({0, 1, 1, 0, 0}));
+}
+
+TEST(CutObstaclesTest, OnlyASliceWithAGradientCounts) {
+  const auto with = [](bool requires_grad, bool no_grad,
+                       std::optional<c10::ScalarType> dtype) {
+    Draft draft;
+    const ValueId weight = draft.add(Origin::kParameter);
+    draft.program.weights[0].requires_grad = requires_grad;
+    const ValueId slice = draft.node({draft.input(), weight});
+    draft.program.values[slice].dense = false;
+    draft.program.values[slice].dtype = dtype;
+    draft.program.regions[0].no_grad = no_grad;
+    return obstacles(draft.finish(draft.node({slice})));
+  };
+  EXPECT_EQ(with(true, false, std::nullopt), Reasons({0, 1}));
+  EXPECT_EQ(with(true, false, c10::ScalarType::Float), Reasons({0, 1}));
+  EXPECT_EQ(with(true, false, c10::ScalarType::ComplexFloat), Reasons({0, 1}));
+  EXPECT_EQ(with(true, false, c10::ScalarType::Long), Reasons({0, 0}));
+  EXPECT_EQ(with(false, false, std::nullopt), Reasons({0, 0}));
+  EXPECT_EQ(with(true, true, std::nullopt), Reasons({0, 0}));
+}
+
+TEST(CutObstaclesTest, AChangingBufferCountsFromItsFirstUseToItsLast) {
+  for (const bool changes : {false, true}) {
+    Draft draft;
+    const ValueId buffer = draft.add(Origin::kBuffer);
+    ValueId x = draft.node({draft.input()});
+    x = draft.node({x, buffer});
+    x = draft.node({x});
+    x = changes ? draft.node({x, buffer}, {buffer}) : draft.node({x, buffer});
+    x = draft.node({x});
+    EXPECT_EQ(obstacles(draft.finish(x)),
+              changes ? Reasons({0, 0, 1, 1, 0}) : Reasons({0, 0, 0, 0, 0}));
+  }
+}
+
+TEST(CutObstaclesTest, TheStatisticsOfANormStayTogether) {
+  for (const bool same_module : {true, false}) {
+    Draft draft;
+    const ValueId batches = draft.add(Origin::kBuffer);
+    const ValueId mean = draft.add(Origin::kBuffer);
+    const ValueId var = draft.add(Origin::kBuffer);
+    draft.program.weights[0].name =
+        same_module ? "norm.num_batches_tracked" : "other.num_batches_tracked";
+    draft.program.weights[1].name = "norm.running_mean";
+    draft.program.weights[2].name = "norm.running_var";
+    const ValueId count = draft.node({batches}, {batches});
+    draft.program.values[count].memory = batches;
+    ValueId x = draft.node({draft.input()});
+    x = draft.node({x, mean, var}, {mean, var});
+    draft.program.nodes.back().running_mean = mean;
+    draft.program.nodes.back().running_var = var;
+    const ValueId output = draft.node({x});
+    EXPECT_EQ(obstacles(draft.finish(output)),
+              same_module ? Reasons({0, 1, 1, 0}) : Reasons({0, 0, 0, 0}));
+  }
+}
+
+std::vector<std::string> texts(const Program& program) {
+  std::vector<std::string> result;
+  for (const Obstacle& each : find_obstacles(program, Lives(program))) {
+    result.push_back(text_of(program, each));
+  }
+  return result;
+}
+
+TEST(CutObstaclesTest, TheTextNamesTheValueAndTheNodesAtBothEnds) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  draft.program.weights[0].name = "net.seen";
+  const ValueId weight = draft.add(Origin::kParameter);
+  draft.program.weights[1].requires_grad = true;
+  const ValueId input = draft.input();
+  const ValueId number = draft.node({input});
+  const ValueId slice = draft.node({input, weight});
+  const ValueId a = draft.node({slice, buffer}, {buffer});
+  const ValueId changed = draft.node({a, number, buffer}, {a});
+  draft.program.values[number].is_tensor = false;
+  draft.program.values[slice].dense = false;
+  draft.program.values[changed].memory = a;
+  for (auto& each : draft.program.nodes) each.name = each.target + "'s name";
+  draft.program.nodes[1].module = "net.qkv";
+  EXPECT_EQ(
+      texts(draft.finish(changed)),
+      (std::vector<std::string>{
+          "a number that is computed from tensors cannot cross a cut: 'v3', "
+          "from node 'node 0's name' (node 0) to node 'node 3's name' (node 3)",
+          "a slice of a larger tensor cannot cross a cut if it has a gradient: "
+          "'v4', from node 'node 1's name' (node 1) of module 'net.qkv' to "
+          "node 'node 2's name' (node 2)",
+          "a tensor cannot cross a cut before it is changed in place: 'v5', "
+          "from node 'node 2's name' (node 2) to node 'node 3's name' (node 3)",
+          "all uses of a buffer that changes must be on the same side of a "
+          "cut: 'net.seen', from node 'node 2's name' (node 2) to node 'node "
+          "3's name' (node 3)"}));
+}
 
 using testing::Draft;
 using Values = std::vector<ValueId>;
@@ -177,4 +405,5 @@ TEST(CutsTest, AnAssignmentStaysBeforeAChangeOfWhatItAssigns) {
 }
 
 }  // namespace
+
 }  // namespace gpipe::exported

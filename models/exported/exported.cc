@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <limits>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,16 +12,13 @@
 #include "gpipe/base/text.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
-#include "models/exported/dtype_constants.h"
-#include "models/exported/eval_mode.h"
 #include "models/exported/layer.h"
-#include "models/exported/layer_names.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"
-#include "models/exported/weight_list.h"
-#include "models/exported/weight_slots.h"
-#include "models/weights/in_quotes.h"
+#include "models/weights/formats.h"
+#include "models/weights/hugging_face.h"
+#include "models/weights/weight_slots.h"
 
 namespace gpipe {
 
@@ -215,34 +211,41 @@ auto with_path(const std::string& path, const Read& read) {
 }  // namespace
 }  // namespace exported
 
-namespace internal {
+namespace {
 
-std::vector<WeightSlot> weight_slots(const ExportedModel& model) {
+internal::WeightSlots weight_slots(const ExportedModel& model) {
   std::map<std::string, const std::vector<at::Tensor>*> tensors;
   for (const auto& each : model.weights->entries) {
     tensors.emplace(each.name, &each.tensors);
   }
   const exported::Program& program = model.weights->model->program;
-  std::vector<WeightSlot> slots;
+  internal::WeightSlots result;
   for (const int number : program.weight_order) {
     const exported::Weight& weight = program.weights[number];
-    slots.push_back({weight.name,
-                     weight.dtype,
-                     weight.sizes,
-                     weight.persistent,
-                     weight.tied_to,
-                     {}});
+    result.slots.push_back({weight.name,
+                            weight.dtype,
+                            weight.sizes,
+                            weight.persistent,
+                            weight.tied_to,
+                            {}});
     const auto found = tensors.find(weight.name);
-    if (found != tensors.end()) slots.back().tensors = *found->second;
+    if (found != tensors.end()) result.slots.back().tensors = *found->second;
   }
-  return slots;
+  result.dtype_constants = exported::dtype_constants(program);
+  return result;
 }
 
-std::vector<std::string> dtype_constants(const ExportedModel& model) {
-  return exported::dtype_constants(model.weights->model->program);
+}  // namespace
+
+void load_hugging_face(const std::string& folder, ExportedModel& model,
+                       const HuggingFaceOptions& options) {
+  internal::load_hugging_face(folder, weight_slots(model), options);
 }
 
-}  // namespace internal
+NameTable hugging_face_names(const std::string& folder,
+                             const ExportedModel& model) {
+  return internal::hugging_face_names(folder, weight_slots(model));
+}
 
 StateDict ExportedModel::state_dict() const {
   StateDict dict;
@@ -253,13 +256,7 @@ StateDict ExportedModel::state_dict() const {
 }
 
 void ExportedModel::load_state_dict(const StateDict& dict) {
-  // The checks and their texts are those of a module with these tensors.
-  torch::nn::Module own;
-  for (const auto& each : weights->entries) {
-    exported::register_weight(own, each.name, each.tensors[0].detach(),
-                              /*is_parameter=*/false, /*requires_grad=*/false);
-  }
-  gpipe::load_state_dict(own, dict);
+  gpipe::load_state_dict(state_dict(), dict);
   const c10::NoGradGuard no_grad;
   for (const auto& each : weights->entries) {
     for (std::size_t k = 1; k < each.tensors.size(); ++k) {

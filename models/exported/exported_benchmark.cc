@@ -31,7 +31,7 @@
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"
-#include "models/exported/testing/draft.h"
+#include "models/testing/draft.h"
 
 namespace gpipe::exported {
 namespace {

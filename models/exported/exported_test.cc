@@ -9,8 +9,8 @@
 #include <optional>
 #include <set>
 
-#include "models/exported/testing/examples.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -1,28 +1,459 @@
 #include "models/exported/layer.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <ostream>
 
 #include "gpipe/gpipe.h"
-#include "models/exported/arguments.h"
 #include "models/exported/control_flow.h"
-#include "models/exported/region_scope.h"
+#include "models/exported/schema.h"
 
 namespace gpipe::exported {
+
+c10::IValue ConstantCache::find(ValueId id, const ConstantKey& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [known, value] : values_[id]) {
+    if (known == key) return value;
+  }
+  return {};
+}
+
+void ConstantCache::insert(ValueId id, ConstantKey key, c10::IValue value) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto& list = values_[id];
+  if (list.size() >= kMost) list.erase(list.begin());
+  list.emplace_back(std::move(key), std::move(value));
+}
+
+// ---- Modules that hold the weights
+
+namespace {
+
+// Returns the module that holds the parameter, buffer or module `name`, such as
+// "layers.3.mlp.weight", and the last part of the name. Makes a module for each
+// name before a dot. Throws c10::Error if one of these is empty.
+std::pair<torch::nn::Module*, std::string> holder_of(torch::nn::Module& root,
+                                                     const std::string& name) {
+  torch::nn::Module* module = &root;
+  std::size_t begin = 0;
+  for (;;) {
+    const std::size_t dot = name.find('.', begin);
+    if (dot == std::string::npos) return {module, name.substr(begin)};
+    const std::string part = name.substr(begin, dot - begin);
+    const auto children = module->named_children();
+    const auto* child = children.find(part);
+    module = child ? child->get()
+                   : module
+                         ->register_module(
+                             part, std::make_shared<torch::nn::Module>(part))
+                         .get();
+    begin = dot + 1;
+  }
+}
+
+}  // namespace
+
+NormModule::NormModule(torch::nn::Module& root, const std::string& name,
+                       int64_t channels, bool affine, double momentum,
+                       double epsilon) {
+  // The number of dimensions only matters to its own forward().
+  auto norm = std::make_shared<torch::nn::BatchNorm2dImpl>(
+      torch::nn::BatchNorm2dOptions(channels)
+          .affine(affine)
+          .momentum(momentum)
+          .eps(epsilon));
+  const auto [module, last] = holder_of(root, name);
+  module->register_module(last, norm);
+  module_ = std::move(norm);
+}
+
+at::Tensor NormModule::set(const std::string& name, const at::Tensor& tensor,
+                           bool requires_grad) {
+  const auto parameters = module_->named_parameters(/*recurse=*/false);
+  const auto buffers = module_->named_buffers(/*recurse=*/false);
+  const at::Tensor* found = parameters.find(name);
+  if (!found) found = buffers.find(name);
+  TORCH_INTERNAL_ASSERT(found, "a BatchNorm has no '", name, "'");
+  const c10::NoGradGuard no_grad;
+  at::Tensor own = *found;
+  own.set_data(tensor);
+  own.set_requires_grad(requires_grad);
+  return own;
+}
+
+// ---- The constructor: weights, and nodes as steps with slots
+
+namespace {
+
+std::string skip_name(const Model& model, const Hop& hop) {
+  return model.name + "/" + model.program.values[hop.value].name + "." +
+         std::to_string(hop.value) + "." + std::to_string(hop.hop);
+}
+
+// Returns "layers.3.norm" for the weight "layers.3.norm.running_mean", if its
+// last name is `last`; else "".
+std::string module_of(const std::string& weight, const std::string& last) {
+  if (!weight.ends_with("." + last)) return "";
+  return weight.substr(0, weight.size() - last.size() - 1);
+}
+
+double real_argument(const Node& node, const char* name) {
+  const auto place = node.op->schema().argumentIndexWithName(name);
+  if (!place) return 0;
+  const c10::IValue& value = node.arguments[*place].constant;
+  return value.isDouble() ? value.toDouble() : 0;
+}
+
+}  // namespace
+
+ProgramLayer::Names ProgramLayer::skip_names(const Model& model,
+                                             const LayerPlan& plan) {
+  Names names;
+  for (const Hop& each : plan.stashes) {
+    names.stash.push_back(skip_name(model, each));
+  }
+  for (const Hop& each : plan.pops) names.pop.push_back(skip_name(model, each));
+  return names;
+}
+
+ProgramLayer::ProgramLayer(std::shared_ptr<Model> model, const LayerPlan& plan,
+                           const std::string& name, bool is_first,
+                           const ReadWeight& read)
+    : Module(name),
+      Skippable(skip_names(*model, plan)),
+      model_(std::move(model)),
+      is_first_(is_first) {
+  register_norms(plan, read);
+  register_weights(plan, read);
+  compile(plan);
+}
+
+int ProgramLayer::slot_of(ValueId value) {
+  return slots_.try_emplace(value, static_cast<int>(slots_.size()))
+      .first->second;
+}
+
+ProgramLayer::Skip ProgramLayer::skip_of(const Hop& hop) {
+  return {slot_of(hop.value), skip_name(*model_, hop),
+          !model_->program.values[hop.value].is_tensor};
+}
+
+void ProgramLayer::add_weight(ValueId value, at::Tensor tensor) {
+  const Value& weight = model_->program.values[value];
+  if (weight.origin == Origin::kBuffer && weight.written) {
+    state_.push_back(own_.size());
+  }
+  weights_.emplace_back(weight.weight, tensor);
+  own_.emplace_back(slot_of(value), std::move(tensor));
+}
+
+// Registers the modules of all norms whose values belong to this layer under
+// the names of a BatchNorm.
+void ProgramLayer::register_norms(const LayerPlan& plan,
+                                  const ReadWeight& read) {
+  const Program& program = model_->program;
+  std::map<std::string, ValueId> own;  // by the weight's name
+  for (const ValueId each : plan.weights) {
+    own.emplace(program.weights[program.values[each].weight].name, each);
+  }
+  std::map<std::string, int> norms;  // by the module's name
+  for (const int k : plan.nodes) {
+    const Node& node = program.nodes[k];
+    if (node.running_mean == kNoValue ||
+        node.op->operator_name().name != "aten::batch_norm") {
+      continue;
+    }
+    const Value& mean = program.values[node.running_mean];
+    if (mean.weight < 0 || program.weights[mean.weight].sizes.size() != 1) {
+      continue;
+    }
+    const std::string name =
+        module_of(program.weights[mean.weight].name, "running_mean");
+    if (name.empty()) continue;
+    if (const auto known = norms.find(name); known != norms.end()) {
+      norm_of_node_[k] = known->second;
+      continue;
+    }
+    // The values that the node reads must be those of one module.
+    std::map<std::string, ValueId> values;
+    for (const char* each : {"weight", "bias", "running_mean", "running_var",
+                             "num_batches_tracked"}) {
+      if (const auto found = own.find(name + "." + each); found != own.end()) {
+        values.emplace(each, found->second);
+      }
+    }
+    const auto is_own = [&](const char* argument, const char* last) {
+      const auto place = node.op->schema().argumentIndexWithName(argument);
+      const auto& elements = node.arguments[*place].elements;
+      const auto found = values.find(last);
+      if (elements.empty()) return found == values.end();
+      return found != values.end() && found->second == elements[0].value;
+    };
+    if (!is_own("running_mean", "running_mean") ||
+        !is_own("running_var", "running_var") || !is_own("weight", "weight") ||
+        !is_own("bias", "bias") ||
+        values.count("weight") != values.count("bias")) {
+      continue;
+    }
+    norms_.emplace_back(*this, name, program.weights[mean.weight].sizes.at(0),
+                        values.count("weight") > 0,
+                        real_argument(node, "momentum"),
+                        real_argument(node, "eps"));
+    for (const auto& [last, value] : values) {
+      const int weight = program.values[value].weight;
+      add_weight(value,
+                 norms_.back().set(last, read(weight),
+                                   program.weights[weight].requires_grad));
+    }
+    norms.emplace(name, static_cast<int>(norms_.size()) - 1);
+    norm_of_node_[k] = static_cast<int>(norms_.size()) - 1;
+  }
+}
+
+void ProgramLayer::register_weights(const LayerPlan& plan,
+                                    const ReadWeight& read) {
+  const Program& program = model_->program;
+  for (const ValueId each : plan.weights) {
+    if (slots_.count(each)) continue;  // of a norm
+    const int number = program.values[each].weight;
+    const Weight& weight = program.weights[number];
+    at::Tensor tensor = read(number);
+    const auto [module, last] = holder_of(*this, weight.name);
+    if (weight.is_parameter) {
+      module->register_parameter(last, tensor, weight.requires_grad);
+    } else {
+      module->register_buffer(last, tensor);
+    }
+    add_weight(each, std::move(tensor));
+  }
+}
+
+void ProgramLayer::compile(const LayerPlan& plan) {
+  for (const ValueId each : plan.inputs) inputs_.push_back(slot_of(each));
+  for (const Hop& each : plan.pops) pops_.push_back(skip_of(each));
+  for (const SizeSource& each : plan.sizes) {
+    sizes_.push_back({slot_of(each.value),
+                      each.from == kNoValue ? -1 : slot_of(each.from),
+                      each.dimension, each.divisor, each.factor});
+  }
+  find_constants(plan);
+  for (const int k : plan.nodes) {
+    const auto norm = norm_of_node_.find(k);
+    steps_.push_back(step_of(model_->program.nodes[k],
+                             norm == norm_of_node_.end() ? -1 : norm->second));
+  }
+  for (const Hop& each : plan.stashes) stashes_.push_back(skip_of(each));
+  for (const ValueId each : plan.outputs) {
+    const int slot = slot_of(each);
+    outputs_.push_back(slot);
+    for (const Constant& constant : constants_) {
+      if (constant.slot == slot) {
+        cloned_outputs_.push_back(static_cast<int>(outputs_.size()) - 1);
+      }
+    }
+  }
+  std::set<int> live(outputs_.begin(), outputs_.end());
+  for (const Skip& each : stashes_) live.insert(each.slot);
+  find_releases(steps_, std::move(live));
+}
+
+ProgramLayer::Input ProgramLayer::input_of(const Argument& argument) {
+  Input input{&argument, {}};
+  for (const Element& each : argument.elements) {
+    input.slots.push_back(each.value == kNoValue ? -1 : slot_of(each.value));
+  }
+  return input;
+}
+
+ProgramLayer::Step ProgramLayer::step_of(const Node& node, int norm) {
+  const Program& program = model_->program;
+  Step step;
+  step.node = &node;
+  step.norm = norm;
+  for (const Argument& each : node.arguments) {
+    step.inputs.push_back(input_of(each));
+  }
+  for (const Result& result : node.results) {
+    Output output{result.is_list, {}};
+    for (const ValueId each : result.values) {
+      output.slots.push_back(each == kNoValue ? -1 : slot_of(each));
+    }
+    step.outputs.push_back(std::move(output));
+  }
+  for (const Body& body : node.bodies) {
+    Graph& graph = step.graphs.emplace_back();
+    for (const ValueId each : body.inputs) {
+      graph.inputs.push_back(slot_of(each));
+    }
+    for (const Node& each : body.nodes) graph.steps.push_back(step_of(each));
+    std::set<int> live;
+    for (const Argument& each : body.outputs) {
+      graph.outputs.push_back(input_of(each));
+      const std::vector<int>& slots = graph.outputs.back().slots;
+      live.insert(slots.begin(), slots.end());
+    }
+    find_releases(graph.steps, std::move(live));
+  }
+  step.in_eval = in_eval(program, node);
+  if (node.passed != kNoValue) step.passed = slot_of(node.passed);
+  if (norm < 0 && node.running_mean != kNoValue) {
+    for (const char* each : {"running_mean", "running_var"}) {
+      if (const auto place = node.op->schema().argumentIndexWithName(each)) {
+        step.loose_statistics.push_back(*place);
+      }
+    }
+  }
+  return step;
+}
+
+// Separates the constant nodes into arithmetic on sizes, which is cheaper than
+// a look-up, and nodes whose results are kept.
+void ProgramLayer::find_constants(const LayerPlan& plan) {
+  const Program& program = model_->program;
+  struct Origins {
+    std::set<int> sizes, buffers;  // slots
+  };
+  std::map<int, Origins> kept;  // by slot
+  std::set<ValueId> in_constants;
+  for (const int k : plan.constants) {
+    const Node& node = program.nodes[k];
+    const bool reads_kept = std::ranges::any_of(node.reads, [&](ValueId each) {
+      return kept.count(slot_of(each)) > 0;
+    });
+    if (node.operation && !reads_kept) {
+      numbers_.push_back(step_of(node));
+      continue;
+    }
+    constant_steps_.push_back(step_of(node));
+    Origins origins;
+    for (const ValueId each : node.reads) {
+      const int slot = slot_of(each);
+      if (const auto known = kept.find(slot); known != kept.end()) {
+        origins.sizes.insert(known->second.sizes.begin(),
+                             known->second.sizes.end());
+        origins.buffers.insert(known->second.buffers.begin(),
+                               known->second.buffers.end());
+      } else if (program.values[each].is_tensor) {
+        origins.buffers.insert(slot);
+      } else {
+        origins.sizes.insert(slot);
+      }
+    }
+    for_each_result(node, [&](ValueId each) {
+      kept[slot_of(each)] = origins;
+      in_constants.insert(each);
+    });
+  }
+  // Those that other nodes read, or that leave the layer.
+  std::set<ValueId> read;
+  const auto note = [&](ValueId each) {
+    if (in_constants.count(each)) read.insert(each);
+  };
+  for (const int k : plan.nodes) {
+    for (const ValueId each : program.nodes[k].reads) note(each);
+  }
+  for (const ValueId each : plan.outputs) note(each);
+  for (const ValueId each : read) {
+    const Origins& origins = kept[slot_of(each)];
+    constants_.push_back({each,
+                          slot_of(each),
+                          {origins.sizes.begin(), origins.sizes.end()},
+                          {origins.buffers.begin(), origins.buffers.end()}});
+  }
+}
+
+// Finds the last use of each slot, so that memory is freed as in eager Python.
+// `live`: slots that are read after the steps.
+void ProgramLayer::find_releases(std::vector<Step>& steps, std::set<int> live) {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto release = [&](const std::vector<int>& slots) {
+      for (const int each : slots) {
+        if (each >= 0 && live.insert(each).second) {
+          step->released.push_back(each);
+        }
+      }
+    };
+    for (const Input& each : step->inputs) release(each.slots);
+    for (const Output& each : step->outputs) release(each.slots);
+  }
+}
+
+// ---- Running
+
 namespace {
 
 using c10::IValue;
 using Kind = Argument::Kind;
 using Stack = std::vector<IValue>;
 
+namespace autocast = at::autocast;
+
 constexpr char kAdapter[] = "lora";
+
+// Returns the module that holds an adapter.
+torch::nn::Module& adapter_holder(ProgramLayer& layer,
+                                  const adapters::Adapter& adapter) {
+  return *holder_of(layer, adapter.settings().name + "." + kAdapter).first;
+}
+
+// The state of gradients and of autocast on this thread, for the nodes that run
+// next. Restores the caller's state at the end.
+class RegionScope {
+ public:
+  // `device`: the type of the device on which the nodes run.
+  explicit RegionScope(c10::DeviceType device) : device_(device) {}
+  ~RegionScope() { leave(); }
+  RegionScope(const RegionScope&) = delete;
+  RegionScope& operator=(const RegionScope&) = delete;
+
+  // Leaves the present region and enters `region`.
+  void enter(const Region& region) {
+    leave();
+    if (!region.no_grad && !region.autocast) return;
+    inside_ = true;
+    grad_ = c10::GradMode::is_enabled();
+    if (region.no_grad) c10::GradMode::set_enabled(false);
+    // Meta devices have no autocast: results keep the dtype of their inputs.
+    if (!region.autocast || !autocast::is_autocast_available(device_)) return;
+    autocast_ = true;
+    enabled_ = autocast::is_autocast_enabled(device_);
+    dtype_ = autocast::get_autocast_dtype(device_);
+    cache_ = autocast::is_autocast_cache_enabled();
+    autocast::set_autocast_enabled(device_, region.autocast->enabled);
+    if (region.autocast->dtype) {
+      autocast::set_autocast_dtype(device_, *region.autocast->dtype);
+    }
+    autocast::set_autocast_cache_enabled(region.autocast->cache);
+    autocast::increment_nesting();
+  }
+
+ private:
+  void leave() {
+    if (!inside_) return;
+    inside_ = false;
+    c10::GradMode::set_enabled(grad_);
+    if (!autocast_) return;
+    autocast_ = false;
+    // As Python's context manager: only the outermost region drops the casts.
+    if (autocast::decrement_nesting() == 0) autocast::clear_cache();
+    autocast::set_autocast_enabled(device_, enabled_);
+    autocast::set_autocast_dtype(device_, dtype_);
+    autocast::set_autocast_cache_enabled(cache_);
+  }
+
+  const c10::DeviceType device_;
+  bool inside_ = false, autocast_ = false;
+  // The caller's state.
+  bool grad_ = false, enabled_ = false, cache_ = false;
+  c10::ScalarType dtype_ = c10::ScalarType::Float;
+};
 
 // Returns the stream of a device on which this thread works; 0 on a CPU.
 int64_t stream_of(c10::Device device) {
@@ -104,13 +535,13 @@ void ProgramLayer::pretty_print(std::ostream& stream) const {
 
 bool ProgramLayer::runs(int node) const {
   const Node* const wanted = &program().nodes[node];
-  return std::any_of(steps_.begin(), steps_.end(),
-                     [&](const Step& each) { return each.node == wanted; });
+  return std::ranges::any_of(
+      steps_, [&](const Step& each) { return each.node == wanted; });
 }
 
 void ProgramLayer::add_adapter(const std::vector<LinearNode>& nodes,
                                std::shared_ptr<adapters::Adapter> adapter) {
-  register_child(*this, adapter->settings().name, kAdapter, adapter);
+  adapter_holder(*this, *adapter).register_module(kAdapter, adapter);
   for (const LinearNode& linear : nodes) {
     for (Step& step : steps_) {
       if (step.node != &program().nodes[linear.node]) continue;
@@ -124,7 +555,7 @@ void ProgramLayer::remove_adapter(const adapters::Adapter& adapter) {
   for (Step& step : steps_) {
     if (step.adapter.get() == &adapter) step.adapter = nullptr;
   }
-  unregister_child(*this, adapter.settings().name, kAdapter);
+  adapter_holder(*this, adapter).unregister_module(kAdapter);
 }
 
 std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
@@ -183,7 +614,7 @@ void ProgramLayer::use_buffer_set(Slots& slots) {
                     " sets of buffers, but this is micro-batch ", microbatch,
                     "; call use_buffer_sets() with one for each micro-batch");
   std::erase_if(buffer_sets_, [&](const auto& each) {
-    return std::find(sets.begin(), sets.end(), each.first) == sets.end();
+    return std::ranges::find(sets, each.first) == sets.end();
   });
   const auto [set, is_new] = buffer_sets_.try_emplace(sets[microbatch]);
   std::vector<at::Tensor>& buffers = set->second;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -17,15 +19,56 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/adapters/adapter.h"
-#include "models/exported/constant_cache.h"
-#include "models/exported/eval_mode.h"
-#include "models/exported/linears.h"
-#include "models/exported/module_tree.h"
+#include "models/exported/adapter.h"
+#include "models/exported/analysis.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 
 namespace gpipe::exported {
+
+// What a constant value depends on: the device and its stream, the autocast
+// state, sizes, and versions of buffers.
+using ConstantKey = std::vector<int64_t>;
+
+// The constant values of one model, for all its layers. A mask or a table of
+// positions that several layers use is kept once per device and sizes.
+// Thread-safe.
+class ConstantCache {
+ public:
+  // Returns the value `id` for `key`; none() if it is not there.
+  c10::IValue find(ValueId id, const ConstantKey& key);
+  // Keeps a value. Forgets the oldest one of `id` if there are more than
+  // kMost.
+  void insert(ValueId id, ConstantKey key, c10::IValue value);
+
+ private:
+  // Devices, times the two sizes of micro-batches that a split gives.
+  static constexpr std::size_t kMost = 32;
+
+  std::mutex mutex_;
+  std::map<ValueId, std::vector<std::pair<ConstantKey, c10::IValue>>> values_;
+};
+
+// A BatchNorm with running statistics. Registered as a module of LibTorch, so
+// that a pipeline knows its buffers: it restores them after a recompute, and
+// defers their updates if GPipeOptions::deferred_batch_norm is set.
+class NormModule {
+ public:
+  // Registers the module `name` in `root`. `channels`: of the running
+  // statistics.
+  NormModule(torch::nn::Module& root, const std::string& name, int64_t channels,
+             bool affine, double momentum, double epsilon);
+
+  // Gives the parameter or buffer `name` ("running_mean") the values of
+  // `tensor`. Returns the module's tensor, which shares their memory.
+  at::Tensor set(const std::string& name, const at::Tensor& tensor,
+                 bool requires_grad);
+
+  bool is_training() const { return module_->is_training(); }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+};
 
 // What the layers of a model share.
 struct Model {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "models/exported/exported.h"
-#include "models/exported/testing/examples.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "models/exported/cuts.h"
-#include "models/exported/lives.h"
 
 namespace gpipe::exported {
+
+// ---- Plans
+
 namespace {
 
 // Fills in the plans of the layers between the cuts.
@@ -67,16 +69,16 @@ class Planner {
     std::set<ValueId> late;
     for (const int k : pure_) {
       const Node& node = program_.nodes[k];
-      const bool is_late =
-          lives_.is_known_size(node) ||
-          std::any_of(node.reads.begin(), node.reads.end(),
-                      [&](ValueId each) { return late.count(each) > 0; });
+      const bool is_late = lives_.is_known_size(node) ||
+                           std::ranges::any_of(node.reads, [&](ValueId each) {
+                             return late.count(each) > 0;
+                           });
       if (is_late) {
         for_each_result(node, [&](ValueId each) { late.insert(each); });
       }
       (is_late ? plan.nodes : plan.constants).push_back(k);
     }
-    std::sort(plan.nodes.begin(), plan.nodes.end());
+    std::ranges::sort(plan.nodes);
   }
 
   void want(ValueId first) {
@@ -186,9 +188,8 @@ class Planner {
                         program_.values[id].name,
                         "' of the program; the file is damaged");
       LayerPlan& plan = plans_[from];
-      const bool has_it =
-          std::any_of(plan.sizes.begin(), plan.sizes.end(),
-                      [&](const SizeSource& each) { return each.value == id; });
+      const bool has_it = std::ranges::any_of(
+          plan.sizes, [&](const SizeSource& each) { return each.value == id; });
       const auto place =
           std::lower_bound(plan.nodes.begin(), plan.nodes.end(), node);
       if (!has_it && (place == plan.nodes.end() || *place != node)) {
@@ -233,6 +234,43 @@ std::vector<int> crossings(const Program& program) {
     if (walk.may_cut()) counts[k] = static_cast<int>(walk.crossing().size());
   }
   return counts;
+}
+
+// ---- Names
+
+std::string layer_path(const Program& program, const LayerPlan& plan) {
+  std::string path;
+  for (const int k : plan.nodes) {
+    const Node& node = program.nodes[k];
+    if (node.pure || node.module.empty()) continue;
+    const bool has_weight = std::ranges::any_of(node.reads, [&](ValueId each) {
+      return program.values[each].weight >= 0;
+    });
+    if (has_weight) return node.module;
+    if (path.empty()) path = node.module;
+  }
+  if (!path.empty()) return path;
+  for (const int k : plan.nodes) {
+    if (!program.nodes[k].pure) return operator_name(program.nodes[k]);
+  }
+  return "layer";
+}
+
+std::vector<std::string> layer_names(const std::vector<std::string>& paths) {
+  std::map<std::string, int> next;  // the number of the next layer of a name
+  std::set<std::string> taken;
+  std::vector<std::string> names;
+  for (const std::string& path : paths) {
+    std::string name = path;
+    std::ranges::replace(name, '.', '_');
+    std::string unique = name;
+    int& number = next.try_emplace(name, 2).first->second;
+    while (unique.empty() || !taken.insert(unique).second) {
+      unique = name + "_" + std::to_string(number++);
+    }
+    names.push_back(std::move(unique));
+  }
+  return names;
 }
 
 }  // namespace gpipe::exported

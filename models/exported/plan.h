@@ -1,4 +1,5 @@
-// Where a program is cut into layers, and what each layer gets and gives.
+// Where a program is cut into layers, what each layer gets and gives, and the
+// names of the layers.
 #pragma once
 
 #include <cstdint>
@@ -63,5 +64,15 @@ std::string uncut_reason(const Program& program, int64_t max_crossing);
 // kNoCut where no cut is correct. For reports.
 constexpr int kNoCut = -1;
 std::vector<int> crossings(const Program& program);
+
+// Returns the path of the Python module that a layer belongs to: that of its
+// first node with a weight, else of its first node that is in a module. A layer
+// of the outermost module has its operator's name.
+std::string layer_path(const Program& program, const LayerPlan& plan);
+
+// Returns the names of layers in a Sequential, where a name cannot contain a
+// dot: "layers_3_mlp" for "layers.3.mlp". Further layers of the same module get
+// "_2", "_3", and so on.
+std::vector<std::string> layer_names(const std::vector<std::string>& paths);
 
 }  // namespace gpipe::exported

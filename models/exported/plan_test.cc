@@ -8,9 +8,8 @@
 
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
-#include "models/exported/layer_names.h"
 #include "models/exported/program_reader.h"
-#include "models/exported/testing/draft.h"
+#include "models/testing/draft.h"
 
 namespace gpipe::exported {
 namespace {

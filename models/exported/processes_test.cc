@@ -12,7 +12,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "models/exported/exported.h"
-#include "models/exported/testing/examples.h"
+#include "models/testing/examples.h"
 
 namespace gpipe {
 namespace {

@@ -1,9 +1,95 @@
 #include "models/exported/program.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <string_view>
 
 namespace gpipe::exported {
+
+// ---- Symbols
+
+namespace {
+
+bool drop_prefix(std::string_view& text, std::string_view prefix) {
+  if (text.substr(0, prefix.size()) != prefix) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// Takes a positive integer from the front of `text`.
+std::optional<int64_t> take_number(std::string_view& text) {
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number <= 0) return std::nullopt;
+  text.remove_prefix(end - text.data());
+  return number;
+}
+
+// Returns the name if `text` is one symbol, else nullopt.
+std::optional<std::string> symbol_name(std::string_view text) {
+  if (drop_prefix(text, "Symbol('")) {
+    const auto end = text.find('\'');
+    // Nothing may follow the symbol but its assumptions.
+    if (end == std::string_view::npos || text.find(')') != text.size() - 1) {
+      return std::nullopt;
+    }
+    return std::string(text.substr(0, end));
+  }
+  for (const char each : text) {
+    if (!std::isalnum(static_cast<unsigned char>(each)) && each != '_') {
+      return std::nullopt;
+    }
+  }
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0]))) {
+    return std::nullopt;
+  }
+  return std::string(text);
+}
+
+}  // namespace
+
+int Symbols::number_of(const std::string& name) {
+  const auto [found, is_new] =
+      numbers_.emplace(name, static_cast<int>(names_.size()));
+  if (is_new) {
+    names_.push_back(name);
+    ranges_.emplace_back();
+  }
+  return found->second;
+}
+
+Extent Symbols::parse(const std::string& expression) {
+  if (const auto name = symbol_name(expression)) return {number_of(*name), 1};
+  std::string_view rest = expression;
+  if (drop_prefix(rest, "Mul(Integer(")) {
+    const auto factor = take_number(rest);
+    if (factor && drop_prefix(rest, "), ") && !rest.empty() &&
+        rest.back() == ')') {
+      rest.remove_suffix(1);
+      if (const auto name = symbol_name(rest)) {
+        return {number_of(*name), *factor};
+      }
+    }
+  } else if (const auto factor = take_number(rest)) {
+    if (rest.empty()) return {Extent::kNone, *factor};
+    if (drop_prefix(rest, "*")) {
+      if (const auto name = symbol_name(rest)) {
+        return {number_of(*name), *factor};
+      }
+    }
+  }
+  return {number_of(expression), 1};
+}
+
+std::string Symbols::text(const Extent& extent) const {
+  if (extent.symbol == Extent::kNone) return std::to_string(extent.factor);
+  if (extent.factor == 1) return names_[extent.symbol];
+  return std::to_string(extent.factor) + "*" + names_[extent.symbol];
+}
+
+// ---- Programs
 
 std::string place_of(const Node& node) {
   std::string text = "node '" + node.name + "' (" + node.target + ")";

@@ -1,4 +1,5 @@
-// An exported program in memory: values, and nodes that compute them.
+// An exported program in memory: values, and nodes that compute them. Sizes are
+// multiples of symbols, such as the rows of a micro-batch.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -6,14 +7,54 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "models/exported/arithmetic.h"
-#include "models/exported/extent.h"
-
 namespace gpipe::exported {
+
+// The size of a dimension, or an integer that is computed from sizes: `factor`
+// times the value of symbol number `symbol`. A number that is known when the
+// program is exported has symbol kNone.
+struct Extent {
+  static constexpr int kNone = -1;
+  int symbol = kNone;
+  int64_t factor = 0;
+};
+
+// The limits of a symbol, from the dynamic_shapes of the export.
+struct Range {
+  int64_t least = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
+// The symbols of a program.
+class Symbols {
+ public:
+  // Returns the extent of an expression of the file. A symbol ("s77", or
+  // "Symbol('s77', positive=True, integer=True)") and an integer multiple of
+  // one are understood. Any other expression becomes a symbol of its own: two
+  // equal expressions have equal values.
+  Extent parse(const std::string& expression);
+
+  // Returns the name of a symbol, or an expression.
+  const std::string& name(int symbol) const { return names_[symbol]; }
+  Range& range(int symbol) { return ranges_[symbol]; }
+  const Range& range(int symbol) const { return ranges_[symbol]; }
+  int size() const { return static_cast<int>(names_.size()); }
+
+  // Returns "3", "s77" or "2*s77".
+  std::string text(const Extent& extent) const;
+
+ private:
+  int number_of(const std::string& name);
+
+  std::vector<std::string> names_;
+  std::vector<Range> ranges_;
+  std::unordered_map<std::string, int> numbers_;
+};
 
 // The place of a value in Program::values.
 using ValueId = int;
@@ -92,6 +133,13 @@ struct Region {
 //   that the body replaces, the tensors, those that stay.
 // - kMap: the same without values that the body replaces.
 enum class Control { kNone, kCond, kWhile, kScan, kMap };
+
+// An operation on one or two numbers (integers, floating-point numbers, truth
+// values). `second` is ignored if there is one operand.
+struct Operation {
+  c10::IValue (*compute)(const c10::IValue& first, const c10::IValue& second);
+  int operands;
+};
 
 struct Node;
 

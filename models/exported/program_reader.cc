@@ -1,24 +1,573 @@
 #include "models/exported/program_reader.h"
 
+#include <ATen/core/function_schema.h>
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <map>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "models/exported/graph_reader.h"
-#include "models/exported/json.h"
-#include "models/exported/value_reader.h"
-#include "models/exported/weight_list.h"
-#include "models/weights/in_quotes.h"
+#include "models/exported/operators.h"
+#include "models/weights/formats.h"
 
 namespace gpipe::exported {
+
+// ---- The place in the Python model
+
+namespace {
+
+constexpr std::size_t kLongest = 200;
+constexpr char kFrame[] = "File \"";
+
+// Returns a frame as one line.
+std::string one_line(const std::string& frame) {
+  const std::size_t end = frame.find('\n');
+  std::string line = frame.substr(0, end);
+  if (end != std::string::npos) {
+    const std::size_t begin = frame.find_first_not_of(" \n", end);
+    if (begin != std::string::npos) {
+      line += ": " + frame.substr(begin, frame.find('\n', begin) - begin);
+    }
+  }
+  if (line.size() > kLongest) line = line.substr(0, kLongest) + "...";
+  return line;
+}
+
+// Returns whether PyTorch, or code that it generates, has the frame.
+bool is_in_torch(const std::string& frame) {
+  const std::string file = frame.substr(0, frame.find('"', sizeof kFrame - 1));
+  return file.find("torch/nn/") != std::string::npos ||
+         file.find("site-packages/torch/") != std::string::npos ||
+         file.find("<eval_with_key>") != std::string::npos;
+}
+
+}  // namespace
+
+std::string source_line(const std::string& stack_trace) {
+  std::string innermost;
+  std::size_t end = std::string::npos;
+  for (;;) {
+    const std::size_t begin =
+        end == 0 ? std::string::npos : stack_trace.rfind(kFrame, end - 1);
+    if (begin == std::string::npos) return innermost;
+    const std::string frame = stack_trace.substr(begin, end - begin);
+    if (!is_in_torch(frame)) return one_line(frame);
+    if (innermost.empty()) innermost = one_line(frame);
+    end = begin;
+  }
+}
+
+std::string module_path(const std::string& module_stack) {
+  const std::string entry = module_stack.substr(module_stack.rfind(';') + 1);
+  const std::size_t begin = entry.find(',');
+  if (begin == std::string::npos) return "";
+  std::string path =
+      entry.substr(begin + 1, entry.find(',', begin + 1) - begin - 1);
+  // A module that is called several times has paths such as "layer@1".
+  path.erase(std::min(path.find('@'), path.size()));
+  constexpr char kSelf[] = "L['self'].";
+  if (path.starts_with(kSelf)) path.erase(0, sizeof kSelf - 1);
+  return path;
+}
+
+// ---- Calls of graphs
+
+namespace {
+
+constexpr std::string_view kNoGradRegion = "wrap_with_set_grad_enabled",
+                           kAutocastRegion = "wrap_with_autocast",
+                           kCheckpointRegion = "tag_activation_checkpoint";
+
+Autocast read_autocast(const Json& dtype, const Json& enabled,
+                       const Json& cache) {
+  Autocast autocast;
+  if (alternative(dtype).name == "as_scalar_type") {
+    autocast.dtype = dtype_of(integer(alternative(dtype).value));
+  }
+  autocast.enabled = boolean(field(enabled, "as_bool"));
+  if (alternative(cache).name == "as_bool") {
+    autocast.cache = boolean(alternative(cache).value);
+  }
+  return autocast;
+}
+
+}  // namespace
+
+std::optional<RegionCall> read_region(const Json& json,
+                                      const std::string& target,
+                                      const Region& outer) {
+  const std::string_view kind = higher_order_name(target);
+  if (kind != kNoGradRegion && kind != kAutocastRegion &&
+      kind != kCheckpointRegion) {
+    return std::nullopt;
+  }
+  const Json& inputs = list(field(json, "inputs"));
+  std::size_t at = 0;  // the graph's place among the arguments
+  const auto argument = [&](std::size_t k) -> const Json& {
+    TORCH_CHECK_VALUE(k < inputs.size(), "has only ", inputs.size(),
+                      " arguments; the file is damaged");
+    return field(inputs[k], "arg");
+  };
+  while (alternative(argument(at)).name != "as_graph") ++at;
+  Region region = outer;
+  if (kind == kNoGradRegion) {
+    region.no_grad |= !boolean(field(argument(0), "as_bool"));
+  } else if (kind == kAutocastRegion) {
+    region.autocast = read_autocast(argument(1), argument(2), argument(3));
+  }
+  return RegionCall{region, field(field(argument(at), "as_graph"), "graph"),
+                    inputs, at + 1};
+}
+
+// ---- Nodes
+
 namespace {
 
 using internal::in_quotes;
+
+// Graphs inside graphs. Python's own limit on nesting is of this size.
+constexpr int kDeepest = 20;
+
+// Adds the nodes of one graph and those of its regions to `nodes`, and their
+// values to `program`.
+class GraphReader {
+ public:
+  GraphReader(const Json& graph, Names& names, Program& program,
+              std::vector<Node>& nodes, int region, int depth)
+      : graph_(graph),
+        names_(names),
+        program_(program),
+        nodes_(nodes),
+        region_(region),
+        depth_(depth) {}
+
+  void read() {
+    for (const Json& json : list(field(graph_, "nodes"))) {
+      Node node = start(json);
+      try {
+        read_node(json, node);
+      } catch (c10::Error& error) {
+        error.add_context("in " + place_of(node));
+        throw;
+      }
+    }
+  }
+
+ private:
+  // Returns a node with its names and its place in the model.
+  Node start(const Json& json) const {
+    Node node;
+    node.target = text(field(json, "target"));
+    if (const Json* name = find_field(json, "name")) node.name = text(*name);
+    if (const Json* metadata = find_field(json, "metadata")) {
+      if (const Json* trace = find_field(*metadata, "stack_trace")) {
+        node.source = source_line(text(*trace));
+      }
+      if (const Json* stack = find_field(*metadata, "nn_module_stack")) {
+        node.module = module_path(text(*stack));
+      }
+    }
+    node.region = region_;
+    return node;
+  }
+
+  void read_node(const Json& json, Node& node) {
+    if (is_higher_order(node.target)) {
+      read_higher_order(json, node);
+      return;
+    }
+    // The dtypes and devices of the export; a pipeline may have others.
+    if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
+    if (is_transform(node.target)) {
+      read_transform(json, node);
+      return;
+    }
+    if (is_operator(node.target)) {
+      node.op = find_operator(node.target);
+      if (!node.op) {
+        refuse(json, node, advice_on(node.target));
+        return;
+      }
+      if (!read_operator(json, node)) return;
+    } else {
+      node.operation = find_operation(node.target);
+      if (!node.operation) {
+        refuse(json, node, advice_on(node.target));
+        return;
+      }
+      for (const Json& input : list(field(json, "inputs"))) {
+        node.arguments.push_back(
+            read(field(input, "arg"), c10::NumberType::get()));
+      }
+      TORCH_CHECK_VALUE(
+          static_cast<int>(node.arguments.size()) == node.operation->operands,
+          "has ", node.arguments.size(), " operands, but the operation has ",
+          node.operation->operands);
+    }
+    note_reads(node);
+    add_results(json, node);
+    nodes_.push_back(std::move(node));
+  }
+
+  static void note_reads(Node& node) {
+    for (const Argument& argument : node.arguments) {
+      for (const Element& each : argument.elements) {
+        if (each.value != kNoValue) node.reads.push_back(each.value);
+      }
+    }
+  }
+
+  Argument read(const Json& json, const c10::TypePtr& type) {
+    return read_argument(json, type, names_);
+  }
+
+  // Reads the arguments by the operator's schema. Returns false, after noting a
+  // problem, if they cannot be passed.
+  bool read_operator(const Json& json, Node& node) {
+    const c10::FunctionSchema& schema = node.op->schema();
+    std::map<std::string, const Json*> given;
+    for (const Json& input : list(field(json, "inputs"))) {
+      given.emplace(text(field(input, "name")), &field(input, "arg"));
+    }
+    for (const c10::Argument& formal : schema.arguments()) {
+      const auto found = given.find(formal.name());
+      Argument argument;
+      if (found != given.end()) {
+        try {
+          argument = read(*found->second, formal.type());
+        } catch (const c10::Error& error) {
+          if (alternative(*found->second).name == "as_graph" ||
+              alternative(*found->second).name == "as_custom_obj" ||
+              alternative(*found->second).name == "as_operator") {
+            refuse(json, node, error.what_without_backtrace());
+            return false;
+          }
+          throw;
+        }
+        given.erase(found);
+      } else if (formal.default_value()) {
+        argument.constant = *formal.default_value();
+      } else {
+        refuse(json, node,
+               "lacks the argument '" + formal.name() +
+                   "' of the operator in this LibTorch; export with the same "
+                   "version of PyTorch");
+        return false;
+      }
+      note_argument(node, formal, argument);
+      node.arguments.push_back(std::move(argument));
+    }
+    if (!given.empty()) {
+      refuse(json, node,
+             "has an argument " + in_quotes(given.begin()->first) +
+                 ", which the operator of this LibTorch does not have; export "
+                 "with the same version of PyTorch");
+      return false;
+    }
+    note_operator(node);
+    return true;
+  }
+
+  // Adds the values that `node` computes. Results may share the memory of
+  // arguments, as the schema says.
+  void add_results(const Json& json, Node& node) {
+    const Json& outputs = list(field(json, "outputs"));
+    const std::size_t returned =
+        node.op ? node.op->schema().returns().size() : 1;
+    TORCH_CHECK_VALUE(outputs.size() <= returned, "has ", outputs.size(),
+                      " outputs, but the operator returns ", returned);
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      Result result = add_result(outputs[k]);
+      if (node.op) share_memory(node, k, result);
+      node.results.push_back(std::move(result));
+    }
+  }
+
+  Result add_result(const Json& output) {
+    Result result;
+    const auto [kind, value] = alternative(output);
+    if (kind == "as_tensors") {
+      result.is_list = true;
+      for (const Json& each : list(value)) {
+        result.values.push_back(define(text(field(each, "name")), true));
+      }
+    } else if (kind == "as_none") {
+      result.values.push_back(kNoValue);
+    } else {
+      result.values.push_back(define(value_name(output), kind == "as_tensor"));
+    }
+    return result;
+  }
+
+  ValueId define(const std::string& name, bool is_tensor) {
+    const ValueId id =
+        add_value(program_, graph_, name, is_tensor, Origin::kNode);
+    TORCH_CHECK_VALUE(names_.emplace(name, id).second, "the value ",
+                      in_quotes(name), " is computed twice");
+    return id;
+  }
+
+  // Gives the values of a result the memory of the arguments that the result
+  // may share.
+  void share_memory(const Node& node, std::size_t place, const Result& result) {
+    for (const std::size_t k : shared_arguments(node.op->schema(), place)) {
+      if (node.arguments[k].elements.empty()) continue;
+      const ValueId from = node.arguments[k].elements[0].value;
+      if (from == kNoValue) continue;
+      for (const ValueId each : result.values) {
+        if (each != kNoValue) {
+          program_.values[each].memory = program_.values[from].memory;
+        }
+      }
+    }
+  }
+
+  // Refuses a call of a transform, which has five nodes or more, once.
+  void read_transform(const Json& json, const Node& node) {
+    const bool is_known =
+        transform_ && (node.source.empty() || node.source == *transform_);
+    if (is_known) {
+      define_results(json);
+      return;
+    }
+    transform_ = node.source;
+    refuse(json, node, advice_on(node.target));
+  }
+
+  // Notes that `node` cannot run, and defines its results for later nodes.
+  void refuse(const Json& json, const Node& node, const std::string& reason) {
+    program_.problems.push_back(place_of(node) + " " + reason);
+    define_results(json);
+  }
+
+  void define_results(const Json& json) {
+    for (const Json& output : list(field(json, "outputs"))) {
+      const std::string& kind = alternative(output).name;
+      if (kind == "as_tensor" || kind == "as_tensors" ||
+          is_named_number(output)) {
+        add_result(output);
+      }
+    }
+  }
+
+  // ---- Regions and control flow
+
+  void read_higher_order(const Json& json, Node& node) {
+    if (const std::optional<Control> control = find_control(node.target)) {
+      node.control = *control;
+      read_control(json, node);
+      return;
+    }
+    const std::optional<RegionCall> call =
+        read_region(json, node.target, program_.regions[region_]);
+    if (!call) {
+      refuse(json, node, advice_on(node.target));
+      return;
+    }
+    program_.regions.push_back(call->region);
+    inline_graph(*call, field(json, "outputs"),
+                 static_cast<int>(program_.regions.size()) - 1);
+  }
+
+  // Reads control flow: graphs and lists of operands.
+  void read_control(const Json& json, Node& node) {
+    check_depth();
+    std::vector<const Json*> graphs;
+    for (const Json& input : list(field(json, "inputs"))) {
+      const Json& argument = field(input, "arg");
+      const auto [kind, value] = alternative(argument);
+      if (kind == "as_graph") {
+        graphs.push_back(&field(value, "graph"));
+      } else if (kind != "as_string") {  // the places of changed operands
+        node.arguments.push_back(read(argument, c10::ListType::ofTensors()));
+      }
+    }
+    const bool chooses = node.control == Control::kCond;
+    const std::size_t bodies =
+        chooses || node.control == Control::kWhile ? 2 : 1;
+    const std::size_t lists = node.control == Control::kScan ? 3 : 2;
+    TORCH_CHECK_VALUE(graphs.size() == bodies && node.arguments.size() == lists,
+                      "has ", graphs.size(), " graphs and ",
+                      node.arguments.size(),
+                      " other arguments, but is known with ", bodies, " and ",
+                      lists, "; export with PyTorch 2.11 to 2.15");
+    std::vector<ValueId> operands;
+    for (std::size_t k = chooses ? 1 : 0; k < lists; ++k) {
+      TORCH_CHECK_VALUE(node.arguments[k].kind == Argument::Kind::kTensors,
+                        "does not pass a list to its graphs; the file is "
+                        "damaged");
+      for (const Element& each : node.arguments[k].elements) {
+        TORCH_CHECK_VALUE(each.value != kNoValue,
+                          "passes None to a graph, which is not supported");
+        operands.push_back(each.value);
+      }
+    }
+    for (const Json* each : graphs) {
+      node.bodies.push_back(read_body(*each, operands));
+    }
+    note_reads(node);
+    for (const Json& output : list(field(json, "outputs"))) {
+      const auto [kind, value] = alternative(output);
+      if (kind != "as_tensors") {
+        node.results.push_back(add_result(output));
+        continue;
+      }
+      for (const Json& each : list(value)) {
+        node.results.push_back(
+            {false, {define(text(field(each, "name")), true)}});
+      }
+    }
+    check_outputs(node);
+    note_bodies(node, operands);
+    nodes_.push_back(std::move(node));
+  }
+
+  // Reads a graph whose inputs share the memory of `operands`.
+  Body read_body(const Json& graph, const std::vector<ValueId>& operands) {
+    Body body;
+    const Json& inputs = list(field(graph, "inputs"));
+    TORCH_CHECK_VALUE(inputs.size() == operands.size(), "passes ",
+                      operands.size(), " values to a graph of ", inputs.size(),
+                      " inputs");
+    Names inner;
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      const std::string& name = value_name(inputs[k]);
+      const ValueId id = add_value(program_, graph, name,
+                                   !is_named_number(inputs[k]), Origin::kNode);
+      program_.values[id].memory = program_.values[operands[k]].memory;
+      inner.emplace(name, id);
+      body.inputs.push_back(id);
+    }
+    GraphReader(graph, inner, program_, body.nodes, region_, depth_ + 1).read();
+    for (const Json& output : list(field(graph, "outputs"))) {
+      body.outputs.push_back(
+          read_argument(output, c10::NumberType::get(), inner));
+      check_single(body.outputs.back());
+    }
+    return body;
+  }
+
+  static void check_single(const Argument& argument) {
+    TORCH_CHECK_VALUE(argument.kind == Argument::Kind::kValue ||
+                          argument.kind == Argument::Kind::kConstant,
+                      "has a list where a graph needs one value; the file is "
+                      "damaged");
+  }
+
+  // Checks that the bodies of `node` return what the node needs.
+  static void check_outputs(const Node& node) {
+    if (node.control == Control::kCond) check_single(node.arguments[0]);
+    const std::size_t replaced =
+        node.control == Control::kWhile || node.control == Control::kScan
+            ? node.arguments[0].elements.size()
+            : 0;
+    for (const Body& body : node.bodies) {
+      const bool is_condition =
+          node.control == Control::kWhile && &body == &node.bodies[0];
+      const std::size_t wanted = is_condition ? 1 : node.results.size();
+      TORCH_CHECK_VALUE(
+          body.outputs.size() == wanted && node.results.size() >= replaced,
+          "has ", node.results.size(), " results, and a graph with ",
+          body.outputs.size(), " outputs; the file is damaged");
+    }
+  }
+
+  // Notes in `node` what its bodies do: random numbers, changed operands,
+  // results with the memory of operands.
+  void note_bodies(Node& node, const std::vector<ValueId>& operands) {
+    const auto note_operand = [&](ValueId value, const auto& note) {
+      const ValueId memory = program_.values[value].memory;
+      const auto found = std::ranges::find_if(operands, [&](ValueId each) {
+        return program_.values[each].memory == memory;
+      });
+      if (found != operands.end()) note(*found);
+    };
+    for (const Body& body : node.bodies) {
+      for (const Node& each : body.nodes) {
+        node.random = node.random || each.random;
+        for (const ValueId written : each.writes) {
+          note_operand(written, [&](ValueId operand) {
+            node.writes.push_back(operand);
+          });
+        }
+      }
+      if (node.control == Control::kWhile && &body == &node.bodies[0]) continue;
+      for (std::size_t k = 0; k < node.results.size(); ++k) {
+        const ValueId result = node.results[k].values[0];
+        if (result == kNoValue) continue;
+        for (const Element& each : body.outputs[k].elements) {
+          note_operand(each.value, [&](ValueId operand) {
+            program_.values[result].memory = program_.values[operand].memory;
+          });
+        }
+      }
+    }
+  }
+
+  void check_depth() const {
+    TORCH_CHECK_VALUE(depth_ < kDeepest, "graphs are nested more than ",
+                      kDeepest, " levels deep");
+  }
+
+  // Adds the nodes of a region, whose number in Program::regions is `region`.
+  // `outputs`: those of the call.
+  void inline_graph(const RegionCall& call, const Json& outputs, int region) {
+    check_depth();
+    const Json& inner_inputs = list(field(call.graph, "inputs"));
+    const std::size_t passed = call.inputs.size() - call.first;
+    TORCH_CHECK_VALUE(passed == inner_inputs.size(), "passes ", passed,
+                      " values to a region of ", inner_inputs.size(),
+                      " inputs");
+    Names inner;
+    for (std::size_t k = 0; k < inner_inputs.size(); ++k) {
+      const Json& outer = field(call.inputs[call.first + k], "arg");
+      inner.emplace(value_name(inner_inputs[k]),
+                    find_value(names_, value_name(outer)));
+    }
+    GraphReader(call.graph, inner, program_, nodes_, region, depth_ + 1).read();
+
+    const std::vector<const std::string*> outside = output_names(outputs);
+    const Json& inner_outputs = list(field(call.graph, "outputs"));
+    TORCH_CHECK_VALUE(outside.size() == inner_outputs.size(), "has ",
+                      outside.size(), " outputs, but its region has ",
+                      inner_outputs.size());
+    for (std::size_t k = 0; k < outside.size(); ++k) {
+      if (!outside[k]) continue;
+      names_[*outside[k]] = find_value(inner, value_name(inner_outputs[k]));
+    }
+  }
+
+  // Returns the names of all outputs of a call, those in lists included; null
+  // for an output that is None.
+  static std::vector<const std::string*> output_names(const Json& outputs) {
+    std::vector<const std::string*> names;
+    for (const Json& output : list(outputs)) {
+      const auto [kind, value] = alternative(output);
+      if (kind == "as_tensors") {
+        for (const Json& each : list(value)) {
+          names.push_back(&text(field(each, "name")));
+        }
+      } else {
+        names.push_back(kind == "as_none" ? nullptr : &value_name(output));
+      }
+    }
+    return names;
+  }
+
+  const Json& graph_;
+  Names& names_;
+  Program& program_;
+  std::vector<Node>& nodes_;
+  const int region_, depth_;
+  // The source line of the last transform that was refused.
+  std::optional<std::string> transform_;
+};
+
+// ---- Programs
 
 constexpr int64_t kMajorVersion = 8;
 
@@ -197,7 +746,9 @@ Program read_program(Archive& archive, const std::vector<int64_t>& outputs) {
   Names names;
   signature.read_inputs(names);
   complete_order(program);
-  read_nodes(field(module, "graph"), names, program);
+  GraphReader(field(module, "graph"), names, program, program.nodes,
+              /*region=*/0, /*depth=*/0)
+      .read();
   signature.read_outputs(names, outputs);
   return program;
 }

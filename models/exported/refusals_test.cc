@@ -5,9 +5,8 @@
 #include <algorithm>
 
 #include "models/exported/exported.h"
-#include "models/exported/testing/archives.h"
-#include "models/exported/testing/examples.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 #include "models/weights/torch_file.h"
 
 namespace gpipe {

@@ -122,7 +122,7 @@ void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     return each.requires_grad();
   };
   if (at::GradMode::is_enabled() &&
-      std::any_of(tensors.begin(), tensors.end(), requires_grad)) {
+      std::ranges::any_of(tensors, requires_grad)) {
     backward = internal::make_node<Backward>(op, arguments);
   }
   {

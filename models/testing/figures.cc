@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "gpipe/summary.h"
+
 namespace gpipe::models::testing {
 
 using torch::Tensor;
@@ -98,6 +100,16 @@ void expect_clone_with_own_weights(Sequential model, const Tensor& input) {
     for (auto& parameter : copy->parameters()) parameter.zero_();
   }
   EXPECT_FALSE(copy->forward(input).equal(model->forward(input)));
+}
+
+Crossings crossings_of(const torch::nn::Sequential& model,
+                       const std::vector<int64_t>& balance,
+                       const torch::Tensor& input) {
+  Crossings sum;
+  for (const CrossingSummary& each : summary(model, balance, input).crossings) {
+    (each.skip ? sum.skips : sum.boundary) += *each.bytes;
+  }
+  return sum;
 }
 
 }  // namespace gpipe::models::testing

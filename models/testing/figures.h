@@ -1,4 +1,5 @@
-// Numbers that the tests of the models compare.
+// Figures of models that tests compare: parameters, layers, and the tensors
+// that cross from layer to layer.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -72,5 +73,19 @@ torch::Tensor ramp(const std::vector<int64_t>& shape,
 // Expects that a clone computes the same as `model`, with weights of its own.
 void expect_clone_with_own_weights(torch::nn::Sequential model,
                                    const torch::Tensor& input);
+
+struct Crossings {
+  int64_t boundary = 0;  // from each partition to the next
+  int64_t skips = 0;     // of skip tensors, between any partitions
+};
+
+// Returns the bytes that gpipe::summary() predicts for one forward of `model`,
+// cut by `balance`, on `input`. All tensors may be on the meta device.
+Crossings crossings_of(const torch::nn::Sequential& model,
+                       const std::vector<int64_t>& balance,
+                       const torch::Tensor& input);
+
+// The unit of torchgpipe's tables.
+constexpr double kMiB = 1 << 20;
 
 }  // namespace gpipe::models::testing

@@ -16,7 +16,9 @@
 
 namespace gpipe {
 
-struct ExportedModel;  // models/exported/exported.h
+// Of models/exported/exported.h. Its library, @gpipe//models/exported, defines
+// the functions below that take one.
+struct ExportedModel;
 
 // Options of load_hugging_face().
 struct HuggingFaceOptions {

@@ -14,9 +14,9 @@
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "models/exported/exported.h"
+#include "models/testing/files.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {

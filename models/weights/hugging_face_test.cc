@@ -13,9 +13,10 @@
 
 #include "gpipe/meta.h"
 #include "models/exported/exported.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 
 namespace gpipe {
 namespace {
@@ -270,11 +271,10 @@ TEST(LoadHuggingFaceTest, ParametersTakeTheStoredDtypeAndStayTheSameObjects) {
 
 // What layers have computed from a buffer is computed again.
 TEST(LoadHuggingFaceTest, EveryExampleIsReadAsItWasSaved) {
-  for (const char* name : {"tiny", "mlp", "gpt", "lstm", "photos", "unet",
-                           "tables", "regions", "experts"}) {
+  for (const std::string name : {"tiny", "mlp", "gpt", "lstm", "photos", "unet",
+                                 "tables", "regions", "experts"}) {
     SCOPED_TRACE(name);
-    const std::string path =
-        std::string("models/exported/testdata/") + name + ".pt2";
+    const std::string path = testing::example_file(name + ".pt2");
     ExportedModel model = load_exported(path);
     const StateDict scaled =
         changed(model.state_dict(), same_name, [](const at::Tensor& each) {

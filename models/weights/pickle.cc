@@ -1,20 +1,327 @@
 #include "models/weights/pickle.h"
 
+#include <c10/macros/Macros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
-#include "models/weights/in_quotes.h"
-#include "models/weights/pickle_objects.h"
-#include "models/weights/pickle_opcodes.h"
+#include "models/weights/formats.h"
 
 namespace gpipe::internal {
 namespace {
 
 using Kind = PickleValue::Kind;
+
+// The opcodes, with the names of Python's pickletools.py.
+enum class PickleOpcode : uint8_t {
+  kMark = '(',
+  kStop = '.',
+  kPop = '0',
+  kPopMark = '1',
+  kDup = '2',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
+  kBinFloat = 'G',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kBinInt2 = 'M',
+  kNone = 'N',
+  kBinPersId = 'Q',
+  kReduce = 'R',
+  kBinString = 'T',
+  kShortBinString = 'U',
+  kBinUnicode = 'X',
+  kEmptyList = ']',
+  kAppend = 'a',
+  kBuild = 'b',
+  kGlobal = 'c',
+  kDict = 'd',
+  kAppends = 'e',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kList = 'l',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTuple = 't',
+  kSetItems = 'u',
+  kEmptyDict = '}',
+  kEmptyTuple = ')',
+  kProto = 0x80,
+  kNewObj = 0x81,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8a,
+  kLong4 = 0x8b,
+  kShortBinUnicode = 0x8c,
+  kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSet = 0x91,
+  kNewObjEx = 0x92,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+  kByteArray8 = 0x96,
+};
 using enum PickleOpcode;
+
+// ---- The objects that a pickle may make by name, without executing code
+
+enum Function : int64_t {
+  kOrderedDict,
+  kSize,
+  kRebuildTensor,
+  kRebuildTensorV2,
+  kRebuildTensorV3,
+  kRebuildFromTensor,  // the first argument is the tensor
+  kRebuildFromType,
+};
+
+struct FunctionName {
+  std::string_view module;
+  std::string_view name;
+  Function function;
+};
+
+constexpr FunctionName kFunctions[] = {
+    {"collections", "OrderedDict", kOrderedDict},
+    {"torch", "Size", kSize},
+    {"torch._utils", "_rebuild_tensor", kRebuildTensor},
+    {"torch._utils", "_rebuild_tensor_v2", kRebuildTensorV2},
+    {"torch._utils", "_rebuild_tensor_v3", kRebuildTensorV3},
+    {"torch._utils", "_rebuild_parameter", kRebuildFromTensor},
+    {"torch._utils", "_rebuild_parameter_with_state", kRebuildFromTensor},
+    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor",
+     kRebuildFromTensor},
+    {"torch._tensor", "_rebuild_from_type_v2", kRebuildFromType},
+};
+
+// Returns whether a name is that of a class whose tensors are plain ones.
+bool is_plain_tensor_class(const PickleValue& type) {
+  if (type.kind != Kind::kName) return false;
+  const std::string_view module = type.items[0]->text;
+  return (module == "torch" && type.text == "Tensor") ||
+         (module == "torch.nn.parameter" &&
+          (type.text == "Parameter" || type.text == "Buffer"));
+}
+
+// The part of a pickle reader that makes values. The comment of Pickle lists
+// the names that a pickle may use. All methods but check() and add() throw
+// c10::ValueError if the pickle is not valid. Not thread-safe.
+class PickleObjects {
+ protected:
+  // Adds all values to `values`, which must outlive this object.
+  explicit PickleObjects(std::deque<PickleValue>& values) : values_(values) {}
+
+  // Throws c10::ValueError with the position of the current opcode.
+  template <typename... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    TORCH_CHECK_VALUE(false, "pickle, byte ", at_, ": ", parts...);
+  }
+
+  // Calls fail() if `condition` is false.
+  template <typename... Parts>
+  void check(bool condition, const Parts&... parts) const {
+    if (C10_UNLIKELY(!condition)) fail(parts...);
+  }
+
+  PickleValue* add(Kind kind) {
+    PickleValue& value = values_.emplace_back();
+    value.kind = kind;
+    return &value;
+  }
+
+  // Returns the dtype, storage class or function of this name, or a kName.
+  PickleValue* global(std::string_view module, std::string_view name) {
+    PickleValue* value = this->name(module, name);
+    const auto typed = [&](Kind kind, c10::ScalarType dtype) {
+      value->kind = kind;
+      value->dtype = dtype;
+      return value;
+    };
+    for (const FunctionName& each : kFunctions) {
+      if (module != each.module || name != each.name) continue;
+      value->kind = Kind::kFunction;
+      value->integer = each.function;
+      return value;
+    }
+    if (name == "UntypedStorage" &&
+        (module == "torch" || module == "torch.storage")) {
+      return typed(Kind::kStorageClass, at::kByte);
+    }
+    if (module == "torch") {
+      if (const DtypeNames* found = find_dtype(&DtypeNames::storage, name)) {
+        return typed(Kind::kStorageClass, found->dtype);
+      }
+      if (const DtypeNames* found = find_dtype(&DtypeNames::python, name)) {
+        return typed(Kind::kDtype, found->dtype);
+      }
+    }
+    return value;
+  }
+
+  // Returns the result of calling what global() or call() has returned with a
+  // tuple. A call of a kName or kObject, or a call that makes no plain tensor,
+  // returns a kObject.
+  PickleValue* call(const PickleValue& function, const PickleValue& arguments) {
+    if (function.kind == Kind::kName || function.kind == Kind::kObject) {
+      return object(function);
+    }
+    check(function.kind == Kind::kFunction, "what is called is ",
+          function.kind_name());
+    const auto& items = arguments.items;
+    switch (static_cast<Function>(function.integer)) {
+      case kOrderedDict:
+        check(items.empty(), "an OrderedDict made of ", items.size(),
+              " arguments");
+        return add(Kind::kDict);
+      case kSize:
+        // The limit bounds the work of one call.
+        return items.size() == 1 && items[0]->kind == Kind::kTuple &&
+                       items[0]->items.size() <= kMaxDimensions
+                   ? copy(*items[0])
+                   : object(function);
+      case kRebuildTensor:
+      case kRebuildTensorV2:
+      case kRebuildTensorV3:
+        return tensor(function, arguments);
+      case kRebuildFromTensor:
+        check(!items.empty() && (items[0]->kind == Kind::kTensor ||
+                                 items[0]->kind == Kind::kObject),
+              "a parameter that is not made of a tensor");
+        return copy(*items[0]);
+      case kRebuildFromType:
+        return tensor_of_class(function, arguments);
+    }
+    return object(function);
+  }
+
+  // Returns the storage of a persistent id:
+  // ('storage', <class>, key, location, elements).
+  PickleValue* storage(const PickleValue& id) {
+    const auto& items = id.items;
+    check(id.kind == Kind::kTuple && items.size() == 5 &&
+              items[0]->kind == Kind::kString && items[0]->text == "storage" &&
+              (items[1]->kind == Kind::kStorageClass ||
+               items[1]->kind == Kind::kName) &&
+              items[2]->kind == Kind::kString &&
+              items[3]->kind == Kind::kString && items[4]->kind == Kind::kInt &&
+              items[4]->integer >= 0,
+          "a persistent id that does not name a storage");
+    if (items[1]->kind == Kind::kName) return object(*items[1]);
+    PickleValue* storage = add(Kind::kStorage);
+    storage->dtype = items[1]->dtype;
+    storage->text = items[2]->text;
+    storage->integer = items[4]->integer;
+    return storage;
+  }
+
+  std::size_t at_ = 0;  // position of the opcode that is being executed
+
+ private:
+  PickleValue* name(std::string_view module, std::string_view name) {
+    PickleValue* in = add(Kind::kString);
+    in->text = module;
+    PickleValue* value = add(Kind::kName);
+    value->text = name;
+    value->items = {in};
+    return value;
+  }
+
+  PickleValue* object(const PickleValue& called) {
+    PickleValue* value = add(Kind::kObject);
+    value->items = {called.kind == Kind::kObject ? called.items[0] : &called};
+    return value;
+  }
+
+  PickleValue* copy(const PickleValue& value) {
+    PickleValue* result = add(value.kind);
+    *result = value;
+    return result;
+  }
+
+  // `arguments`: (storage, offset, sizes, strides). In version 2
+  // (requires_grad, hooks) follow, in version 3 also the dtype. Metadata may
+  // follow in both.
+  PickleValue* tensor(const PickleValue& function,
+                      const PickleValue& arguments) {
+    const auto& items = arguments.items;
+    const bool v3 = function.integer == kRebuildTensorV3;
+    const std::size_t count = v3                                     ? 7
+                              : function.integer == kRebuildTensorV2 ? 6
+                                                                     : 4;
+    check(items.size() == count || items.size() == count + 1, "a tensor of ",
+          items.size(), " arguments");
+    // The dtype or the class of the storage may be one that LibTorch lacks.
+    if (items[0]->kind == Kind::kObject) return object(*items[0]);
+    if (v3 && items[6]->kind == Kind::kName) return object(*items[6]);
+    check(items[0]->kind == Kind::kStorage, "a tensor's storage is ",
+          items[0]->kind_name());
+    check(items[1]->kind == Kind::kInt && items[1]->integer >= 0,
+          "a tensor's offset is ", items[1]->kind_name(), ", ",
+          items[1]->integer);
+    check_sizes(*items[2], "sizes");
+    check_sizes(*items[3], "strides");
+    check(items[2]->items.size() == items[3]->items.size(), "a tensor of ",
+          items[2]->items.size(), " sizes, but ", items[3]->items.size(),
+          " strides");
+    check(!v3 || items[6]->kind == Kind::kDtype, "a tensor's dtype is ",
+          items[std::min<std::size_t>(6, items.size() - 1)]->kind_name());
+    if (items.size() > count) {
+      const PickleValue& metadata = *items[count];
+      const bool is_empty =
+          metadata.kind == Kind::kNone ||
+          (metadata.kind == Kind::kDict && metadata.items.empty());
+      if (!is_empty)
+        return object(*name("torch._utils", "set_tensor_metadata"));
+    }
+    PickleValue* tensor = add(Kind::kTensor);
+    tensor->dtype = v3 ? items[6]->dtype : items[0]->dtype;
+    tensor->integer = items[1]->integer;
+    tensor->items = {items[0], items[2], items[3]};
+    return tensor;
+  }
+
+  // `arguments`: (function, class, arguments of the function, attributes).
+  PickleValue* tensor_of_class(const PickleValue& function,
+                               const PickleValue& arguments) {
+    const auto& items = arguments.items;
+    check(items.size() == 4 && items[2]->kind == Kind::kTuple,
+          "a tensor of another class, of ", items.size(), " arguments");
+    const PickleValue& inner = *items[0];
+    if (inner.kind == Kind::kFunction && inner.integer != kRebuildFromType &&
+        is_plain_tensor_class(*items[1])) {
+      return call(inner, *items[2]);
+    }
+    return object(items[1]->kind == Kind::kName ? *items[1] : function);
+  }
+
+  void check_sizes(const PickleValue& tuple, const char* what) const {
+    check(tuple.kind == Kind::kTuple, "a tensor's ", what, " are ",
+          tuple.kind_name());
+    check(tuple.items.size() <= kMaxDimensions, "a tensor of ",
+          tuple.items.size(), " ", what, "; at most ", kMaxDimensions,
+          " are read");
+    for (const PickleValue* each : tuple.items) {
+      check(each->kind == Kind::kInt && each->integer >= 0,
+            "one of a tensor's ", what, " is ", each->kind_name(), ", ",
+            each->integer);
+    }
+  }
+
+  std::deque<PickleValue>& values_;
+};
+
+// ---- The reader
 
 // The maximum number of nested MARKs. A state dict has 3.
 constexpr std::size_t kMaxMarks = 1000;
@@ -386,5 +693,134 @@ std::string PickleValue::quoted_name() const {
 
 Pickle::Pickle(std::string_view bytes)
     : value_(Machine(bytes, values_).run()) {}
+
+// ---- The writer
+
+namespace {
+
+// A writer of protocol 2. It memoizes only names.
+class Writer {
+ public:
+  std::string take() {
+    opcode(kStop);
+    return std::move(bytes_);
+  }
+
+  void opcode(PickleOpcode opcode) {
+    bytes_.push_back(static_cast<char>(opcode));
+  }
+
+  void protocol() {
+    opcode(kProto);
+    number(2, 1);
+  }
+
+  void text(std::string_view text) {
+    opcode(kBinUnicode);
+    TORCH_CHECK_VALUE(text.size() <= UINT32_MAX, "a name of ", text.size(),
+                      " bytes is too long for a pickle");
+    number(text.size(), 4);
+    bytes_ += text;
+  }
+
+  void integer(int64_t value) {
+    if (value >= 0 && value < 1 << 8) {
+      opcode(kBinInt1);
+      number(value, 1);
+    } else if (value >= INT32_MIN && value <= INT32_MAX) {
+      opcode(kBinInt);
+      number(static_cast<uint64_t>(value), 4);
+    } else {
+      opcode(kLong1);
+      number(8, 1);
+      number(static_cast<uint64_t>(value), 8);
+    }
+  }
+
+  void integers(const std::vector<int64_t>& values) {
+    if (values.empty()) return opcode(kEmptyTuple);
+    opcode(kMark);
+    for (const int64_t value : values) integer(value);
+    opcode(kTuple);
+  }
+
+  // `lines`: "module\nname\n".
+  void global(const std::string& lines) {
+    const auto [found, is_new] = memo_.emplace(lines, memo_.size());
+    if (!is_new) {
+      opcode(kLongBinGet);
+      number(found->second, 4);
+      return;
+    }
+    opcode(kGlobal);
+    bytes_ += lines;
+    opcode(kLongBinPut);
+    number(found->second, 4);
+  }
+
+  void ordered_dict() {
+    global("collections\nOrderedDict\n");
+    opcode(kEmptyTuple);
+    opcode(kReduce);
+  }
+
+ private:
+  void number(uint64_t value, std::size_t width) {
+    for (std::size_t k = 0; k < width; ++k) {
+      bytes_.push_back(static_cast<char>(value >> (8 * k)));
+    }
+  }
+
+  std::string bytes_;
+  std::unordered_map<std::string, std::size_t> memo_;
+};
+
+void write_tensor(Writer& to, const PickledTensor& tensor) {
+  const DtypeNames* names = find_dtype(tensor.dtype);
+  TORCH_CHECK_VALUE(names, in_quotes(tensor.name), " is of dtype ",
+                    tensor.dtype, ", for which a state dict has no name");
+  // A dtype without a storage class is written as an untyped storage and a
+  // dtype.
+  const bool v3 = !names->storage;
+  const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+  to.global(v3 ? "torch._utils\n_rebuild_tensor_v3\n"
+               : "torch._utils\n_rebuild_tensor_v2\n");
+  to.opcode(kMark);
+
+  to.opcode(kMark);
+  to.text("storage");
+  to.global(v3 ? std::string("torch.storage\nUntypedStorage\n")
+               : std::string("torch\n") + names->storage + "\n");
+  to.text(tensor.key);
+  to.text("cpu");
+  to.integer(v3 ? tensor.storage_bytes : tensor.storage_bytes / element);
+  to.opcode(kTuple);
+  to.opcode(kBinPersId);
+
+  to.integer(tensor.offset);
+  to.integers(tensor.sizes);
+  to.integers(tensor.strides);
+  to.opcode(kNewFalse);  // requires_grad
+  to.ordered_dict();     // hooks
+  if (v3) to.global(std::string("torch\n") + names->python + "\n");
+
+  to.opcode(kTuple);
+  to.opcode(kReduce);
+}
+
+}  // namespace
+
+std::string pickle_tensors(const std::vector<PickledTensor>& tensors) {
+  Writer writer;
+  writer.protocol();
+  writer.ordered_dict();
+  writer.opcode(kMark);
+  for (const PickledTensor& tensor : tensors) {
+    writer.text(tensor.name);
+    write_tensor(writer, tensor);
+  }
+  writer.opcode(kSetItems);
+  return writer.take();
+}
 
 }  // namespace gpipe::internal

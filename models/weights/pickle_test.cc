@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "gpipe/testing/allocation_meter.h"
-#include "models/weights/pickle_writer.h"
-#include "models/weights/testing/files.h"
-#include "models/weights/testing/fixtures.h"
+#include "models/testing/files.h"
+#include "models/testing/fixtures.h"
 
 namespace gpipe::internal {
 namespace {

@@ -1,14 +1,20 @@
 #include "models/weights/pickled_weights.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
+#include "models/testing/fixtures.h"
+#include "models/weights/pickle.h"
 
 namespace gpipe::internal {
+
 namespace {
 
 using namespace std::string_literals;  // "..."s literals may contain \0
@@ -30,7 +36,7 @@ std::string dict(
 
 // Returns the pickle of a dict of tensors with these names. Each tensor has two
 // elements.
-std::string tensors(const std::vector<std::string>& names) {
+std::string dict_of_tensors(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, std::string>> items;
   for (const std::string& name : names) {
     items.emplace_back(name, "ctorch._utils\n_rebuild_tensor_v2\n((" +
@@ -61,8 +67,8 @@ std::string found(const std::string& bytes, std::string_view entry = {}) {
 
 // Returns a dict with a tensor of this name, beside a tensor in its parent.
 std::string beside_tensor(const std::string& entry, const std::string& name) {
-  const std::string rest = tensors({"rng_state"});
-  return rest + short_text(entry) + tensors({name}) + "s";
+  const std::string rest = dict_of_tensors({"rng_state"});
+  return rest + short_text(entry) + dict_of_tensors({name}) + "s";
 }
 
 TEST(PickledWeightsTest, ATensorBesideTheWeightsDoesNotHideThem) {
@@ -73,32 +79,34 @@ TEST(PickledWeightsTest, ATensorBesideTheWeightsDoesNotHideThem) {
 }
 
 TEST(PickledWeightsTest, KnownEntriesComeFirstAlsoInOneAnother) {
-  const std::string w = tensors({"w"}), v = tensors({"v.x"});
+  const std::string w = dict_of_tensors({"w"}), v = dict_of_tensors({"v.x"});
   EXPECT_EQ(found(dict({{"a.b", "N"}, {"ema", v}, {"model", w}})), "w");
   EXPECT_EQ(found(dict({{"model", v}, {"state_dict", w}})), "w");
   EXPECT_EQ(found(dict({{"model", dict({{"module", w}})}, {"ema", v}})), "w");
   EXPECT_EQ(found(dict({{"model", "]"}, {"module", dict({})}, {"net", w}})),
             "w");
-  EXPECT_EQ(found(tensors({"fc.weight"}) + short_text("model") + w + "s"), "w");
+  EXPECT_EQ(
+      found(dict_of_tensors({"fc.weight"}) + short_text("model") + w + "s"),
+      "w");
 }
 
 TEST(PickledWeightsTest, NamesOfParametersSayThatADictIsAStateDict) {
   for (const char* name : {"fc.mask", "weight", "bias"}) {
-    EXPECT_EQ(
-        found(tensors({name}) + short_text("extra") + tensors({"x"}) + "s"),
-        name);
+    EXPECT_EQ(found(dict_of_tensors({name}) + short_text("extra") +
+                    dict_of_tensors({"x"}) + "s"),
+              name);
   }
-  EXPECT_EQ(found(tensors({"w", "v"})), "w");
-  EXPECT_EQ(found(tensors({"w"}) + short_text("extra") + "}s"), "w");
+  EXPECT_EQ(found(dict_of_tensors({"w", "v"})), "w");
+  EXPECT_EQ(found(dict_of_tensors({"w"}) + short_text("extra") + "}s"), "w");
   // Keys that are not texts.
-  EXPECT_EQ(found("}K\x01" + tensors({"x"}) + "s" + short_text("net") +
-                  tensors({"w"}) + "s")
+  EXPECT_EQ(found("}K\x01" + dict_of_tensors({"x"}) + "s" + short_text("net") +
+                  dict_of_tensors({"w"}) + "s")
                 .substr(0, 28),
             "holds several dicts of tenso");
 }
 
 TEST(PickledWeightsTest, AnEntryCanBeNamed) {
-  const std::string g = tensors({"g"}), d = tensors({"d"});
+  const std::string g = dict_of_tensors({"g"}), d = dict_of_tensors({"d"});
   const std::string two = dict({{"G", g}, {"D", d}, {"epoch", "K\x03"}});
   EXPECT_EQ(found(two),
             "holds several dicts of tensors. Name the entry to read: 'G' (1 "
@@ -167,5 +175,189 @@ TEST(PickledWeightsTest, CirclesAndMassesTakeLittleTime) {
             "holds no dict of tensors");
 }
 
+using testing::value_error_of;
+
+// A reader of storages with bytes 0, 1, 2, ... that records the requested keys.
+struct Counting {
+  std::vector<std::string> keys;
+
+  StateDict tensors(std::string_view bytes) {
+    const Pickle pickle(bytes);
+    return tensors_of(
+        pickle.value(), [this](const std::string& key, int64_t size) {
+          keys.push_back(key);
+          c10::Storage storage(c10::Storage::use_byte_size_t(), size,
+                               c10::GetCPUAllocator(), /*resizable=*/false);
+          for (int64_t k = 0; k < size; ++k) {
+            static_cast<uint8_t*>(storage.mutable_data())[k] =
+                static_cast<uint8_t>(k % 2);
+          }
+          return storage;
+        });
+  }
+};
+
+StateDict tensors(const std::vector<PickledTensor>& tensors) {
+  Counting counting;
+  return counting.tensors(pickle_tensors(tensors));
+}
+
+TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
+  Counting counting;
+  const StateDict dict = counting.tensors(testing::kStridedPickle);
+  EXPECT_EQ(dict.size(), 10u);
+  // "transposed" and "row" share one storage.
+  EXPECT_EQ(counting.keys, (std::vector<std::string>{"0", "1", "2", "3", "4",
+                                                     "5", "6", "7", "8"}));
+  EXPECT_EQ(dict["transposed"].sizes(), at::IntArrayRef({3, 2}));
+  EXPECT_EQ(dict["transposed"].strides(), at::IntArrayRef({1, 3}));
+  EXPECT_EQ(dict["row"].storage_offset(), 3);
+  EXPECT_TRUE(dict["row"].is_alias_of(dict["transposed"]));
+  EXPECT_EQ(dict["float8"].scalar_type(), at::kFloat8_e4m3fn);
+  EXPECT_EQ(dict["int64"].dim(), 0);
+  EXPECT_EQ(dict["int64"].item<int64_t>(), 0x0100010001000100);
+  EXPECT_EQ(dict["empty"].sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_FALSE(dict["parameter"].requires_grad());
+}
+
+TEST(PickledTensorsTest, MayFillTheirStorage) {
+  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 5, {1}, {1}}})["t"].numel(), 1);
+  EXPECT_EQ(
+      tensors({{"t", "0", 24, at::kFloat, 0, {2, 2}, {3, 2}}})["t"].sizes(),
+      at::IntArrayRef({2, 2}));
+  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 6, {0}, {1}}})["t"].numel(), 0);
+  EXPECT_EQ(
+      tensors({{"t", "0", 4, at::kFloat, 0, {1000000}, {0}}})["t"].numel(),
+      1000000);
+}
+
+TEST(PickledTensorsTest, DoNotReachBeyondTheirStorage) {
+  constexpr int64_t kHuge = INT64_MAX;
+  const std::vector<PickledTensor> wrong = {
+      {"t", "0", 24, at::kFloat, 0, {7}, {1}},
+      {"t", "0", 24, at::kFloat, 1, {6}, {1}},
+      {"t", "0", 24, at::kFloat, 6, {}, {}},
+      {"t", "0", 24, at::kFloat, 7, {0}, {1}},
+      {"t", "0", 24, at::kFloat, 0, {2, 2}, {4, 2}},
+      {"t", "0", 24, at::kFloat, kHuge, {1}, {1}},
+      {"t", "0", 24, at::kFloat, 0, {2}, {kHuge}},
+      {"t", "0", 24, at::kFloat, 3, {3}, {kHuge}},
+      {"t", "0", 24, at::kFloat, 0, {2, 2}, {kHuge, kHuge}},
+      {"t", "0", 24, at::kFloat, 0, {kHuge}, {0}},
+      {"t",
+       "0",
+       24,
+       at::kFloat,
+       0,
+       {int64_t{1} << 32, int64_t{1} << 32},
+       {0, 0}},
+      {"t", "0", 24, at::kFloat, 0, {0, kHuge, kHuge}, {1, 1, 1}},
+      {"t", "0", 24, at::kFloat8_e5m2, 0, {25}, {1}},
+  };
+  for (const PickledTensor& each : wrong) {
+    EXPECT_NE(value_error_of([&] { tensors({each}); }).find("'t' has sizes "),
+              std::string::npos)
+        << each.offset << " " << c10::IntArrayRef(each.sizes);
+  }
+  EXPECT_EQ(value_error_of([&] { tensors({wrong[0]}); }),
+            "'t' has sizes [7], strides [1] and offset 0, which is beyond its "
+            "storage of 6 elements");
+}
+
+TEST(PickledTensorsTest, AStorageHasOneSize) {
+  EXPECT_EQ(value_error_of([] {
+              tensors({{"a", "0", 24, at::kFloat, 0, {1}, {1}},
+                       {"b", "0", 28, at::kFloat, 0, {1}, {1}}});
+            }),
+            "storage '0' has 24 bytes, but should have 28");
+}
+
+TEST(PickledTensorsTest, AreReadBesideAnythingElse) {
+  for (const std::string_view bytes :
+       {testing::kCheckpointPickle2, testing::kCheckpointPickle4}) {
+    Counting counting;
+    EXPECT_EQ(counting.tensors(bytes).keys(), std::vector<std::string>{"w"});
+    EXPECT_EQ(counting.keys.size(), 1u);  // no other storage is read
+  }
+}
+
+// Returns the pickle of {"w": tensor, "x": value}.
+std::string with_value(const std::string& value) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  return one.substr(0, one.size() - 1) + "\x8c\x01x" + value + "s.";
+}
+
+TEST(PickledTensorsTest, ItemsThatAreNotTensorsAreLeftOut) {
+  for (const std::string value :
+       {"N", "K\x01", "]", "}", "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        "cbuiltins\nset\n)R", "c__builtin__\ncomplex\n)R", "\x8f",
+        "ccollections\nCounter\n)R", "ctorch\ndevice\n)R", "ctorch\nSize\n)R",
+        "ctorch\nuint4\n", "cnet\nNet\n"}) {
+    Counting counting;
+    EXPECT_EQ(counting.tensors(with_value(value)).keys(),
+              std::vector<std::string>{"w"})
+        << value;
+  }
+}
+
+TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  // The tensor of the dict, once more with the name 7, and an object.
+  const std::size_t begin = one.find("ctorch._utils");
+  const std::string tensor = one.substr(begin, one.rfind("u.") - begin);
+  Counting counting;
+  EXPECT_EQ(counting
+                .tensors(one.substr(0, one.size() - 1) + "K\x07" + tensor +
+                         "sK\x08"
+                         "cnet\nNet\n)Rs.")
+                .keys(),
+            std::vector<std::string>{"w"});
+}
+
+// Python's state_dict() has what Module.get_extra_state() returns.
+TEST(PickledTensorsTest, AnExtraStateMayBeAnyObject) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  Counting counting;
+  EXPECT_EQ(counting
+                .tensors(one.substr(0, one.size() - 1) + "\x8c\x0f"
+                                                         "fc._extra_state"
+                                                         "c_io\nBytesIO\n)Rs.")
+                .keys(),
+            std::vector<std::string>{"w"});
+}
+
+TEST(PickledTensorsTest, ObjectsAmongTheWeightsAreErrorsAndNotExecuted) {
+  const auto error = [](const std::string& bytes) {
+    Counting counting;
+    return value_error_of([&] { counting.tensors(bytes); });
+  };
+  const std::string evil = error(std::string(testing::kEvilPickle));
+  EXPECT_EQ(evil,
+            "'x' asks for 'posix.system', which is not part of a state dict of "
+            "plain tensors. Nothing was executed. If you trust the file, load "
+            "it in Python and save the tensors alone: "
+            "torch.save(model.state_dict(), path)");
+  EXPECT_NE(access("gpipe_pickle_was_executed", F_OK), 0);
+  EXPECT_NE(error(with_value("ctorch._utils\n_rebuild_sparse_tensor\n)R"))
+                .find("'x' asks for 'torch._utils._rebuild_sparse_tensor'"),
+            std::string::npos);
+  EXPECT_NE(error(with_value("ctorch._utils\n_rebuild_sparse_tensor\n)R"))
+                .find("A tensor becomes a plain one by to_dense()"),
+            std::string::npos);
+}
+
+TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
+  const std::string one =
+      pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}},
+                      {"w", "0", 4, at::kFloat, 0, {1}, {1}}});
+  Counting counting;
+  EXPECT_EQ(value_error_of([&] { counting.tensors(one); }),
+            "'w' appears twice");
+}
+
 }  // namespace
+
 }  // namespace gpipe::internal

@@ -2,16 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-#include "models/weights/atomic_file.h"
+#include "models/weights/files.h"
+#include "models/weights/formats.h"
 #include "models/weights/safetensors_file.h"
-#include "models/weights/safetensors_header.h"
-#include "models/weights/safetensors_layout.h"
 
 namespace gpipe {
 namespace {
@@ -47,12 +45,9 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
   const auto read_at = [bytes](uint64_t offset, void* to, std::size_t count) {
     std::memcpy(to, static_cast<const char*>(bytes) + offset, count);
   };
-  internal::SafetensorsStart start;
-  try {
-    start = internal::read_safetensors_start(size, read_at);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, source, ": ", error.what_without_backtrace());
-  }
+  internal::SafetensorsStart start = internal::with_prefix(source + ": ", [&] {
+    return internal::read_safetensors_start(size, read_at);
+  });
   return contents(std::move(start.header),
                   [&](const internal::SafetensorsEntry& entry, void* to,
                       std::size_t count) {

@@ -39,7 +39,7 @@ Safetensors parse_safetensors(const void* bytes, std::size_t size,
                               const std::string& source = "safetensors");
 
 // Writes a file, which appears only when it is complete
-// (models/weights/atomic_file.h).
+// (models/weights/files.h).
 //
 // The header has the names in the order of the dict. The data is ordered by
 // decreasing element size, so that each tensor is aligned to its elements.

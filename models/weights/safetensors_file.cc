@@ -1,39 +1,357 @@
 #include "models/weights/safetensors_file.h"
 
-#include <algorithm>
+#include <c10/util/ArrayRef.h>
 
-#include "models/weights/in_quotes.h"
-#include "models/weights/safetensors_layout.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "models/weights/formats.h"
 
 namespace gpipe::internal {
+
+// ---- The header
+
 namespace {
 
-// Runs `body`, which must not allocate tensors. Turns an error of the file
-// system into a c10::ValueError.
-template <typename Body>
-auto as_value_error(const Body& body) {
-  try {
-    return body();
-  } catch (const c10::ValueError&) {
-    throw;
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, error.what_without_backtrace());
+using Json = nlohmann::json;
+
+constexpr char kMetadata[] = "__metadata__";
+// The largest header in bytes that the format allows.
+constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
+
+// A handler that gets the JSON piece by piece, so that nothing is stored that
+// does not belong in a header, however deep or long the JSON is.
+class HeaderHandler : public nlohmann::json_sax<Json> {
+ public:
+  SafetensorsHeader take() { return std::move(header_); }
+
+  bool null() override {
+    // Python's safetensors writes no metadata as null.
+    if (place_ != Place::kTop || key_ != kMetadata) refuse("null");
+    return true;
   }
+  bool boolean(bool) override { refuse("a boolean"); }
+  bool number_float(double, const std::string& text) override {
+    refuse(in_quotes(text).c_str());
+  }
+  bool binary(Json::binary_t&) override { refuse("bytes"); }
+  bool number_integer(int64_t) override { refuse("a negative number"); }
+
+  bool number_unsigned(uint64_t value) override {
+    if (place_ != Place::kShape && place_ != Place::kOffsets) {
+      refuse("a number");
+    }
+    TORCH_CHECK_VALUE(value <= INT64_MAX, where(), " has the number ", value,
+                      ", which is too large");
+    numbers_.push_back(value);
+    TORCH_CHECK_VALUE(
+        numbers_.size() <= (place_ == Place::kShape ? kMaxDimensions : 2),
+        where(), " has too many numbers");
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (place_ == Place::kMetadata) {
+      TORCH_CHECK_VALUE(header_.metadata.emplace(key_, std::move(value)).second,
+                        kMetadata, " has ", in_quotes(key_), " twice");
+      return true;
+    }
+    if (place_ != Place::kEntry || key_ != "dtype") refuse("a text");
+    const DtypeNames* found = find_dtype(&DtypeNames::safetensors, value);
+    TORCH_CHECK_VALUE(found, where(), " has dtype ", in_quotes(value),
+                      ", which LibTorch does not have");
+    header_.entries.back().dtype = found->dtype;
+    return true;
+  }
+
+  bool key(std::string& value) override {
+    key_ = std::move(value);
+    if (place_ == Place::kTop) {
+      TORCH_CHECK_VALUE(names_.insert(key_).second, in_quotes(key_),
+                        " appears twice");
+    } else if (place_ == Place::kEntry) {
+      const int field = key_ == "dtype"          ? 1
+                        : key_ == "shape"        ? 2
+                        : key_ == "data_offsets" ? 4
+                                                 : 0;
+      TORCH_CHECK_VALUE(field != 0, where(), " is not part of the format");
+      TORCH_CHECK_VALUE((fields_ & field) == 0, where(), " appears twice");
+      fields_ |= field;
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kOutside) {
+      place_ = Place::kTop;
+    } else if (place_ != Place::kTop) {
+      refuse("an object");
+    } else if (key_ == kMetadata) {
+      place_ = Place::kMetadata;
+    } else {
+      place_ = Place::kEntry;
+      fields_ = 0;
+      header_.entries.emplace_back();
+      header_.entries.back().name = key_;
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kEntry) {
+      TORCH_CHECK_VALUE(fields_ == 7, in_quotes(header_.entries.back().name),
+                        " needs dtype, shape and data_offsets");
+    }
+    place_ = place_ == Place::kTop ? Place::kOutside : Place::kTop;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::kEntry && key_ == "shape") {
+      place_ = Place::kShape;
+    } else if (place_ == Place::kEntry && key_ == "data_offsets") {
+      place_ = Place::kOffsets;
+    } else {
+      refuse("a list");
+    }
+    numbers_.clear();
+    return true;
+  }
+
+  bool end_array() override {
+    SafetensorsEntry& entry = header_.entries.back();
+    if (place_ == Place::kShape) {
+      entry.sizes.assign(numbers_.begin(), numbers_.end());
+    } else {
+      TORCH_CHECK_VALUE(numbers_.size() == 2, where(), " has ", numbers_.size(),
+                        " numbers, but should have 2");
+      entry.begin = numbers_[0];
+      entry.end = numbers_[1];
+    }
+    place_ = Place::kEntry;
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&,
+                   const Json::exception& error) override {
+    TORCH_CHECK_VALUE(false, "the header is not JSON: ", error.what());
+  }
+
+ private:
+  enum class Place { kOutside, kTop, kMetadata, kEntry, kShape, kOffsets };
+
+  std::string where() const {
+    switch (place_) {
+      case Place::kOutside:
+        return "the header";
+      case Place::kTop:
+        return in_quotes(key_);
+      case Place::kMetadata:
+        return std::string(kMetadata) + ": " + in_quotes(key_);
+      default:
+        return in_quotes(header_.entries.back().name) + ": " + in_quotes(key_);
+    }
+  }
+
+  [[noreturn]] void refuse(const char* what) const {
+    TORCH_CHECK_VALUE(false, where(), " is or contains ", what,
+                      ", which the format does not allow there");
+  }
+
+  SafetensorsHeader header_;
+  Place place_ = Place::kOutside;
+  std::string key_;  // the last key
+  int fields_ = 0;   // one bit for each field that the entry has
+  std::vector<uint64_t> numbers_;
+  std::unordered_set<std::string> names_;
+};
+
+// Changes the last size from numbers to elements of LibTorch.
+void count_elements(SafetensorsEntry& entry) {
+  const int64_t packed = find_dtype(entry.dtype)->packed;
+  if (packed == 1) return;
+  TORCH_CHECK_VALUE(!entry.sizes.empty() && entry.sizes.back() % packed == 0,
+                    in_quotes(entry.name), " is ", entry.dtype, " of shape ",
+                    c10::IntArrayRef(entry.sizes),
+                    "; LibTorch needs a last size that is a multiple of ",
+                    packed);
+  entry.sizes.back() /= packed;
 }
 
-SafetensorsStart read_start(const FileReader& reader) {
+// Returns the sizes in numbers.
+std::vector<int64_t> numbers_in(const SafetensorsEntry& entry, int64_t packed) {
+  std::vector<int64_t> sizes = entry.sizes;
+  TORCH_CHECK_VALUE(packed == 1 || !sizes.empty(), in_quotes(entry.name),
+                    " is ", entry.dtype,
+                    " without a dimension, which safetensors cannot express; "
+                    "save its view({1})");
+  if (packed != 1) sizes.back() *= packed;
+  return sizes;
+}
+
+void check_sizes(const SafetensorsEntry& entry) {
+  const std::optional<int64_t> needed = bytes_of(entry.sizes, entry.dtype);
+  TORCH_CHECK_VALUE(
+      needed && entry.begin <= entry.end &&
+          entry.end - entry.begin == static_cast<uint64_t>(*needed),
+      in_quotes(entry.name), " is ", entry.dtype, " of shape ",
+      c10::IntArrayRef(entry.sizes), ", which its data from ", entry.begin,
+      " to ", entry.end, " does not fit");
+}
+
+void check_cover(const std::vector<SafetensorsEntry>& entries,
+                 uint64_t data_bytes) {
+  std::vector<const SafetensorsEntry*> sorted;
+  sorted.reserve(entries.size());
+  for (const SafetensorsEntry& entry : entries) sorted.push_back(&entry);
+  std::ranges::sort(sorted, [](const auto* a, const auto* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  uint64_t end = 0;
+  for (const SafetensorsEntry* entry : sorted) {
+    TORCH_CHECK_VALUE(entry->begin == end, "the data of ",
+                      in_quotes(entry->name), " begins at ", entry->begin,
+                      ", but what is before it ends at ", end);
+    end = entry->end;
+  }
+  TORCH_CHECK_VALUE(end == data_bytes, "the header describes ", end,
+                    " bytes of data, but there are ", data_bytes);
+}
+
+std::string json_text(const std::string& text) {
   try {
-    return read_safetensors_start(
-        reader.size(), [&](uint64_t offset, void* to, std::size_t size) {
-          reader.read_at(offset, to, size);
-        });
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, reader.path(), ": ",
-                      error.what_without_backtrace());
+    return Json(text).dump();
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false, in_quotes(text),
+                      " is not UTF-8, which safetensors requires");
   }
 }
 
 }  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::string_view json,
+                                           uint64_t data_bytes) {
+  TORCH_CHECK_VALUE(!json.empty() && json[0] == '{',
+                    "the header does not begin with '{'");
+  HeaderHandler handler;
+  Json::sax_parse(json.begin(), json.end(), &handler);
+  SafetensorsHeader header = handler.take();
+  for (SafetensorsEntry& entry : header.entries) {
+    count_elements(entry);
+    check_sizes(entry);
+  }
+  check_cover(header.entries, data_bytes);
+  return header;
+}
+
+std::string safetensors_header_text(const SafetensorsHeader& header) {
+  std::string text = "{";
+  const auto begin_member = [&text](const std::string& name) {
+    if (text.back() != '{') text += ",";
+    text += json_text(name) + ":";
+  };
+  if (!header.metadata.empty()) {
+    begin_member(kMetadata);
+    text += "{";
+    for (const auto& [name, value] : header.metadata) {
+      begin_member(name);
+      text += json_text(value);
+    }
+    text += "}";
+  }
+  for (const SafetensorsEntry& entry : header.entries) {
+    TORCH_CHECK_VALUE(entry.name != kMetadata, "a tensor cannot be called ",
+                      kMetadata, " in a safetensors file");
+    const DtypeNames* names = find_dtype(entry.dtype);
+    TORCH_CHECK_VALUE(names && names->safetensors, in_quotes(entry.name),
+                      " is ", entry.dtype,
+                      ", which safetensors does not support");
+    begin_member(entry.name);
+    text += std::string("{\"dtype\":\"") + names->safetensors +
+            "\",\"shape\":" + Json(numbers_in(entry, names->packed)).dump() +
+            ",\"data_offsets\":" + Json({entry.begin, entry.end}).dump() + "}";
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  TORCH_CHECK_VALUE(text.size() <= kMaxSafetensorsHeader, "a header of ",
+                    text.size(), " bytes; safetensors has at most ",
+                    kMaxSafetensorsHeader);
+  return text;
+}
+
+// ---- Writing
+
+namespace {
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
+                    in_quotes(name), " is a ", tensor.toString(),
+                    "; only plain tensors can be written");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
+                    " is on the meta device, and so has no values");
+}
+
+}  // namespace
+
+SafetensorsLayout lay_out(const StateDict& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  SafetensorsLayout layout;
+  SafetensorsHeader& header = layout.header;
+  header.metadata = metadata;
+  for (const auto& item : tensors) {
+    check_can_be_written(item.key(), item.value());
+    SafetensorsEntry entry;
+    entry.name = item.key();
+    entry.dtype = item.value().scalar_type();
+    entry.sizes = item.value().sizes().vec();
+    header.entries.push_back(std::move(entry));
+  }
+
+  layout.order.resize(header.entries.size());
+  std::iota(layout.order.begin(), layout.order.end(), std::size_t{0});
+  std::ranges::stable_sort(layout.order, [&](auto a, auto b) {
+    return c10::elementSize(header.entries[a].dtype) >
+           c10::elementSize(header.entries[b].dtype);
+  });
+  uint64_t end = 0;
+  for (const std::size_t k : layout.order) {
+    header.entries[k].begin = end;
+    end += tensors[k].value().nbytes();
+    header.entries[k].end = end;
+  }
+
+  const std::string json = safetensors_header_text(header);
+  for (std::size_t k = 0; k < kSafetensorsLengthBytes; ++k) {
+    layout.start.push_back(static_cast<char>(uint64_t{json.size()} >> (8 * k)));
+  }
+  layout.start += json;
+  return layout;
+}
+
+void write_laid_out(AtomicFile& file, const StateDict& tensors,
+                    const SafetensorsLayout& layout) {
+  file.write(layout.start.data(), layout.start.size());
+  for (const std::size_t k : layout.order) {
+    const at::Tensor tensor = as_written(tensors[k].value());
+    file.write(tensor.const_data_ptr(), tensor.nbytes());
+  }
+}
+
+at::Tensor as_written(const at::Tensor& tensor) {
+  // Without an operator, a process may exit meanwhile (gpipe/base/threads).
+  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
+      !tensor.is_neg()) {
+    return tensor;
+  }
+  return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+}
+
+// ---- Reading
 
 SafetensorsStart read_safetensors_start(uint64_t file_bytes,
                                         const ReadAt& read_at) {
@@ -58,17 +376,21 @@ SafetensorsStart read_safetensors_start(uint64_t file_bytes,
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : reader_(as_value_error([&] { return FileReader(path); })),
-      start_(as_value_error([&] { return read_start(reader_); })) {}
+    : reader_(with_prefix<c10::Error>("", [&] { return FileReader(path); })),
+      start_(with_prefix<c10::Error>("", [&] {
+        return with_prefix(path + ": ", [&] {
+          return read_safetensors_start(
+              reader_.size(), [&](uint64_t offset, void* to, std::size_t size) {
+                reader_.read_at(offset, to, size);
+              });
+        });
+      })) {}
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, uint64_t offset,
                            void* to, std::size_t size) const {
-  try {
+  with_prefix<c10::Error>(in_quotes(entry.name) + " of ", [&] {
     reader_.read_at(start_.data_begin + entry.begin + offset, to, size);
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, in_quotes(entry.name), " of ",
-                      error.what_without_backtrace());
-  }
+  });
 }
 
 }  // namespace gpipe::internal

@@ -1,36 +1,174 @@
 #include "models/weights/safetensors_folder.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 
-#include "models/weights/file_reader.h"
-#include "models/weights/in_quotes.h"
-#include "models/weights/safetensors_index.h"
+#include "models/weights/files.h"
+#include "models/weights/formats.h"
 
 namespace gpipe::internal {
+
+// ---- The index
+
 namespace {
 
-SafetensorsIndex read_index(const std::string& path) {
-  std::string text;
+using Json = nlohmann::json;
+
+constexpr char kWeightMap[] = "weight_map";
+
+// A handler that gets the JSON piece by piece, and stores only the map.
+class IndexHandler : public nlohmann::json_sax<Json> {
+ public:
+  SafetensorsIndex take() {
+    TORCH_CHECK_VALUE(has_map_, "has no 'weight_map'");
+    return std::move(index_);
+  }
+
+  bool null() override { return other("null"); }
+  bool boolean(bool) override { return other("a boolean"); }
+  bool number_integer(int64_t) override { return other("a number"); }
+  bool number_unsigned(uint64_t) override { return other("a number"); }
+  bool number_float(double, const std::string&) override {
+    return other("a number");
+  }
+  bool binary(Json::binary_t&) override { return other("bytes"); }
+
+  bool string(std::string& value) override {
+    if (place_ != Place::kMap) return other("a text");
+    // A name such as "../x" must not lead out of the folder.
+    TORCH_CHECK_VALUE(!value.empty() && value != "." && value != ".." &&
+                          value.find_first_of(std::string_view("/\\\0", 3)) ==
+                              std::string::npos,
+                      "says that ", in_quotes(key_), " is in ",
+                      in_quotes(value),
+                      ", which is not the name of a file in this folder");
+    index_.emplace_back(key_, std::move(value));
+    return true;
+  }
+
+  bool key(std::string& value) override {
+    if (skipped_ > 0) return true;
+    key_ = std::move(value);
+    if (place_ == Place::kMap) {
+      TORCH_CHECK_VALUE(names_.insert(key_).second, "has ", in_quotes(key_),
+                        " twice");
+    } else if (key_ == kWeightMap) {
+      TORCH_CHECK_VALUE(!has_map_, "has 'weight_map' twice");
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kOutside) {
+      place_ = Place::kTop;
+    } else if (place_ == Place::kTop && skipped_ == 0 && key_ == kWeightMap) {
+      place_ = Place::kMap;
+      has_map_ = true;
+    } else {
+      other("an object");
+      ++skipped_;
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (skipped_ > 0) {
+      --skipped_;
+    } else {
+      place_ = place_ == Place::kMap ? Place::kTop : Place::kOutside;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    other("a list");
+    ++skipped_;
+    return true;
+  }
+
+  bool end_array() override {
+    --skipped_;
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&,
+                   const Json::exception& error) override {
+    TORCH_CHECK_VALUE(false, "is not JSON: ", error.what());
+  }
+
+ private:
+  enum class Place { kOutside, kTop, kMap };
+
+  // Ignores a value outside of the map. Throws in the place of the map, or
+  // where it has a file.
+  bool other(const char* what) const {
+    if (skipped_ > 0) return true;
+    TORCH_CHECK_VALUE(place_ != Place::kOutside, "is ", what,
+                      ", but should be an object");
+    TORCH_CHECK_VALUE(
+        place_ == Place::kTop && key_ != kWeightMap, "has ", what, " for ",
+        in_quotes(key_), ", but should have ",
+        place_ == Place::kMap ? "the name of a file" : "an object");
+    return true;
+  }
+
+  SafetensorsIndex index_;
+  Place place_ = Place::kOutside;
+  bool has_map_ = false;
+  std::size_t skipped_ = 0;  // the depth in a value that is ignored
+  std::string key_;          // the last key outside of ignored values
+  std::unordered_set<std::string> names_;
+};
+
+}  // namespace
+
+SafetensorsIndex parse_safetensors_index(std::string_view json) {
+  IndexHandler handler;
+  Json::sax_parse(json.begin(), json.end(), &handler);
+  return handler.take();
+}
+
+std::string safetensors_index_text(const SafetensorsIndex& index,
+                                   uint64_t bytes, uint64_t elements) {
+  Json map = Json::object();
+  for (const auto& [name, file] : index) map[name] = file;
+  const Json json = {
+      {"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
+      {kWeightMap, std::move(map)}};
   try {
+    return json.dump(/*indent=*/2, ' ', /*ensure_ascii=*/true) + "\n";
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false,
+                      "the name of a tensor is not UTF-8, which safetensors "
+                      "requires");
+  }
+}
+
+// ---- The folder
+
+namespace {
+
+// The largest index in bytes that is read.
+constexpr uint64_t kMaxSafetensorsIndex = 100'000'000;
+
+SafetensorsIndex read_index(const std::string& path) {
+  const std::string text = with_prefix<c10::Error>("", [&] {
     const FileReader file(path);
     TORCH_CHECK_VALUE(file.size() <= kMaxSafetensorsIndex, path, ": has ",
                       file.size(), " bytes, and ", kMaxSafetensorsIndex,
                       " are the most that are read");
-    text.resize(file.size());
-    file.read_at(0, text.data(), text.size());
-  } catch (const c10::ValueError&) {
-    throw;
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, error.what_without_backtrace());
-  }
-  try {
-    return parse_safetensors_index(text);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, path, ": ", error.what_without_backtrace());
-  }
+    std::string bytes(file.size(), '\0');
+    file.read_at(0, bytes.data(), bytes.size());
+    return bytes;
+  });
+  return with_prefix(path + ": ",
+                     [&] { return parse_safetensors_index(text); });
 }
 
 bool exists(const std::string& path) {
@@ -101,8 +239,15 @@ void SafetensorsFolder::open_shards(const std::string& folder) {
   }
 }
 
-bool same_bytes(const SafetensorsFolder::Tensor& a,
-                const SafetensorsFolder::Tensor& b) {
+// ---- Weights of a program
+
+namespace {
+
+using Tensor = SafetensorsFolder::Tensor;
+
+// Returns whether both tensors have the same dtype, shape and bytes. Reads them
+// piece by piece.
+bool same_bytes(const Tensor& a, const Tensor& b) {
   if (a.entry->dtype != b.entry->dtype || a.entry->sizes != b.entry->sizes) {
     return false;
   }
@@ -116,6 +261,145 @@ bool same_bytes(const SafetensorsFolder::Tensor& a,
     if (x != y) return false;
   }
   return true;
+}
+
+constexpr char kGateUp[] = ".experts.gate_up_proj";
+
+// A tensor of one expert.
+struct Expert {
+  std::string weight;  // the name of the weight of all experts
+  std::size_t number = 0;
+  std::size_t part = 0;  // of the parts of each expert
+  std::size_t parts = 1;
+};
+
+// Returns what "x.experts.3.up_proj.weight" is, or nothing for other names.
+std::optional<Expert> expert_of(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.", kWeight = ".weight";
+  const std::size_t at = name.rfind(kExperts);
+  if (at == std::string::npos || !name.ends_with(kWeight)) return std::nullopt;
+  const std::size_t begin = at + kExperts.size();
+  const std::size_t dot = name.find('.', begin);
+  // Up to 6 digits, so that the number fits.
+  if (dot == begin || dot > begin + 6 ||
+      !std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
+                   name.begin() + static_cast<std::ptrdiff_t>(dot),
+                   [](char c) { return c >= '0' && c <= '9'; })) {
+    return std::nullopt;
+  }
+  const std::string beginning = name.substr(0, at);
+  const std::string kind =
+      name.substr(dot + 1, name.size() - kWeight.size() - dot - 1);
+  Expert expert;
+  expert.number = std::stoul(name.substr(begin, dot - begin));
+  if (kind == "down_proj" || kind == "w2") {
+    expert.weight = beginning + ".experts.down_proj";
+  } else if (kind == "gate_proj" || kind == "w1" || kind == "up_proj" ||
+             kind == "w3") {
+    expert.weight = beginning + kGateUp;
+    expert.part = kind == "up_proj" || kind == "w3" ? 1 : 0;
+    expert.parts = 2;
+  } else {
+    return std::nullopt;
+  }
+  return expert;
+}
+
+// Returns `name` with Mixtral's "block_sparse_moe" as the program names it.
+std::string renamed(std::string name) {
+  constexpr std::string_view kOld = ".block_sparse_moe.", kNew = ".mlp.";
+  if (const std::size_t at = name.find(kOld); at != std::string::npos) {
+    name.replace(at, kOld.size(), kNew);
+  }
+  return name;
+}
+
+// Returns the weight of all experts of a layer. `tensors`: by the number of the
+// expert and of its part. `parts`: of each expert.
+FolderWeight stacked(
+    const std::string& name,
+    const std::map<std::pair<std::size_t, std::size_t>, Tensor>& tensors,
+    std::size_t parts) {
+  FolderWeight weight;
+  const SafetensorsEntry& first = *tensors.begin()->second.entry;
+  std::size_t next = 0;
+  for (const auto& [place, tensor] : tensors) {
+    TORCH_CHECK_VALUE(place == std::pair(next / parts, next % parts),
+                      tensor.file->path(), ": expert ", next / parts, " of ",
+                      in_quotes(name), " lacks a tensor, but there is ",
+                      in_quotes(tensor.entry->name));
+    TORCH_CHECK_VALUE(
+        tensor.entry->dtype == first.dtype &&
+            tensor.entry->sizes == first.sizes && first.sizes.size() == 2,
+        tensor.file->path(), ": ", in_quotes(tensor.entry->name), " is ",
+        tensor.entry->dtype, " of shape ",
+        c10::IntArrayRef(tensor.entry->sizes), ", but ", in_quotes(first.name),
+        " is ", first.dtype, " of shape ", c10::IntArrayRef(first.sizes),
+        "; experts need two dimensions and equal shapes");
+    weight.pieces.push_back(tensor);
+    ++next;
+  }
+  TORCH_CHECK_VALUE(next % parts == 0, weight.path(), ": expert ", next / parts,
+                    " of ", in_quotes(name), " lacks a tensor");
+  weight.dtype = first.dtype;
+  weight.sizes = {static_cast<int64_t>(next / parts),
+                  static_cast<int64_t>(parts) * first.sizes[0], first.sizes[1]};
+  return weight;
+}
+
+}  // namespace
+
+void FolderWeight::read(void* to) const {
+  auto* next = static_cast<char*>(to);
+  for (const Tensor& each : pieces) {
+    each.read(next);
+    next += each.bytes();
+  }
+}
+
+std::map<std::string, FolderWeight> folder_weights(
+    const SafetensorsFolder& folder,
+    const std::unordered_set<std::string>& program) {
+  const bool stacks = std::ranges::any_of(
+      program, [](const auto& name) { return name.ends_with(kGateUp); });
+  std::map<std::string, FolderWeight> weights;
+  const auto add = [&](const std::string& name, FolderWeight weight) {
+    const std::string path = weight.path();
+    TORCH_CHECK_VALUE(weights.emplace(name, std::move(weight)).second, path,
+                      ": ", in_quotes(name),
+                      " is there twice: in one tensor, "
+                      "and in tensors of one expert or with Mixtral's name");
+  };
+  struct Experts {
+    std::map<std::pair<std::size_t, std::size_t>, Tensor> tensors;
+    std::size_t parts = 1;
+  };
+  std::map<std::string, Experts> experts;
+  for (const auto& [stored, tensor] : folder.tensors()) {
+    const std::string name = stacks ? renamed(stored) : stored;
+    const auto expert = stacks ? expert_of(name) : std::nullopt;
+    if (!expert) {
+      add(name, {tensor.entry->dtype, tensor.entry->sizes, {tensor}});
+      continue;
+    }
+    Experts& all = experts[expert->weight];
+    all.parts = expert->parts;
+    TORCH_CHECK_VALUE(
+        all.tensors.emplace(std::pair(expert->number, expert->part), tensor)
+            .second,
+        tensor.file->path(), ": ", in_quotes(stored), " is there twice");
+  }
+  for (const auto& [name, each] : experts) {
+    add(name, stacked(name, each.tensors, each.parts));
+  }
+  return weights;
+}
+
+bool same_bytes(const FolderWeight& a, const FolderWeight& b) {
+  return a.dtype == b.dtype && a.sizes == b.sizes &&
+         std::equal(
+             a.pieces.begin(), a.pieces.end(), b.pieces.begin(), b.pieces.end(),
+             [](const Tensor& x, const Tensor& y) { return same_bytes(x, y); });
 }
 
 }  // namespace gpipe::internal

@@ -1,15 +1,41 @@
-// Folders of safetensors files, as transformers writes them.
+// Folders of safetensors files, as transformers writes them: their index, their
+// tensors, and these tensors under the names that an exported program has.
 #pragma once
+
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "models/weights/safetensors_file.h"
 
 namespace gpipe::internal {
+
+// ---- The index of a model whose safetensors are in several files
+
+// Names of tensors, and the file of each, which is in the folder of the index.
+using SafetensorsIndex = std::vector<std::pair<std::string, std::string>>;
+
+// Parses the JSON of model.safetensors.index.json, in its order. Only
+// "weight_map" is read. Uses memory of a small multiple of the JSON's size.
+//
+// Throws c10::ValueError if the JSON has no such map of texts, if it names a
+// tensor twice, or if the name of a file leads out of the folder. Thread-safe.
+SafetensorsIndex parse_safetensors_index(std::string_view json);
+
+// Returns the JSON in the form that transformers writes, with sorted names.
+// `bytes` and `elements`: of all tensors. Throws c10::ValueError if a name is
+// not UTF-8. Thread-safe.
+std::string safetensors_index_text(const SafetensorsIndex& index,
+                                   uint64_t bytes, uint64_t elements);
+
+// ---- The folder
 
 constexpr char kSafetensorsName[] = "model.safetensors";
 constexpr char kSafetensorsIndexName[] = "model.safetensors.index.json";
@@ -46,9 +72,42 @@ class SafetensorsFolder {
   std::map<std::string, Tensor> tensors_;
 };
 
-// Returns whether both tensors have the same dtype, shape and bytes. Reads them
-// piece by piece. Throws c10::ValueError if a file cannot be read.
-bool same_bytes(const SafetensorsFolder::Tensor& a,
-                const SafetensorsFolder::Tensor& b);
+// ---- Weights of a program
+
+// A weight whose bytes are those of one or several tensors, one after the
+// other.
+struct FolderWeight {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes;
+  std::vector<SafetensorsFolder::Tensor> pieces;
+
+  // Returns the path of the file with the first piece.
+  const std::string& path() const { return pieces.front().file->path(); }
+  // Reads all bytes. Throws c10::ValueError if a file cannot be read.
+  void read(void* to) const;
+};
+
+// Returns the tensors of a folder by name.
+//
+// Mixtures of experts: folders have a tensor for each expert, and programs of
+// transformers 5 have those of a layer in one. If `program`, the names of the
+// program's weights, has such names, this returns
+// - "x.experts.gate_up_proj" [experts, 2 * inner, width] of the tensors
+//   "x.experts.K.gate_proj.weight" and "x.experts.K.up_proj.weight"
+//   [inner, width] for each K,
+// - "x.experts.down_proj" [experts, width, inner] of
+//   "x.experts.K.down_proj.weight",
+// where Mixtral's names w1, w3, w2 and "block_sparse_moe" stand for gate_proj,
+// up_proj, down_proj and "mlp".
+//
+// Throws c10::ValueError with the file and the name if an expert is missing or
+// has another shape or dtype than the first one. Thread-safe.
+std::map<std::string, FolderWeight> folder_weights(
+    const SafetensorsFolder& folder,
+    const std::unordered_set<std::string>& program);
+
+// Returns whether both have the same dtype, shape and bytes. Throws
+// c10::ValueError if a file cannot be read. Thread-safe.
+bool same_bytes(const FolderWeight& a, const FolderWeight& b);
 
 }  // namespace gpipe::internal

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/safetensors_header.h"
-#include "models/weights/testing/files.h"
-#include "models/weights/testing/fixtures.h"
+#include "models/testing/files.h"
+#include "models/testing/fixtures.h"
+#include "models/weights/safetensors_file.h"
 
 namespace gpipe {
 namespace {

@@ -164,7 +164,11 @@ LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
 
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options) {
-  const StateDict own = state_dict(module);
+  return load_state_dict(state_dict(module), dict, options);
+}
+
+LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
+                           const LoadOptions& options) {
   LoadReport names = check_state_dict(own, dict, options);
   const std::unordered_set<std::string> skipped(names.mismatched.begin(),
                                                 names.mismatched.end());

@@ -65,6 +65,11 @@ struct LoadReport {
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options = {});
 
+// Does the same for a module with the tensors `own`, which share the module's
+// memory.
+LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
+                           const LoadOptions& options = {});
+
 // Returns or throws what load_state_dict() does for a module with the tensors
 // `own`. Changes nothing. Tensors of both may be on the meta device.
 // Thread-safe.

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe {
 namespace {

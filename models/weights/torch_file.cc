@@ -10,24 +10,19 @@
 #include <cstdint>
 #include <exception>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "models/weights/atomic_file.h"
-#include "models/weights/dtypes.h"
-#include "models/weights/in_quotes.h"
+#include "models/weights/files.h"
+#include "models/weights/formats.h"
 #include "models/weights/pickle.h"
-#include "models/weights/pickle_writer.h"
-#include "models/weights/pickled_tensors.h"
-#include "models/weights/zip_directory.h"
-#include "models/weights/zip_start.h"
+#include "models/weights/pickled_weights.h"
+#include "models/weights/zip.h"
 
 namespace gpipe {
 namespace {
 
-using caffe2::serialize::PyTorchStreamReader;
 using caffe2::serialize::PyTorchStreamWriter;
 
 // ---- Reading
@@ -47,37 +42,9 @@ void check_start(const std::string& path) {
   internal::check_zip_start(start, "torch.save");
 }
 
-class Archive {
- public:
-  explicit Archive(const std::string& path) : reader_(path) {}
-
-  bool has(const std::string& name) { return reader_.hasRecord(name); }
-
-  std::string text(const std::string& name) {
-    const auto [data, size] = record(name);
-    return {static_cast<const char*>(data.get()), size};
-  }
-
-  c10::Storage storage(const std::string& key) {
-    auto [data, size] = record("data/" + key);
-    return {c10::Storage::use_byte_size_t(), size, std::move(data),
-            /*allocator=*/nullptr, /*resizable=*/false};
-  }
-
- private:
-  std::tuple<at::DataPtr, std::size_t> record(const std::string& name) {
-    TORCH_CHECK_VALUE(reader_.hasRecord(name), "has no record ",
-                      internal::in_quotes(name));
-    return reader_.getRecord(name);
-  }
-
-  PyTorchStreamReader reader_;
-};
-
 StateDict read(const std::string& path, const std::string& entry) {
   check_start(path);
-  internal::read_zip_directory(path);
-  Archive archive(path);
+  internal::ZipArchive archive(path, /*damaged=*/"");
   TORCH_CHECK_VALUE(archive.has("data.pkl"),
                     "is a zip archive, but not from torch.save: it has no "
                     "data.pkl");
@@ -88,16 +55,14 @@ StateDict read(const std::string& path, const std::string& entry) {
                     "path). In C++: torch::load(module, path), then "
                     "gpipe::write_torch_file(path, "
                     "gpipe::state_dict(*module))");
-  if (archive.has("byteorder")) {
-    const std::string order = archive.text("byteorder");
-    TORCH_CHECK_VALUE(order == "little", "has byte order ",
-                      internal::in_quotes(order), "; only 'little' is read");
-  }
+  archive.check_byte_order();
   const std::string bytes = archive.text("data.pkl");
   const internal::Pickle pickle(bytes);
   return internal::tensors_of(
       pickle.value(),
-      [&](const std::string& key, int64_t) { return archive.storage(key); },
+      [&](const std::string& key, int64_t) {
+        return archive.storage("data/" + key);
+      },
       entry);
 }
 
@@ -188,13 +153,9 @@ class Sink {
 }  // namespace
 
 StateDict read_torch_file(const std::string& path, const std::string& entry) {
-  try {
-    return read(path, entry);
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const c10::Error& error) {  // LibTorch's reader throws plain ones
-    TORCH_CHECK_VALUE(false, path, ": ", error.what_without_backtrace());
-  }
+  // LibTorch's reader throws plain errors.
+  return internal::with_prefix<c10::Error>(path + ": ",
+                                           [&] { return read(path, entry); });
 }
 
 void write_torch_file(const std::string& path, const StateDict& dict) {

@@ -48,7 +48,7 @@ StateDict read_torch_file(const std::string& path,
 
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an
 // OrderedDict. The file appears only when it is complete
-// (models/weights/atomic_file.h).
+// (models/weights/files.h).
 //
 // As with torch.save, each storage is written once and whole. Tensors that
 // share memory still share it when they are read. A slice of a large tensor

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/pickle_writer.h"
-#include "models/weights/testing/files.h"
-#include "models/weights/testing/fixtures.h"
+#include "models/testing/files.h"
+#include "models/testing/fixtures.h"
+#include "models/weights/pickle.h"
 
 namespace gpipe {
 namespace {

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/file_reader.h"
-#include "models/weights/file_writer.h"
+#include "models/weights/files.h"
 
 namespace gpipe::internal {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "models/exported/exported.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/task.h"

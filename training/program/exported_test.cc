@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "models/exported/testing/archives.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/optimizer.h"

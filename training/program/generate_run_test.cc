@@ -15,9 +15,9 @@
 #include "gpipe/distributed/testing/ranks.h"
 #include "models/exported/exported.h"
 #include "models/lora.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/testing/small_runs.h"
 

@@ -11,12 +11,12 @@
 
 #include "models/resnet.h"
 #include "models/resnet_names.h"
+#include "models/testing/files.h"
 #include "models/unet.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "models/weights/torch_file.h"
 
 namespace gpipe::train_program {

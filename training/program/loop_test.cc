@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/run.h"

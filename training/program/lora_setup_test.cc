@@ -7,8 +7,8 @@
 #include <string>
 
 #include "models/lora.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"

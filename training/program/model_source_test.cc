@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 
-#include "models/exported/testing/archives.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/examples.h"
+#include "models/testing/files.h"
 #include "training/program/make_task.h"
 
 namespace gpipe::train_program {

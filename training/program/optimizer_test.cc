@@ -8,7 +8,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::train_program {
 namespace {

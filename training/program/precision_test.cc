@@ -4,9 +4,9 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/program/initial_weights.h"
 
 namespace gpipe::train_program {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::train_program {
 namespace {

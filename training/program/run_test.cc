@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/program/exit_code.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/program/language.h"
 #include "training/program/make_task.h"
 #include "training/program/testing/small_runs.h"

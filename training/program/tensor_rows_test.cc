@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "models/weights/torch_file.h"
 #include "training/program/make_task.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 
 namespace gpipe::testing {
 

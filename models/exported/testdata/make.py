@@ -4,6 +4,9 @@ Python computes with exported.module() on one thread:
 
     python3 models/exported/testdata/make.py models/exported/testdata [NAME...]
 
+Models that only the tests of models/exported read are in details/, and files of earlier
+versions of PyTorch, which this script wrote with them, in versions/.
+
 Needs torch and safetensors, and transformers for "experts" and "llama". The tensors of
 NAME.safetensors, after one training step with torch.manual_seed(7) and the loss sum over
 i of (output.i * weight.i).sum():
@@ -669,6 +672,12 @@ MODELS = {
     "experts": (Experts, lambda: (torch.randn(8, 4),)),
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
+DETAILS = {"alternating", "branches", "deep", "dropped", "experts", "generated", "looped",
+           "mapped", "other_branches", "resized", "scanned", "stateless", "styles", "vmapped"}
+
+
+def path_of(folder, name):
+    return os.path.join(folder, "details" if name in DETAILS else "", name)
 
 
 def write_weightless(folder):
@@ -681,12 +690,12 @@ def write_weightless(folder):
 
 
 def write_vmapped(folder):
-    write_program(Vmapped(), (torch.randn(4, 4),), {}, os.path.join(folder, "vmapped.pt2"))
+    write_program(Vmapped(), (torch.randn(4, 4),), {}, path_of(folder, "vmapped") + ".pt2")
 
 
 def write_averages(folder):
     """Writes a model, and beside it the .pt file of tools/export_examples.py."""
-    path = os.path.join(os.path.dirname(__file__), "../../tools/export_examples.py")
+    path = os.path.join(os.path.dirname(__file__), "../../../tools/export_examples.py")
     spec = importlib.util.spec_from_file_location("export_examples", path)
     examples = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(examples)
@@ -722,7 +731,7 @@ def write_generated(folder):
             found[f"logits.{i}"] = window(torch.tensor([ids]))[0]
         found[f"prompt.{i}"], found[f"tokens.{i}"] = torch.tensor(prompt), torch.tensor(ids)
         print(ids)
-    save_file(found, path("generated.safetensors"))
+    save_file(found, path_of(folder, "generated") + ".safetensors")
 
 
 def write_llama(folder):
@@ -796,7 +805,7 @@ def main(folder, names):
         torch.manual_seed(1)
         model, inputs = make_model().train(name not in EXPORTED_IN_EVAL_MODE), make_inputs()
         exported = write_program(model, inputs, dims[0] if dims else {},
-                                 os.path.join(folder, name + ".pt2"))
+                                 path_of(folder, name) + ".pt2")
 
         found = {f"input.{i}": each for i, each in enumerate(inputs)}
         evaluated = copy.deepcopy(model).eval()
@@ -814,7 +823,7 @@ def main(folder, names):
         found |= {f"grad.{k}": p.grad for k, p in module.named_parameters()
                   if p.grad is not None}
         found |= {f"buffer.{k}": b for k, b in module.named_buffers()}
-        path = os.path.join(folder, name + ".safetensors")
+        path = path_of(folder, name) + ".safetensors"
         save_file({k: v.contiguous().clone() for k, v in found.items()}, path,
                   {"torch": torch.__version__.split("+")[0], "cpu": cpu_name(),
                    "capability": torch.backends.cpu.get_cpu_capability()})

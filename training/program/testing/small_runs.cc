@@ -8,8 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "models/testing/files.h"
 #include "models/weights/state_dict.h"
-#include "models/weights/testing/files.h"
 #include "training/program/make_task.h"
 #include "training/program/run.h"
 #include "training/run_files.h"

@@ -1,0 +1,163 @@
+#include "models/exported/schema.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "models/testing/files.h"
+
+namespace gpipe::exported {
+
+namespace {
+
+using testing::value_error_of;
+
+TEST(JsonTest, ValuesOfAnotherKindAreRefused) {
+  const Json json = parse_json(
+      R"({"i": 3, "f": 1.5, "t": "x", "l": [1], "big": 18446744073709551615})",
+      "record");
+  EXPECT_EQ(integer(field(json, "i")), 3);
+  EXPECT_EQ(value_error_of([&] { integer(field(json, "f")); }),
+            "expected an integer, but found 1.5; the file is damaged");
+  EXPECT_EQ(value_error_of([&] { integer(field(json, "big")); }),
+            "expected an integer of 64 bits, but found 18446744073709551615; "
+            "the file is damaged");
+  EXPECT_EQ(value_error_of([&] { text(field(json, "l")); }),
+            "expected a text, but found a list of 1 entries; the file is "
+            "damaged");
+  EXPECT_EQ(value_error_of([&] { field(json, "x"); }),
+            "an entry 'x' is missing in an object of 5 entries; the file is "
+            "damaged");
+  EXPECT_EQ(find_field(json, "x"), nullptr);
+  EXPECT_EQ(value_error_of([&] { alternative(json); }),
+            "expected an object of one entry, but found an object of 5 "
+            "entries; the file is damaged");
+}
+
+TEST(JsonTest, InfinitiesAreTexts) {
+  const Json json = parse_json(R"(["Infinity", "-Infinity", "NaN", 2])", "r");
+  EXPECT_EQ(real(json[0]), INFINITY);
+  EXPECT_EQ(real(json[1]), -INFINITY);
+  EXPECT_TRUE(std::isnan(real(json[2])));
+  EXPECT_EQ(real(json[3]), 2.0);
+  EXPECT_THROW(real(parse_json("\"inf\"", "r")), c10::ValueError);
+  EXPECT_NE(value_error_of([] {
+              parse_json("{", "a/b.json");
+            }).find("record 'a/b.json' is not JSON"),
+            std::string::npos);
+}
+
+using testing::value_error_of;
+
+Json json_of(const std::string& text) { return parse_json(text, "test"); }
+
+// Returns a graph whose only tensor "x" has these sizes and strides.
+Json graph_with(const std::string& sizes, const std::string& strides) {
+  return json_of(R"({"tensor_values": {"x": {"dtype": 7, "sizes": )" + sizes +
+                 R"(, "strides": )" + strides + R"(}}, "sym_int_values": {}})");
+}
+
+// Returns whether a tensor of these sizes and strides is dense.
+bool is_dense_with(const std::string& sizes, const std::string& strides) {
+  Program program;
+  const Json graph = graph_with(sizes, strides);
+  add_value(program, graph, "x", /*is_tensor=*/true, Origin::kNode);
+  return program.values.at(0).dense;
+}
+
+std::string symbol(const std::string& name, int hint) {
+  return R"({"as_expr": {"expr_str": ")" + name + R"(", "hint": {"as_int": )" +
+         std::to_string(hint) + "}}}";
+}
+
+TEST(ValueReaderTest, ATensorHasSizesAndADtype) {
+  Program program;
+  const Json graph = graph_with("[" + symbol("s7", 4) + R"(, {"as_int": 3}])",
+                                R"([{"as_int": 3}, {"as_int": 1}])");
+  EXPECT_EQ(add_value(program, graph, "x", /*is_tensor=*/true, Origin::kInput),
+            0);
+  const Value& value = program.values.at(0);
+  EXPECT_EQ(value.name, "x");
+  EXPECT_EQ(value.origin, Origin::kInput);
+  EXPECT_EQ(value.memory, 0);
+  EXPECT_EQ(value.dtype, c10::ScalarType::Float);
+  EXPECT_TRUE(value.dense);
+  EXPECT_EQ(shape_text(program, 0), "Float [s7, 3]");
+  // A tensor that the file does not describe.
+  EXPECT_EQ(add_value(program, graph, "y", /*is_tensor=*/true, Origin::kNode),
+            1);
+  EXPECT_FALSE(program.values.at(1).dtype);
+  EXPECT_EQ(program.values.at(1).sizes.size(), 0u);
+  EXPECT_EQ(program.values.at(1).memory, 1);
+}
+
+TEST(ValueReaderTest, ANumberHasAnExtentIfTheFileSaysSo) {
+  Program program;
+  const Json graph =
+      json_of(R"({"tensor_values": {}, "sym_int_values": {"n": )" +
+              symbol("2*s7", 8) + R"(, "three": {"as_int": 3}}})");
+  for (const char* each : {"n", "three", "other"}) {
+    add_value(program, graph, each, /*is_tensor=*/false, Origin::kNode);
+  }
+  ASSERT_TRUE(program.values[0].extent);
+  EXPECT_EQ(program.symbols.text(*program.values[0].extent), "2*s7");
+  EXPECT_FALSE(program.values[0].is_tensor);
+  ASSERT_TRUE(program.values[1].extent);
+  EXPECT_EQ(program.values[1].extent->symbol, Extent::kNone);
+  EXPECT_EQ(program.values[1].extent->factor, 3);
+  EXPECT_FALSE(program.values[2].extent);
+}
+
+TEST(ValueReaderTest, ADenseTensorHasNoGaps) {
+  const std::string sizes = R"([{"as_int": 2}, {"as_int": 3}])";
+  EXPECT_TRUE(is_dense_with(sizes, R"([{"as_int": 3}, {"as_int": 1}])"));
+  EXPECT_TRUE(is_dense_with(sizes, R"([{"as_int": 1}, {"as_int": 2}])"));
+  EXPECT_FALSE(is_dense_with(sizes, R"([{"as_int": 4}, {"as_int": 1}])"));
+  EXPECT_FALSE(is_dense_with(sizes, R"([{"as_int": 0}, {"as_int": 1}])"));
+  EXPECT_FALSE(is_dense_with(sizes, R"([{"as_int": 6}, {"as_int": 2}])"));
+  // The stride of a dimension of size 1 does not matter.
+  EXPECT_TRUE(is_dense_with(R"([{"as_int": 1}, {"as_int": 3}])",
+                            R"([{"as_int": 50}, {"as_int": 1}])"));
+  // A symbol has the size of the example.
+  const std::string rows = "[" + symbol("s7", 4) + R"(, {"as_int": 3}])";
+  EXPECT_TRUE(is_dense_with(rows, R"([{"as_int": 3}, {"as_int": 1}])"));
+  EXPECT_FALSE(is_dense_with(rows, R"([{"as_int": 6}, {"as_int": 1}])"));
+}
+
+TEST(ValueReaderTest, UnknownSizesAndStridesCountAsDense) {
+  const std::string unknown = R"({"as_expr": {"expr_str": "s7"}})";
+  EXPECT_TRUE(is_dense_with("[" + unknown + "]", R"([{"as_int": 2}])"));
+  EXPECT_TRUE(is_dense_with(R"([{"as_int": 4}])", "[" + unknown + "]"));
+  EXPECT_TRUE(is_dense_with(R"([{"as_int": 4}])", "[]"));
+  // More elements than fit into 64 bits: 2^32 * 2^32.
+  EXPECT_TRUE(
+      is_dense_with(R"([{"as_int": 4294967296}, {"as_int": 4294967296}])",
+                    R"([{"as_int": 4294967296}, {"as_int": 1}])"));
+}
+
+TEST(ValueReaderTest, NamesOfTensorsAndNumbers) {
+  const Json tensor = json_of(R"({"as_tensor": {"name": "x"}})");
+  const Json number = json_of(R"({"as_sym_int": {"as_name": "n"}})");
+  const Json constant = json_of(R"({"as_int": 3})");
+  EXPECT_EQ(value_name(tensor), "x");
+  EXPECT_EQ(value_name(number), "n");
+  EXPECT_FALSE(is_named_number(tensor));
+  EXPECT_TRUE(is_named_number(number));
+  EXPECT_FALSE(is_named_number(constant));
+  EXPECT_EQ(value_error_of([&] { (void)value_name(constant); }),
+            "expected a value, but found 'as_int'; the file is damaged");
+}
+
+TEST(ValueReaderTest, AnUnknownNameIsDamage) {
+  const Names names = {{"x", 4}};
+  EXPECT_EQ(find_value(names, "x"), 4);
+  EXPECT_EQ(value_error_of([&] { find_value(names, "y"); }),
+            "the value 'y' is read before it is computed; the file is damaged");
+}
+
+}  // namespace
+
+}  // namespace gpipe::exported

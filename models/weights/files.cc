@@ -1,0 +1,161 @@
+#include "models/weights/files.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace gpipe::internal {
+
+FileReader::FileReader(std::string path) : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail_file(path_, "cannot be read", errno);
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    TORCH_CHECK(false, path_, ": is not a regular file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+FileReader::~FileReader() { close(descriptor_); }
+
+void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
+  auto* rest = static_cast<char*>(to);
+  while (size > 0) {
+    const ssize_t got =
+        pread(descriptor_, rest, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_file(path_, "cannot be read", errno);
+    TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
+    rest += got;
+    offset += static_cast<uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+}
+
+FileWriter::FileWriter(std::string path)
+    : FileWriter(path, open(path.c_str(),
+                            O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {}
+
+FileWriter::FileWriter(std::string path, int descriptor)
+    : path_(std::move(path)), descriptor_(descriptor) {
+  if (descriptor_ < 0) fail("cannot be created");
+}
+
+FileWriter::~FileWriter() {
+  if (is_open()) close(descriptor_);
+}
+
+void FileWriter::write(const void* bytes, std::size_t size) {
+  const auto* rest = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t part = ::write(descriptor_, rest, size);
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) fail("cannot be written");
+    rest += part;
+    size -= static_cast<std::size_t>(part);
+    size_ += static_cast<uint64_t>(part);
+  }
+}
+
+void FileWriter::finish() {
+  // A full or broken disk may be detected only here.
+  if (fsync(descriptor_) != 0) fail("cannot be written to the disk");
+  if (close(std::exchange(descriptor_, -1)) != 0) fail("cannot be closed");
+}
+
+void FileWriter::fail(const char* what) {
+  const int error = errno;
+  if (is_open()) close(std::exchange(descriptor_, -1));
+  fail_file(path_, what, error);
+}
+
+void fail_file(const std::string& path, const char* what, int error) {
+  TORCH_CHECK(false, path, ": ", what, ": ", std::strerror(error));
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+void sync_folder(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    if (errno == EACCES) return;
+    fail_file(path, "cannot be opened", errno);
+  }
+  const bool synced = fsync(descriptor) == 0 || errno == EINVAL ||
+                      errno == ENOTSUP || errno == EROFS;
+  const int error = errno;
+  close(descriptor);
+  if (!synced) fail_file(path, "cannot be written to the disk", error);
+}
+
+namespace {
+
+// Returns a new name for each call in this process. The name may still exist: a
+// dead process may have had the same id, or another machine may share the
+// folder. open() with O_EXCL detects this.
+std::string next_temporary_path(const std::string& path) {
+  static std::atomic<uint64_t> count{0};
+  return path + ".tmp." + std::to_string(getpid()) + "." +
+         std::to_string(count++);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  struct stat status;
+  if (stat(path_.c_str(), &status) == 0) {
+    TORCH_CHECK(S_ISREG(status.st_mode), path_,
+                ": cannot be replaced, because it is not a regular file");
+  }
+  int descriptor = -1;
+  do {
+    temporary_path_ = next_temporary_path(path_);
+    descriptor = open(temporary_path_.c_str(),
+                      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && (errno == EEXIST || errno == EINTR));
+  file_.emplace(path_, descriptor);
+}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::write(const void* bytes, std::size_t size) {
+  TORCH_CHECK(file_->is_open(), path_,
+              ": nothing can be written after an error or commit()");
+  file_->write(bytes, size);
+}
+
+void AtomicFile::finish() {
+  TORCH_CHECK(file_->is_open(), path_,
+              ": cannot be finished after an error or commit()");
+  file_->finish();
+  finished_ = true;
+}
+
+void AtomicFile::commit() {
+  TORCH_CHECK((finished_ || file_->is_open()) && !committed_, path_,
+              ": cannot be committed after an error or commit()");
+  if (!finished_) finish();
+  if (rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    fail_file(path_, "cannot be given its name", errno);
+  }
+  committed_ = true;
+  // The new name is only in memory until its folder is written, too.
+  sync_folder(folder_of(path_));
+}
+
+}  // namespace gpipe::internal

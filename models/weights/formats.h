@@ -1,0 +1,63 @@
+// What readers and writers of all file formats share: the names of LibTorch's
+// dtypes, the size of tensors in bytes, and the texts of errors.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gpipe::internal {
+
+// The names of one dtype. A null name means that the format has no such dtype.
+struct DtypeNames {
+  at::ScalarType dtype;
+  const char* python;       // "float32"
+  const char* storage;      // in pickles: "FloatStorage"; may be null
+  const char* safetensors;  // "F32"; may be null
+  // The numbers in one element. safetensors counts each of them in the last
+  // size of a shape; LibTorch counts the elements.
+  int64_t packed = 1;
+};
+
+// Returns the table entry of a dtype, or null if the table does not contain it.
+// Quantized dtypes and those with less than a byte per element of LibTorch are
+// not in the table. Thread-safe.
+const DtypeNames* find_dtype(at::ScalarType dtype);
+// Does the same for a name. `kind`: which name, such as &DtypeNames::python.
+const DtypeNames* find_dtype(const char* DtypeNames::*kind,
+                             std::string_view name);
+
+// The limit of LibTorch's operators.
+constexpr std::size_t kMaxDimensions = 64;
+
+// Returns the size of a contiguous tensor in bytes. Returns nothing for a
+// negative size, for more than kMaxDimensions, or if LibTorch's own calculation
+// would overflow 63 bits. LibTorch multiplies the sizes other than 0, even if
+// the tensor has no elements. Thread-safe.
+std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
+                                at::ScalarType dtype);
+
+// Returns `text` in single quotes, cut after 100 bytes. Control characters are
+// shown as "\x1b". Thread-safe.
+std::string in_quotes(std::string_view text);
+
+// Returns what `body` returns. If `body` throws an `Error`, throws a
+// c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.
+template <typename Error = c10::ValueError, typename Body>
+auto with_prefix(const std::string& prefix, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const Error& error) {
+    TORCH_CHECK_VALUE(false, prefix, error.what_without_backtrace());
+  }
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,60 @@
+#include "models/weights/formats.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpipe::internal {
+
+namespace {
+
+TEST(DtypesTest, AreFoundByEachOfTheirNames) {
+  EXPECT_EQ(find_dtype(&DtypeNames::python, "bfloat16")->dtype, at::kBFloat16);
+  EXPECT_EQ(find_dtype(&DtypeNames::storage, "LongStorage")->dtype, at::kLong);
+  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F8_E4M3")->dtype,
+            at::kFloat8_e4m3fn);
+  EXPECT_STREQ(find_dtype(at::kBool)->safetensors, "BOOL");
+  EXPECT_EQ(find_dtype(at::kQInt8), nullptr);
+  EXPECT_EQ(find_dtype(at::ScalarType::Undefined), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::python, "float"), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::storage, ""), nullptr);
+  EXPECT_EQ(find_dtype(&DtypeNames::safetensors, "F6_E2M3"), nullptr);
+}
+
+TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {
+  const auto bytes = [](const std::vector<int64_t>& sizes,
+                        at::ScalarType dtype = at::kFloat) {
+    return bytes_of(sizes, dtype);
+  };
+  EXPECT_EQ(bytes({}), 4);
+  EXPECT_EQ(bytes({2, 3}), 24);
+  EXPECT_EQ(bytes({2, 3}, at::kComplexDouble), 96);
+  EXPECT_EQ(bytes({5, 0, 7}), 0);
+  EXPECT_EQ(bytes({-1}), std::nullopt);
+  EXPECT_EQ(bytes({int64_t{1} << 60}), int64_t{1} << 62);
+  EXPECT_EQ(bytes({int64_t{1} << 61}), std::nullopt);
+  EXPECT_EQ(bytes({int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);
+  EXPECT_EQ(bytes({0, int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);
+  EXPECT_EQ(bytes(std::vector<int64_t>(64, 1)), 4);
+  EXPECT_EQ(bytes(std::vector<int64_t>(65, 1)), std::nullopt);
+}
+
+TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
+  EXPECT_EQ(in_quotes(""), "''");
+  EXPECT_EQ(in_quotes("conv1.weight"), "'conv1.weight'");
+  EXPECT_EQ(in_quotes(std::string_view("a\n\x1b\0\x7f", 5)),
+            "'a\\x0a\\x1b\\x00\\x7f'");
+  EXPECT_EQ(in_quotes("\xc3\xbc"), "'\xc3\xbc'");
+  EXPECT_EQ(in_quotes(std::string(100, 'x')),
+            "'" + std::string(100, 'x') + "'");
+  EXPECT_EQ(in_quotes(std::string(101, 'x')),
+            "'" + std::string(100, 'x') + "...'");
+}
+
+}  // namespace
+
+}  // namespace gpipe::internal
