@@ -818,73 +818,77 @@ void ProgramLayer::run_control_flow(const Step& step, Slots& slots,
   }
 }
 
+bool ProgramLayer::is_skipped(const Step& step, Slots& slots) const {
+  if (is_training() || step.in_eval == InEval::kRun) return false;
+  const bool is_change = step.in_eval != InEval::kPass && !step.node->random;
+  if (is_change && !model_->buffer_sets.empty()) return false;
+  TORCH_CHECK_VALUE(
+      step.in_eval != InEval::kRefuse,
+      "the exported program cannot be switched to eval(): this node ",
+      refusal_of(*step.node),
+      "; export the model in eval mode as a second program");
+  if (step.in_eval == InEval::kPass) {
+    slots[step.outputs[0].slots[0]] = slots[step.passed];
+  }
+  return true;
+}
+
+void ProgramLayer::run_node(const Step& step, Slots& slots, c10::Device device,
+                            Stack& stack) {
+  const Node& node = *step.node;
+  stack.clear();
+  if (node.control != Control::kNone) {
+    run_control_flow(step, slots, device, stack);
+    return;
+  }
+  push_arguments(step.inputs, slots, device, stack);
+  if (!node.op) {
+    stack = {node.operation->compute(stack.front(), stack.back())};
+    return;
+  }
+  if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
+    adapt_to_mode(step, stack);
+  }
+  const IValue adapted = step.adapter ? stack.at(step.adapted) : IValue();
+  node.op->callBoxed(stack);
+  if (node.lacks_gradient) check_no_gradient(stack);
+  if (step.adapter) {
+    stack[0] = step.adapter->forward(stack[0].toTensor(), adapted.toTensor());
+  }
+}
+
+void ProgramLayer::store(const Step& step, Stack& results, Slots& slots) {
+  for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+    const Output& output = step.outputs[k];
+    if (!output.is_list) {
+      if (output.slots[0] >= 0) slots[output.slots[0]] = std::move(results[k]);
+      continue;
+    }
+    const std::vector<at::Tensor> list = results[k].toTensorVector();
+    TORCH_CHECK_VALUE(list.size() == output.slots.size(), "returned ",
+                      list.size(), " tensors, but ", output.slots.size(),
+                      " when it was exported");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (output.slots[i] >= 0) slots[output.slots[i]] = list[i];
+    }
+  }
+}
+
 void ProgramLayer::run_steps(const std::vector<Step>& steps, Slots& slots,
                              c10::Device device, int region) {
-  const Program& program = model_->program;
-  const bool training = is_training();
-  // Whether nodes that change buffers run in eval mode.
-  const bool changes_sets = !model_->buffer_sets.empty();
   RegionScope scope(device.type());
   Stack stack;
   const Step* running = nullptr;
   try {
     for (const Step& step : steps) {
-      const Node& node = *step.node;
       running = &step;
-      const bool is_change =
-          changes_sets && step.in_eval != InEval::kPass && !node.random;
-      if (!training && step.in_eval != InEval::kRun && !is_change) {
-        TORCH_CHECK_VALUE(
-            step.in_eval != InEval::kRefuse,
-            "the exported program cannot be switched to eval(): this node ",
-            refusal_of(node),
-            "; export the model in eval mode as a second program");
-        if (step.in_eval == InEval::kPass) {
-          slots[step.outputs[0].slots[0]] = slots[step.passed];
+      if (!is_skipped(step, slots)) {
+        if (step.node->region != region) {
+          region = step.node->region;
+          scope.enter(model_->program.regions[region]);
         }
-        for (const int each : step.released) slots[each] = IValue();
-        continue;
-      }
-      if (node.region != region) {
-        region = node.region;
-        scope.enter(program.regions[region]);
-      }
-      stack.clear();
-      if (node.control == Control::kNone) {
-        push_arguments(step.inputs, slots, device, stack);
-      }
-      if (node.control != Control::kNone) {
-        run_control_flow(step, slots, device, stack);
-      } else if (node.op) {
-        if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
-          adapt_to_mode(step, stack);
-        }
-        const IValue adapted = step.adapter ? stack.at(step.adapted) : IValue();
-        node.op->callBoxed(stack);
-        if (node.lacks_gradient) check_no_gradient(stack);
-        if (step.adapter) {
-          stack[0] =
-              step.adapter->forward(stack[0].toTensor(), adapted.toTensor());
-        }
-      } else {
-        const IValue result =
-            node.operation->compute(stack.front(), stack.back());
-        stack.assign(1, result);
-      }
-      for (std::size_t k = 0; k < step.outputs.size(); ++k) {
-        const Output& output = step.outputs[k];
-        if (!output.is_list) {
-          if (output.slots[0] >= 0)
-            slots[output.slots[0]] = std::move(stack[k]);
-          continue;
-        }
-        const std::vector<at::Tensor> list = stack[k].toTensorVector();
-        TORCH_CHECK_VALUE(list.size() == output.slots.size(), "returned ",
-                          list.size(), " tensors, but ", output.slots.size(),
-                          " when it was exported");
-        for (std::size_t i = 0; i < list.size(); ++i) {
-          if (output.slots[i] >= 0) slots[output.slots[i]] = list[i];
-        }
+        run_node(step, slots, device, stack);
+        store(step, stack, slots);
       }
       for (const int each : step.released) slots[each] = IValue();
     }

@@ -188,8 +188,16 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   // `region`: that of the caller, in Program::regions.
   void run_steps(const std::vector<Step>& steps, Slots& slots,
                  c10::Device device, int region = 0);
+  // Returns whether eval() skips a step, after storing what it passes.
+  bool is_skipped(const Step& step, Slots& slots) const;
+  // Replaces `stack` by the results of a node.
+  void run_node(const Step& step, Slots& slots, c10::Device device,
+                std::vector<c10::IValue>& stack);
   void run_control_flow(const Step& step, Slots& slots, c10::Device device,
                         std::vector<c10::IValue>& stack);
+  // Moves the results of a node into their slots.
+  static void store(const Step& step, std::vector<c10::IValue>& results,
+                    Slots& slots);
   static void push_arguments(const std::vector<Input>& inputs,
                              const Slots& slots, c10::Device device,
                              std::vector<c10::IValue>& stack);
