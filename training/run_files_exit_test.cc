@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gpipe/testing/process.h"
-#include "models/weights/testing/files.h"
+#include "models/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/run_states.h"
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "gpipe/base/crc32c.h"
+#include "models/testing/files.h"
 #include "models/weights/safetensors.h"
-#include "models/weights/testing/files.h"
 #include "training/testing/file_faults.h"
 #include "training/testing/run_states.h"
 

@@ -22,6 +22,7 @@ using testing::example_file;
 using testing::example_names;
 using testing::ExportedStep;
 using testing::read_example;
+using testing::training_step;
 using testing::value_error_of;
 using Tensors = std::vector<at::Tensor>;
 
@@ -29,14 +30,6 @@ class ExportedTest : public ::testing::Test {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 };
-
-// Runs the step of make.py.
-ExportedStep training_step(ExportedModel& model, const Example& example) {
-  torch::manual_seed(7);
-  const Tensors outputs = call(model.layers, example.inputs);
-  testing::loss_of(outputs, example.weights).backward();
-  return testing::step_of(model, outputs);
-}
 
 TEST_F(ExportedTest, OneLayerHasThePythonsBits) {
   for (const std::string& name : example_names()) {

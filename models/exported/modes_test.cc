@@ -18,23 +18,13 @@ class ExportedModesTest : public ::testing::Test {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 
-  // Runs the training step of make.py.
-  static testing::ExportedStep step(ExportedModel& model,
-                                    const testing::Example& example) {
-    torch::manual_seed(7);
-    const std::vector<at::Tensor> outputs =
-        testing::call(model.layers, example.inputs);
-    testing::loss_of(outputs, example.weights).backward();
-    return testing::step_of(model, outputs);
-  }
-
   // Expects Python's training step of the example `name`.
   static void expect_pythons_step(ExportedModel& model,
                                   const std::string& name) {
     const testing::Example example = testing::read_example(name);
     const double tolerance = example.made_here ? 0 : 1e-4;
     EXPECT_EQ(testing::difference(
-                  step(model, example),
+                  testing::training_step(model, example),
                   {example.outputs, example.grads, example.buffers}, tolerance),
               "")
         << name;
@@ -165,7 +155,7 @@ TEST_F(ExportedModesTest, DropoutInABranchFollowsTheMode) {
   EXPECT_EQ(output_is(example.outputs), "");
   // Python draws another mask for the backward, so that its gradients are not
   // those of its output. Here they are.
-  const testing::ExportedStep found = step(model, example);
+  const testing::ExportedStep found = testing::training_step(model, example);
   const StateDict dict = model.state_dict();
   torch::manual_seed(7);
   const at::Tensor hidden =

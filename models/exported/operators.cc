@@ -111,10 +111,10 @@ IValue arithmetic(const IValue& a, const IValue& b) {
   return Reals()(real(a), real(b));
 }
 
-template <typename Compare>
-IValue compare(const IValue& a, const IValue& b) {
-  if (both_integers(a, b)) return Compare()(whole(a), whole(b));
-  return Compare()(real(a), real(b));
+template <typename Function>
+IValue applied(const IValue& a, const IValue& b) {
+  if (both_integers(a, b)) return Function()(whole(a), whole(b));
+  return Function()(real(a), real(b));
 }
 
 template <double (*kFunction)(double)>
@@ -127,14 +127,8 @@ IValue rounded(const IValue& a, const IValue&) {
   return a.isDouble() ? to_integer(kRound(a.toDouble())) : whole(a);
 }
 
-int64_t larger(int64_t a, int64_t b) { return std::max(a, b); }
-int64_t smaller(int64_t a, int64_t b) { return std::min(a, b); }
-struct Larger {
-  double operator()(double a, double b) const { return std::max(a, b); }
-};
-struct Smaller {
-  double operator()(double a, double b) const { return std::min(a, b); }
-};
+constexpr auto kLarger = [](auto a, auto b) { return std::max(a, b); };
+constexpr auto kSmaller = [](auto a, auto b) { return std::min(a, b); };
 
 }  // namespace
 
@@ -173,14 +167,14 @@ std::optional<Operation> find_operation(const std::string& target) {
               return whole(a) | whole(b);
             },
             2}},
-          {"_operator.eq", {compare<std::equal_to<>>, 2}},
-          {"_operator.ne", {compare<std::not_equal_to<>>, 2}},
-          {"_operator.lt", {compare<std::less<>>, 2}},
-          {"_operator.le", {compare<std::less_equal<>>, 2}},
-          {"_operator.gt", {compare<std::greater<>>, 2}},
-          {"_operator.ge", {compare<std::greater_equal<>>, 2}},
-          {"torch.sym_max", {arithmetic<larger, Larger>, 2}},
-          {"torch.sym_min", {arithmetic<smaller, Smaller>, 2}},
+          {"_operator.eq", {applied<std::equal_to<>>, 2}},
+          {"_operator.ne", {applied<std::not_equal_to<>>, 2}},
+          {"_operator.lt", {applied<std::less<>>, 2}},
+          {"_operator.le", {applied<std::less_equal<>>, 2}},
+          {"_operator.gt", {applied<std::greater<>>, 2}},
+          {"_operator.ge", {applied<std::greater_equal<>>, 2}},
+          {"torch.sym_max", {applied<decltype(kLarger)>, 2}},
+          {"torch.sym_min", {applied<decltype(kSmaller)>, 2}},
           {"torch.sym_not",
            {[](const IValue& a, const IValue&) -> IValue {
               return real(a) == 0;

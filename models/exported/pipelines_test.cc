@@ -376,14 +376,8 @@ using testing::Example;
 using testing::example_names;
 using testing::ExportedStep;
 using testing::read_example;
+using testing::training_step;
 using Tensors = std::vector<at::Tensor>;
-
-ExportedStep training_step(ExportedModel& model, const Example& example) {
-  torch::manual_seed(7);
-  const Tensors outputs = call(model.layers, example.inputs);
-  testing::loss_of(outputs, example.weights).backward();
-  return testing::step_of(model, outputs);
-}
 
 // Calls `profile` with each example and its input, a tensor or a vector, before
 // a training step. Expects the step of a model that was not profiled.

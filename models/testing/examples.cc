@@ -4,6 +4,7 @@
 #include <ATen/Version.h>
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
+#include <torch/utils.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -112,6 +113,13 @@ const std::vector<std::string>& example_names() {
                                    "scanned",   "mapped",   "looped",
                                    "experts"};
   return *names;
+}
+
+ExportedStep training_step(ExportedModel& model, const Example& example) {
+  torch::manual_seed(7);
+  const std::vector<at::Tensor> outputs = call(model.layers, example.inputs);
+  loss_of(outputs, example.weights).backward();
+  return step_of(model, outputs);
 }
 
 std::string difference(const ExportedStep& a, const ExportedStep& b,

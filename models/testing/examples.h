@@ -51,6 +51,9 @@ std::vector<at::Tensor> call(Module& module,
   return exported::call(module, inputs, inputs.size());
 }
 
+// Runs the training step of make.py.
+ExportedStep training_step(ExportedModel& model, const Example& example);
+
 // Returns "" if both have the same bits in all outputs, gradients and buffers,
 // else the first difference. `tolerance`: of each element, relative to the
 // largest one of its output, of all gradients, or of all buffers; 0 for equal

@@ -11,8 +11,7 @@
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
-#include "models/weights/safetensors_header.h"
-#include "models/weights/safetensors_layout.h"
+#include "models/weights/safetensors_file.h"
 #include "training/base/file_operations.h"
 #include "training/checkpoint/damage.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpipe/base/text.h"
-#include "models/weights/dtypes.h"
+#include "models/weights/formats.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
