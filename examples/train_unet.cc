@@ -28,9 +28,8 @@
 #include "gpipe/pipeline_module.h"
 #include "gpipe/schedule.h"
 #include "models/unet.h"
-#include "training/data/augment_mask.h"
-#include "training/data/dice.h"
-#include "training/data/discs.h"
+#include "training/data/augment.h"
+#include "training/data/drawn.h"
 #include "training/data/mask_folder.h"
 #include "training/data/random.h"
 

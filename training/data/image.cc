@@ -1,5 +1,6 @@
 #include "training/data/image.h"
 
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -18,6 +19,9 @@
 #include "gpipe/base/read_file.h"
 
 namespace gpipe::data {
+
+// ---- Files
+
 namespace {
 
 // The limit prevents a header of a few bytes from claiming gigabytes.
@@ -183,14 +187,15 @@ class Png {
   bool has_16_bits_ = false;
 };
 
-}  // namespace
-
+// `name`: the name used in errors.
 at::Tensor decode_image(std::string_view bytes, const std::string& name) {
   if (bytes.starts_with("\xFF\xD8")) return decode_jpeg(bytes, name);
   if (bytes.starts_with(kPng)) return to_planes(Png(bytes, name).rgb());
   TORCH_CHECK_VALUE(false, name, ": neither a JPEG nor a PNG file (",
                     bytes.size(), " bytes)");
 }
+
+}  // namespace
 
 bool has_image_name(const std::filesystem::path& path) {
   std::string extension = path.extension().string();
@@ -212,6 +217,32 @@ int64_t max_of_16_bits(const std::string& path) {
   if (!png.has_16_bits()) return 0;
   const auto values = png.rgb16();
   return *std::max_element(values.begin(), values.end());
+}
+
+// ---- Pixels
+
+at::Tensor cut(const at::Tensor& planes, const Window& window) {
+  return planes.narrow(1, window.top, window.height)
+      .narrow(2, window.left, window.width);
+}
+
+at::Tensor resize(const at::Tensor& planes, int64_t height, int64_t width) {
+  const at::Tensor values = planes.to(at::kFloat);
+  if (planes.size(1) == height && planes.size(2) == width) return values;
+  return at::_upsample_bilinear2d_aa(values.unsqueeze(0), {height, width},
+                                     /*align_corners=*/false)
+      .squeeze(0);
+}
+
+void check_image(const at::Tensor& image) {
+  TORCH_CHECK_VALUE(image.dim() == 3 && image.size(0) == 3 &&
+                        image.scalar_type() == at::kByte && image.numel() > 0,
+                    "expected an image of bytes, [3, height, width], got ",
+                    image.scalar_type(), " ", image.sizes());
+}
+
+void check_size(int64_t size) {
+  TORCH_CHECK_VALUE(size > 0, "cannot make images of ", size, "x", size);
 }
 
 }  // namespace gpipe::data

@@ -1,15 +1,29 @@
 #include "training/data/image_dataset.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <memory>
 #include <utility>
+#include <vector>
 
+#include "gpipe/base/read_file.h"
 #include "training/data/checksum.h"
+#include "training/data/image.h"
 #include "training/data/random.h"
 
 namespace gpipe::data {
+
+namespace fs = std::filesystem;
+
+// ---- Any set
+
 namespace {
 
 class Subset : public ImageDataset {
@@ -68,6 +82,296 @@ Split hold_out(std::shared_ptr<const ImageDataset> all,
   std::sort(train.begin(), train.end());
   std::sort(test.begin(), test.end());
   return {subset(all, std::move(train)), subset(all, std::move(test))};
+}
+
+// ---- A folder of class folders
+
+namespace {
+
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().rfind('.', 0) == 0;
+}
+
+}  // namespace
+
+ImageFolder::ImageFolder(const std::string& root) : root_(root) {
+  TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.is_directory() && !is_hidden(entry.path())) {
+      classes_.push_back(entry.path().filename().string());
+    }
+  }
+  TORCH_CHECK_VALUE(!classes_.empty(), root,
+                    ": holds no class folders (<class>/<image>.jpg or .png)");
+  std::sort(classes_.begin(), classes_.end());
+  for (size_t label = 0; label < classes_.size(); ++label) {
+    const fs::path folder = fs::path(root) / classes_[label];
+    const auto first = static_cast<int64_t>(paths_.size());
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.is_regular_file() && has_image_name(entry.path())) {
+        paths_.push_back(entry.path().string());
+      }
+    }
+    TORCH_CHECK_VALUE(size() > first, folder.string(),
+                      ": holds no .jpg, .jpeg or .png file");
+    std::sort(paths_.begin() + first, paths_.end());
+    labels_.resize(paths_.size(), static_cast<int64_t>(label));
+  }
+}
+
+LabelledImage ImageFolder::get(int64_t index) const {
+  return {read_image(paths_.at(index)), labels_.at(index)};
+}
+
+// A path relative to the root begins with the name of its class, so the
+// checksum includes the labels.
+uint32_t ImageFolder::checksum() const {
+  uint32_t sum = 0;
+  for (const std::string& path : paths_) {
+    sum = checksum_of(fs::path(path).lexically_relative(root_).string(), sum);
+  }
+  return sum;
+}
+
+// ---- CIFAR-10
+
+namespace {
+
+constexpr int64_t kImageBytes = 3 * 32 * 32;
+constexpr int64_t kRecordBytes = 1 + kImageBytes;
+
+const std::vector<std::string>& cifar10_classes() {
+  static const auto* const names = new std::vector<std::string>{
+      "airplane", "automobile", "bird",  "cat",  "deer",
+      "dog",      "frog",       "horse", "ship", "truck"};
+  return *names;
+}
+
+std::string read_records(const std::string& path) {
+  std::string bytes = internal::read_file(path);
+  TORCH_CHECK_VALUE(bytes.size() % kRecordBytes == 0, path, ": ", bytes.size(),
+                    " bytes are not a whole number of CIFAR-10 records of ",
+                    kRecordBytes, " bytes");
+  return bytes;
+}
+
+}  // namespace
+
+Cifar10::Cifar10(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  int64_t records = 0;
+  for (const auto& path : paths) {
+    files.push_back(read_records(path));
+    records += static_cast<int64_t>(files.back().size()) / kRecordBytes;
+  }
+  images_ = at::empty({records, 3, 32, 32}, at::kByte);
+  auto* out = images_.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < files.size(); ++i) {
+    for (size_t at = 0; at < files[i].size(); at += kRecordBytes) {
+      const auto label = static_cast<uint8_t>(files[i][at]);
+      TORCH_CHECK_VALUE(label < cifar10_classes().size(), paths[i], ": record ",
+                        at / kRecordBytes, " has label ", int{label},
+                        "; CIFAR-10 has labels 0 to 9");
+      labels_.push_back(label);
+      std::memcpy(out, &files[i][at + 1], kImageBytes);
+      out += kImageBytes;
+    }
+  }
+}
+
+LabelledImage Cifar10::get(int64_t index) const {
+  return {images_.select(0, index), labels_.at(index)};
+}
+
+const std::vector<std::string>& Cifar10::classes() const {
+  return cifar10_classes();
+}
+
+uint32_t Cifar10::checksum() const {
+  return checksum_of(images_, checksum_of(labels_));
+}
+
+// ---- MNIST
+
+namespace {
+
+// The first number of idx files. Its last byte is the number of dimensions, and
+// the byte before stands for uint8.
+constexpr uint32_t kImageMagic = 0x00000803;
+constexpr uint32_t kLabelMagic = 0x00000801;
+
+const std::vector<std::string>& digits() {
+  static const auto* const names = new std::vector<std::string>{
+      "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+  return *names;
+}
+
+// The contents of an idx file with a valid header.
+struct Idx {
+  std::string bytes;
+  std::vector<int64_t> sizes;
+  std::size_t begin = 0;  // offset of the data
+};
+
+uint32_t number_at(const std::string& bytes, std::size_t at) {
+  uint32_t number = 0;
+  for (std::size_t k = 0; k < 4; ++k) {
+    number = number << 8 | static_cast<unsigned char>(bytes[at + k]);
+  }
+  return number;
+}
+
+Idx read_idx(const std::string& path, uint32_t magic, const char* what) {
+  Idx file;
+  file.bytes = internal::read_file(path);
+  TORCH_CHECK_VALUE(file.bytes.compare(0, 2, "\x1F\x8B") != 0, path,
+                    ": is compressed; gunzip it");
+  const std::size_t dimensions = magic & 0xFF;
+  file.begin = 4 + 4 * dimensions;
+  TORCH_CHECK_VALUE(file.bytes.size() >= file.begin, path, ": ",
+                    file.bytes.size(), " bytes; the header of ", what,
+                    " alone has ", file.begin);
+  TORCH_CHECK_VALUE(number_at(file.bytes, 0) == magic, path,
+                    ": begins with the number ", number_at(file.bytes, 0),
+                    "; a file of ", what, " begins with ", magic);
+  // left / size avoids the product of the sizes, which may overflow 64 bits.
+  uint64_t left = file.bytes.size() - file.begin;
+  bool fits = true;
+  for (std::size_t k = 0; k < dimensions; ++k) {
+    const uint32_t size = number_at(file.bytes, 4 + 4 * k);
+    TORCH_CHECK_VALUE(size > 0, path, ": holds no ", what, " (size ", k,
+                      " in its header is 0)");
+    fits = fits && left % size == 0;
+    left /= size;
+    file.sizes.push_back(size);
+  }
+  TORCH_CHECK_VALUE(
+      fits && left == 1, path, ": ", file.bytes.size() - file.begin,
+      " bytes follow the header, which says ", at::IntArrayRef(file.sizes),
+      "; the file is damaged or incomplete");
+  return file;
+}
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// Returns the path of the file in `folder`, with "." or "-" in front of `kind`.
+// If neither exists, returns the path with "-".
+std::string place_of(const std::string& folder, const char* part,
+                     const char* kind, const char* ending = "") {
+  const std::string root = (fs::path(folder) / part).string();
+  const std::string dotted = root + "." + kind + ending;
+  return is_file(dotted) ? dotted : root + "-" + kind + ending;
+}
+
+}  // namespace
+
+Mnist::Mnist(const std::string& images, const std::string& labels) {
+  const Idx pixels = read_idx(images, kImageMagic, "images");
+  const Idx numbers = read_idx(labels, kLabelMagic, "labels");
+  TORCH_CHECK_VALUE(pixels.sizes[0] == numbers.sizes[0], labels, ": ",
+                    numbers.sizes[0], " labels, but ", images, " has ",
+                    pixels.sizes[0], " images");
+  for (std::size_t at = numbers.begin; at < numbers.bytes.size(); ++at) {
+    const auto label = static_cast<uint8_t>(numbers.bytes[at]);
+    TORCH_CHECK_VALUE(label < digits().size(), labels, ": label ",
+                      at - numbers.begin, " is ", int{label},
+                      "; there are labels 0 to 9");
+    labels_.push_back(label);
+  }
+  images_ = at::empty(pixels.sizes, at::kByte);
+  std::memcpy(images_.mutable_data_ptr(), &pixels.bytes[pixels.begin],
+              pixels.bytes.size() - pixels.begin);
+}
+
+LabelledImage Mnist::get(int64_t index) const {
+  const int64_t label = labels_.at(index);
+  return {
+      images_.select(0, index).expand({3, images_.size(1), images_.size(2)}),
+      label};
+}
+
+const std::vector<std::string>& Mnist::classes() const { return digits(); }
+
+uint32_t Mnist::checksum() const {
+  return checksum_of(images_, checksum_of(labels_));
+}
+
+std::optional<Split> find_mnist(const std::string& folder) {
+  struct File {
+    const char *part, *kind;
+  };
+  constexpr std::array<File, 4> kFiles{{{"train-images", "idx3-ubyte"},
+                                        {"train-labels", "idx1-ubyte"},
+                                        {"t10k-images", "idx3-ubyte"},
+                                        {"t10k-labels", "idx1-ubyte"}}};
+  std::vector<std::string> paths;
+  std::string missing;
+  bool any = false;
+  for (const File& file : kFiles) {
+    paths.push_back(place_of(folder, file.part, file.kind));
+    const std::string packed = place_of(folder, file.part, file.kind, ".gz");
+    const bool here = is_file(paths.back());
+    any = any || here || is_file(packed);
+    if (here || !missing.empty()) continue;
+    missing = is_file(packed) ? packed + ": is compressed; gunzip it"
+                              : paths.back() +
+                                    ": there is no such file, but "
+                                    "other files of MNIST exist";
+  }
+  if (!any) return std::nullopt;
+  TORCH_CHECK_VALUE(missing.empty(), missing);
+  return Split{std::make_shared<Mnist>(paths[0], paths[1]),
+               std::make_shared<Mnist>(paths[2], paths[3])};
+}
+
+// ---- A folder in any of these formats
+
+namespace {
+
+std::vector<std::string> cifar_batches(const fs::path& folder) {
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("data_batch_", 0) == 0 &&
+        entry.path().extension() == ".bin") {
+      paths.push_back(entry.path().string());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+Split open_images(const std::string& folder, double held_out, uint64_t seed) {
+  TORCH_CHECK_VALUE(fs::is_directory(folder), folder, ": no such folder");
+  const fs::path root(folder);
+  if (const auto batches = cifar_batches(root); !batches.empty()) {
+    const std::vector<std::string> test{(root / "test_batch.bin").string()};
+    return {std::make_shared<Cifar10>(batches),
+            std::make_shared<Cifar10>(test)};
+  }
+  if (auto mnist = find_mnist(folder)) return *std::move(mnist);
+  if (fs::is_directory(root / "train")) {
+    for (const char* name : {"test", "val"}) {
+      if (!fs::is_directory(root / name)) continue;
+      Split split{std::make_shared<ImageFolder>((root / "train").string()),
+                  std::make_shared<ImageFolder>((root / name).string())};
+      TORCH_CHECK_VALUE(split.train->classes() == split.test->classes(), folder,
+                        ": train has ", split.train->classes().size(),
+                        " classes, ", name, " has ",
+                        split.test->classes().size(),
+                        "; both need the same class folders");
+      return split;
+    }
+    TORCH_CHECK_VALUE(false, folder,
+                      ": has train/, but neither test/ nor val/");
+  }
+  const auto all = std::make_shared<ImageFolder>(folder);
+  return hold_out(all, all->labels(), held_out, seed);
 }
 
 }  // namespace gpipe::data

@@ -1,14 +1,17 @@
-// The interface of sets of labelled images.
+// Sets of labelled images: the interface, and the formats of files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace gpipe::data {
+
+// ---- Any set
 
 // An image with its label.
 struct LabelledImage {
@@ -57,5 +60,111 @@ struct Split {
 Split hold_out(std::shared_ptr<const ImageDataset> all,
                const std::vector<int64_t>& labels, double held_out,
                uint64_t seed);
+
+// ---- A folder of class folders
+
+// A set of image files with one folder per class:
+// <root>/<class>/<anything>.{jpg,jpeg,png}.
+//
+// Classes are the names of the folders in alphabetical order. Images are
+// ordered by class, then by path. get() decodes the file, and throws
+// c10::ValueError if it is broken (see image.h); skip_broken.h takes the next
+// image instead. Folders inside a class folder are searched too. Other files
+// and names that begin with a dot are ignored.
+class ImageFolder : public ImageDataset {
+ public:
+  // Throws c10::ValueError if the folder does not exist, has no class folders,
+  // or has a class folder without images.
+  explicit ImageFolder(const std::string& root);
+
+  int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
+  LabelledImage get(int64_t index) const override;
+  const std::vector<std::string>& classes() const override { return classes_; }
+  uint32_t checksum() const override;
+
+  const std::vector<int64_t>& labels() const { return labels_; }
+  const std::string& path(int64_t index) const { return paths_.at(index); }
+
+ private:
+  std::string root_;
+  std::vector<std::string> classes_;
+  std::vector<std::string> paths_;
+  std::vector<int64_t> labels_;
+};
+
+// ---- CIFAR-10
+
+// All records of several files in CIFAR-10's binary format, held in memory (150
+// MB for the whole dataset). A record has 1 byte of label and 3,072 bytes of
+// image: red, green and blue planes of 32x32
+// (https://www.cs.toronto.edu/~kriz/cifar.html).
+class Cifar10 : public ImageDataset {
+ public:
+  // Throws c10::ValueError with the path if a file cannot be read, if its size
+  // is not a multiple of 3,073 bytes, or if a label is above 9.
+  explicit Cifar10(const std::vector<std::string>& paths);
+
+  int64_t size() const override { return images_.size(0); }
+  LabelledImage get(int64_t index) const override;
+  const std::vector<std::string>& classes() const override;
+  uint32_t checksum() const override;
+
+ private:
+  at::Tensor images_;  // uint8, [size, 3, 32, 32]
+  std::vector<int64_t> labels_;
+};
+
+// ---- MNIST
+
+// MNIST's files have the idx format: big-endian numbers of 4 bytes, then one
+// byte per pixel or label (http://yann.lecun.com/exdb/mnist, "the idx file
+// format"). Fashion-MNIST and other sets of ten classes use the same files.
+
+// Images and their labels, held in memory (47 MB for MNIST's training set). The
+// grey plane stands for red, green and blue: get() returns it three times as a
+// view, without a copy.
+class Mnist : public ImageDataset {
+ public:
+  // `images`: path of an uncompressed idx3-ubyte file. `labels`: path of an
+  // uncompressed idx1-ubyte file.
+  //
+  // Throws c10::ValueError with the path if a file cannot be read, has another
+  // format, is longer or shorter than its header says, is empty, or has a label
+  // above 9, or if the numbers of images and labels differ.
+  Mnist(const std::string& images, const std::string& labels);
+
+  int64_t size() const override { return images_.size(0); }
+  LabelledImage get(int64_t index) const override;
+  // Returns "0" to "9".
+  const std::vector<std::string>& classes() const override;
+  uint32_t checksum() const override;
+
+ private:
+  at::Tensor images_;  // uint8, [size, height, width]
+  std::vector<int64_t> labels_;
+};
+
+// Returns the training set and the test set (t10k) of a folder with MNIST's
+// four files, whose names have "-idx" or ".idx". Returns nullopt if none of the
+// four exists.
+//
+// Throws c10::ValueError with the path if only some of them exist, or if a file
+// exists only as .gz. Also throws the errors of Mnist().
+std::optional<Split> find_mnist(const std::string& folder);
+
+// ---- A folder in any of these formats
+
+// Opens the training set and the test set in `folder`. Recognises these
+// formats, in this order:
+//   data_batch_*.bin and test_batch.bin      CIFAR-10's binary format
+//   train-images-idx3-ubyte and three more   MNIST's format, see Mnist
+//   train/<class>/ and test/ or val/         image folders
+//   <class>/                                 image folder; the fraction
+//                                            `held_out`, selected by `seed`, is
+//                                            the test set
+//
+// Throws c10::ValueError if the folder has none of these formats, if a file of
+// the set is damaged or missing, or if the two sets have different classes.
+Split open_images(const std::string& folder, double held_out, uint64_t seed);
 
 }  // namespace gpipe::data

@@ -1,6 +1,7 @@
 #include "training/data/mask_folder.h"
 
-#include <ATen/ops/amax.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <c10/util/Exception.h>
 
 #include <filesystem>
@@ -83,6 +84,14 @@ uint32_t MaskFolder::checksum() const {
     }
   }
   return sum;
+}
+
+at::Tensor dice(const at::Tensor& logits, const at::Tensor& mask) {
+  const at::Tensor found = logits.gt(0).to(at::kDouble).flatten(1);
+  const at::Tensor inside = mask.to(found).flatten(1);
+  const at::Tensor both = (found * inside).sum(1);
+  const at::Tensor sum = found.sum(1) + inside.sum(1);
+  return at::where(sum > 0, 2 * both / sum, at::ones_like(sum));
 }
 
 }  // namespace gpipe::data

@@ -1,5 +1,4 @@
-// Reads a folder of images and masks for segmentation:
-// <root>/images/<name>.{jpg,jpeg,png} and <root>/masks/<name>.{jpg,jpeg,png}.
+// Images with masks for segmentation, in a folder, and the score of masks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +15,8 @@ struct MaskedImage {
   at::Tensor mask;   // bool, [1, height, width]: true if the pixel is inside
 };
 
-// A set of images with masks.
+// A set of images with masks: <root>/images/<name>.{jpg,jpeg,png} and
+// <root>/masks/<name>.{jpg,jpeg,png}.
 //
 // An image and a mask belong together if their names without extension are
 // equal. Pairs are in the order of these names. A pixel is inside if the
@@ -60,5 +60,13 @@ class MaskFolder {
   };
   std::vector<Pair> pairs_;
 };
+
+// Returns the Dice coefficient of each image as float64 of [rows]. For the
+// pixels A with positive logits and the pixels B inside the mask, it is
+// 2 |A and B| / (|A| + |B|), or 1 if both are empty.
+//
+// `logits`, `mask`: [rows, ...], of the same size. The result is on the device
+// of the logits. Thread-safe.
+at::Tensor dice(const at::Tensor& logits, const at::Tensor& mask);
 
 }  // namespace gpipe::data

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "training/data/image_folder.h"
+#include "training/data/image_dataset.h"
 #include "training/data/mask_folder.h"
 #include "training/testing/image_files.h"
 

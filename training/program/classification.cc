@@ -13,10 +13,9 @@
 
 #include "training/data/augment.h"
 #include "training/data/checksum.h"
+#include "training/data/drawn.h"
 #include "training/data/image_dataset.h"
-#include "training/data/open.h"
 #include "training/data/random.h"
-#include "training/data/shapes.h"
 #include "training/program/broken_file_policy.h"
 #include "training/program/epochs.h"
 

@@ -16,8 +16,6 @@
 #include "models/named.h"
 #include "training/data/checksum.h"
 #include "training/data/random.h"
-#include "training/data/sequence_loader.h"
-#include "training/data/sequences.h"
 #include "training/data/text.h"
 #include "training/program/epochs.h"
 

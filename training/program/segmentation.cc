@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "training/data/augment_mask.h"
-#include "training/data/dice.h"
-#include "training/data/discs.h"
+#include "training/data/augment.h"
+#include "training/data/drawn.h"
 #include "training/data/mask_folder.h"
 #include "training/data/random.h"
 #include "training/program/broken_file_policy.h"

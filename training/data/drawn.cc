@@ -1,5 +1,8 @@
-#include "training/data/shapes.h"
+#include "training/data/drawn.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -9,6 +12,9 @@
 #include "training/data/random.h"
 
 namespace gpipe::data {
+
+// ---- Labelled images
+
 namespace {
 
 // A class of shapes. `inside` returns whether (x, y) is inside; the shape lies
@@ -93,6 +99,21 @@ const std::vector<std::string>& Shapes::classes() const {
 
 uint32_t Shapes::checksum() const {
   return static_cast<uint32_t>(mix_seed(seed_, images_, side_));
+}
+
+// ---- Images with masks
+
+MaskedImage draw_disc(uint64_t seed) {
+  constexpr int64_t kSide = 96;
+  Random random(seed);
+  const auto y = at::arange(kSide).view({1, kSide, 1});
+  const auto x = at::arange(kSide).view({1, 1, kSide});
+  const auto distance =
+      at::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
+  const auto mask = distance < random.uniform(8, 32);
+  const auto noise = at::randint(200, {3, kSide, kSide},
+                                 at::detail::createCPUGenerator(random.next()));
+  return {(noise + 50 * mask).to(at::kByte), mask};
 }
 
 }  // namespace gpipe::data

@@ -1,5 +1,4 @@
-// Draws a small set of labelled images, so that a training run needs no
-// download.
+// Draws images, so that a training run needs no download.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +6,11 @@
 #include <vector>
 
 #include "training/data/image_dataset.h"
+#include "training/data/mask_folder.h"
 
 namespace gpipe::data {
+
+// ---- Labelled images
 
 // Images of eight classes of shapes (disc, ring, square, ...). get() draws an
 // image with a random place, size, two colours and noise. Image i has class i %
@@ -29,5 +31,12 @@ class Shapes : public ImageDataset {
   int64_t side_;
   uint64_t seed_;
 };
+
+// ---- Images with masks
+
+// Returns an image of 96x96 pixels: a disc of random size and place, a little
+// brighter than the noise around it. The same seed gives the same image.
+// Thread-safe.
+MaskedImage draw_disc(uint64_t seed);
 
 }  // namespace gpipe::data
