@@ -3,6 +3,8 @@
 //
 //   ./bazelw run //examples:generate -- --model=/folder/model.pt2
 //       --prompt_tokens=1,2,3
+#include "training/program/generate.h"
+
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
@@ -13,9 +15,7 @@
 #include <vector>
 
 #include "gpipe/base/program.h"
-#include "training/program/exit_code.h"
-#include "training/program/flags.h"
-#include "training/program/generate_run.h"
+#include "training/program/options.h"
 #include "training/program/run.h"
 
 DECLARE_bool(help);  // gflags' own

@@ -11,8 +11,7 @@
 #include <string>
 
 #include "gpipe/base/program.h"
-#include "training/program/exit_code.h"
-#include "training/program/flags.h"
+#include "training/program/options.h"
 #include "training/program/run.h"
 
 DECLARE_bool(help);  // gflags' own

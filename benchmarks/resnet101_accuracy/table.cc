@@ -10,7 +10,7 @@
 
 #include "benchmarks/harness/experiment/statistics.h"
 #include "training/data/checksum.h"
-#include "training/program/exit_code.h"
+#include "training/program/run.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "benchmarks/resnet101_accuracy/rows.h"
-#include "training/program/make_task.h"
-#include "training/program/testing/small_runs.h"
+#include "training/program/task.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -8,11 +8,15 @@
 #include <filesystem>
 #include <set>
 
+#include "models/testing/files.h"
 #include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {
 
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -50,17 +54,18 @@ TEST(ImageFolderTest, NamesABrokenFileWhenItIsRead) {
   const std::string root = folder_with_classes({"cat"});
   write_bytes(root + "cat/broken.jpg", "\xFF\xD8 and then nothing");
   const ImageFolder folder(root);
-  EXPECT_THAT(error_of([&] { folder.get(0); }), HasSubstr("cat/broken.jpg"));
+  EXPECT_THAT(value_error_of([&] { folder.get(0); }),
+              HasSubstr("cat/broken.jpg"));
 }
 
 TEST(ImageFolderTest, NamesWhatIsMissing) {
-  EXPECT_THAT(error_of([] { ImageFolder("/no/such/folder"); }),
+  EXPECT_THAT(value_error_of([] { ImageFolder("/no/such/folder"); }),
               HasSubstr("/no/such/folder: no such folder"));
   const std::string empty = new_folder();
-  EXPECT_THAT(error_of([&] { ImageFolder{empty}; }),
+  EXPECT_THAT(value_error_of([&] { ImageFolder{empty}; }),
               HasSubstr("no class folders"));
   std::filesystem::create_directory(empty + "cat");
-  EXPECT_THAT(error_of([&] { ImageFolder{empty}; }),
+  EXPECT_THAT(value_error_of([&] { ImageFolder{empty}; }),
               HasSubstr("cat: holds no .jpg, .jpeg or .png file"));
 }
 
@@ -72,12 +77,7 @@ std::string record(char label, char red, char green, char blue) {
 }
 
 std::string error_of_cifar10(const std::string& path) {
-  try {
-    Cifar10{{path}};
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return value_error_of([&] { Cifar10{{path}}; });
 }
 
 TEST(Cifar10Test, ReadsRecordsOfSeveralFilesInOrder) {
@@ -158,7 +158,7 @@ class MnistTest : public ::testing::Test {
   std::string error(const std::string& images, const std::string& labels) {
     write_bytes(images_, images);
     write_bytes(labels_, labels);
-    return error_of([this] { Mnist(images_, labels_); });
+    return value_error_of([this] { Mnist(images_, labels_); });
   }
 
   const std::string folder_ = new_folder();
@@ -206,7 +206,7 @@ TEST_F(MnistTest, NamesFileAndNumbersOfWhatDoesNotFit) {
               StartsWith(images_ + ": holds no images"));
   EXPECT_THAT(error("\x1F\x8B\x08 and more", kLabels),
               StartsWith(images_ + ": is compressed; gunzip it"));
-  EXPECT_THAT(error_of([] { Mnist("/no/such", "/no/such"); }),
+  EXPECT_THAT(value_error_of([] { Mnist("/no/such", "/no/such"); }),
               StartsWith("/no/such: cannot be read"));
 }
 
@@ -253,7 +253,7 @@ TEST_F(MnistTest, IsFoundUnderEitherSpelling) {
   write_bytes(folder_ + "train-images-idx3-ubyte", kImages);
   write_bytes(folder_ + "train-labels.idx1-ubyte", kLabels);
   write_bytes(folder_ + "t10k-images.idx3-ubyte", images_file(1, 1, 1, "x"));
-  EXPECT_THAT(error_of([this] { find_mnist(folder_); }),
+  EXPECT_THAT(value_error_of([this] { find_mnist(folder_); }),
               StartsWith(folder_ + "t10k-labels-idx1-ubyte: there is no such"));
   write_bytes(folder_ + "t10k-labels-idx1-ubyte", labels_file("\4"));
   const auto split = find_mnist(folder_);
@@ -265,7 +265,7 @@ TEST_F(MnistTest, IsFoundUnderEitherSpelling) {
 
 TEST_F(MnistTest, TellsToUnpackWhatIsCompressed) {
   write_bytes(folder_ + "train-images-idx3-ubyte.gz", "\x1F\x8B");
-  EXPECT_THAT(error_of([this] { find_mnist(folder_); }),
+  EXPECT_THAT(value_error_of([this] { find_mnist(folder_); }),
               folder_ + "train-images-idx3-ubyte.gz: is compressed; gunzip it");
 }
 
@@ -295,12 +295,7 @@ std::set<std::pair<int, int>> colours_in(const ImageDataset& images) {
 }
 
 std::string error_of_open(const std::string& folder) {
-  try {
-    open_images(folder, 0.2, 0);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return value_error_of([&] { open_images(folder, 0.2, 0); });
 }
 
 TEST(OpenImagesTest, HoldsOutAPartOfEveryClass) {

@@ -5,11 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/testing/files.h"
 #include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {
 
+using gpipe::testing::new_folder;
+using gpipe::testing::read_bytes;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -21,12 +26,7 @@ at::Tensor gradient_image(int64_t height, int64_t width) {
 }
 
 std::string error_of_image(const std::string& path) {
-  try {
-    read_image(path);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return value_error_of([&] { read_image(path); });
 }
 
 TEST(ImageTest, PngKeepsEveryPixel) {
@@ -144,11 +144,11 @@ TEST(PixelsTest, RefusesWhatIsNoImage) {
   for (const at::Tensor& image :
        {at::zeros({3, 2, 2}), at::zeros({1, 2, 2}, at::kByte),
         at::zeros({3, 2}, at::kByte), at::zeros({3, 0, 2}, at::kByte)}) {
-    EXPECT_THAT(error_of([&] { check_image(image); }),
+    EXPECT_THAT(value_error_of([&] { check_image(image); }),
                 HasSubstr("expected an image of bytes, [3, height, width]"));
   }
   check_size(1);
-  EXPECT_EQ(error_of([] { check_size(0); }), "cannot make images of 0x0");
+  EXPECT_EQ(value_error_of([] { check_size(0); }), "cannot make images of 0x0");
 }
 
 }  // namespace

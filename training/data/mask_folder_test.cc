@@ -9,11 +9,15 @@
 #include <thread>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {
 
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 using ::testing::HasSubstr;
 
 std::string new_root() {
@@ -77,16 +81,16 @@ TEST(MaskFolderTest, IsReadFromSeveralThreads) {
 }
 
 TEST(MaskFolderTest, NamesMissingFolders) {
-  EXPECT_THAT(error_of([] { MaskFolder("/no/such/folder"); }),
+  EXPECT_THAT(value_error_of([] { MaskFolder("/no/such/folder"); }),
               HasSubstr("/no/such/folder: no such folder"));
   const std::string root = new_folder();
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               HasSubstr(root + ": holds no folder images/; expected images/"));
   std::filesystem::create_directory(root + "images");
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               HasSubstr(root + ": holds no folder masks/"));
   std::filesystem::create_directory(root + "masks");
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               HasSubstr(root + "images: holds no .jpg, .jpeg or .png file"));
 }
 
@@ -94,13 +98,13 @@ TEST(MaskFolderTest, NamesWhatHasNoPartner) {
   const std::string root = new_root();
   write_pair(root, "a", 0);
   write_png(root + "images/b.png", plain_image(2, 3, 0, 0, 0));
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               AllOf(HasSubstr(root + "images/b.png: has no mask"),
                     HasSubstr("add " + root + "masks/b.png")));
   write_png(root + "masks/b.png", plain_image(2, 3, 0, 0, 0));
   EXPECT_EQ(MaskFolder(root).size(), 2);
   write_png(root + "masks/c.png", plain_image(2, 3, 0, 0, 0));
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               HasSubstr(root + "masks/c.png: is a mask without an image"));
 }
 
@@ -108,7 +112,7 @@ TEST(MaskFolderTest, NamesTwoFilesOfOneName) {
   const std::string root = new_root();
   write_pair(root, "a", 0);
   write_jpeg(root + "masks/a.jpg", plain_image(2, 3, 0, 0, 0));
-  EXPECT_THAT(error_of([&] { MaskFolder{root}; }),
+  EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               AllOf(HasSubstr("masks/a.jpg"), HasSubstr("masks/a.png"),
                     HasSubstr("has the same name as")));
 }
@@ -118,20 +122,21 @@ TEST(MaskFolderTest, NamesAFileThatCannotBeUsedWhenItIsRead) {
   write_pair(root, "a", 0);
   const MaskFolder folder(root);
   write_png(root + "masks/a.png", plain_image(3, 2, 0, 0, 0));
-  EXPECT_THAT(error_of([&] { folder.get(0); }),
+  EXPECT_THAT(value_error_of([&] { folder.get(0); }),
               HasSubstr("masks/a.png: 2x3 pixels, but its image " + root +
                         "images/a.png has 3x2"));
   write_png(root + "masks/a.png", plain_image(2, 3, 1, 1, 1));
-  EXPECT_THAT(error_of([&] { folder.get(0); }),
+  EXPECT_THAT(value_error_of([&] { folder.get(0); }),
               HasSubstr("masks/a.png: holds values 0 and 1 of 255"));
   write_png_of_16_bits(root + "masks/a.png", at::ones({2, 3}, at::kInt));
-  EXPECT_THAT(error_of([&] { folder.get(0); }),
+  EXPECT_THAT(value_error_of([&] { folder.get(0); }),
               HasSubstr("masks/a.png: holds values up to 1 of 65535; store "
                         "65535 for the inside"));
   write_png_of_16_bits(root + "masks/a.png", at::zeros({2, 3}, at::kInt));
   EXPECT_FALSE(folder.get(0).mask.any().item<bool>());
   write_bytes(root + "images/a.png", "not an image");
-  EXPECT_THAT(error_of([&] { folder.get(0); }), HasSubstr("images/a.png"));
+  EXPECT_THAT(value_error_of([&] { folder.get(0); }),
+              HasSubstr("images/a.png"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "training/data/image_dataset.h"
 #include "training/data/mask_folder.h"
 #include "training/testing/image_files.h"
@@ -18,6 +19,10 @@
 namespace gpipe::data {
 namespace {
 
+using gpipe::testing::new_folder;
+using gpipe::testing::read_bytes;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -90,10 +95,10 @@ TEST(SkipBrokenTest, StaysWithinItsPartOfASplit) {
 TEST(SkipBrokenTest, IsAnErrorIfNothingCanBeRead) {
   const std::string root = folder_with({0, 1, 2, 3, 4, 5});
   const SkipBroken images(std::make_shared<ImageFolder>(root), nullptr);
-  EXPECT_THAT(error_of([&] { images.get(4); }),
+  EXPECT_THAT(value_error_of([&] { images.get(4); }),
               AllOf(StartsWith("none of 6 elements can be read"),
                     HasSubstr(root + "b/0.png: broken PNG")));
-  EXPECT_THAT(error_of([&] { images.get(4); }),
+  EXPECT_THAT(value_error_of([&] { images.get(4); }),
               StartsWith("none of 6 elements can be read"));
 }
 

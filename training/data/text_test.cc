@@ -12,12 +12,16 @@
 #include <string>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "training/data/random.h"
 #include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {
 
+using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+using gpipe::testing::write_bytes;
 using ::testing::HasSubstr;
 
 // ---- Windows
@@ -97,22 +101,22 @@ TEST(TextTest, TakesATextOfOneWindow) {
 }
 
 TEST(TextTest, NamesAFileThatCannotBeUsed) {
-  EXPECT_THAT(error_of([] { Text("/no/such/text"); }),
+  EXPECT_THAT(value_error_of([] { Text("/no/such/text"); }),
               HasSubstr("/no/such/text: cannot be read"));
   const std::string folder = new_folder();
-  EXPECT_THAT(error_of([&] { Text{folder}; }),
+  EXPECT_THAT(value_error_of([&] { Text{folder}; }),
               HasSubstr(folder + ": cannot be read"));
   const std::string empty = file_with("");
-  EXPECT_THAT(error_of([&] { Text{empty}; }), HasSubstr("is empty"));
+  EXPECT_THAT(value_error_of([&] { Text{empty}; }), HasSubstr("is empty"));
 }
 
 TEST(TextTest, NamesATextThatIsShorterThanAWindow) {
   const std::string path = file_with("abcdefghij");
   const Text text(path);
-  EXPECT_THAT(error_of([&] { text.train(0.5).random_windows(1, 5, 0); }),
+  EXPECT_THAT(value_error_of([&] { text.train(0.5).random_windows(1, 5, 0); }),
               HasSubstr(path + " (its part for training): has 5 tokens; "
                                "windows of 5 need at least 6"));
-  EXPECT_THAT(error_of([&] { text.test(0.01).all_windows(1); }),
+  EXPECT_THAT(value_error_of([&] { text.test(0.01).all_windows(1); }),
               HasSubstr("(its part for testing): has 0 tokens"));
 }
 
@@ -122,7 +126,7 @@ TEST(TextTest, RefusesArgumentsThatMakeNoSense) {
   EXPECT_THROW(text.test(1), c10::ValueError);
   EXPECT_THROW(counting(5).random_windows(0, 2, 0), c10::ValueError);
   EXPECT_THROW(counting(5).all_windows(0), c10::ValueError);
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(value_error_of([&] {
                 text.decode(at::tensor({0, 3}, at::kLong));
               }),
               HasSubstr("token 3 is not in the vocabulary of 3"));
@@ -336,11 +340,11 @@ TEST(SequenceLoaderTest, TheResultDependsOnTheArgumentsAlone) {
 
 TEST(SequenceLoaderTest, RefusesMoreMicroBatchesThanSequences) {
   SequenceLoader loader(sequences_of(kLengths), 4, 5);
-  EXPECT_THAT(error_of([&] { loader.parts(0, 3, 4); }),
+  EXPECT_THAT(value_error_of([&] { loader.parts(0, 3, 4); }),
               HasSubstr("cannot cut 3 sequences into 4 micro-batches"));
-  EXPECT_THAT(error_of([] { SequenceLoader(sequences_of({}), 1, 0); }),
+  EXPECT_THAT(value_error_of([] { SequenceLoader(sequences_of({}), 1, 0); }),
               HasSubstr("there are 0 sequences"));
-  EXPECT_THAT(error_of([] { SequenceLoader(sequences_of({2}), 0, 0); }),
+  EXPECT_THAT(value_error_of([] { SequenceLoader(sequences_of({2}), 0, 0); }),
               HasSubstr("a multiple of 0"));
 }
 

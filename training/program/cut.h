@@ -1,6 +1,7 @@
 // The partitioning of a model into stages, with the schedule that runs them.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
@@ -11,12 +12,56 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/schedule.h"
-#include "training/program/offload_option.h"
 #include "training/program/options.h"
-#include "training/program/precision.h"
+#include "training/program/step.h"
 #include "training/program/task.h"
 
 namespace gpipe::train_program {
+
+// ---- The option --offload
+
+// What --offload=auto knows of the device of one rank.
+struct RankDevice {
+  bool is_accelerator = false;
+  double memory_bytes = 0;  // 0: not known
+};
+
+// Returns what LibTorch says of `device`.
+RankDevice rank_device(const c10::Device& device);
+
+// Converts a device to text and back, to tell other processes. rank_device_of()
+// throws c10::ValueError if `text` is not from to_text().
+std::string to_text(const RankDevice& device);
+RankDevice rank_device_of(const std::string& text);
+
+// Returns the bytes that each rank of `schedule` holds at its peak: parameters,
+// gradients, the state of an optimizer like Adam, and what micro-batches keep
+// for their backward. `balance`: the layers of each stage. `memory`: of one
+// micro-batch. Memory that operators need only while they run is not counted.
+std::vector<double> predicted_bytes(const Schedule& schedule,
+                                    Checkpoint checkpoint,
+                                    const std::vector<int64_t>& balance,
+                                    const balancing::MemoryProfile& memory);
+
+// Returns the ranks that offload if --offload is auto: none if a rank has no
+// accelerator; all if the memory of a device is not known; else those for which
+// `predicted` is more than 4/5 of the memory of their device. The rest is for
+// operators and the allocator.
+std::vector<int64_t> ranks_to_offload(const std::vector<RankDevice>& devices,
+                                      const std::vector<double>& predicted);
+
+// Returns `schedule` with the copies that `offload` asks for: "none", the
+// number of actions for distant_cells() (gpipe/schedule.h), or "auto". With
+// auto the number is 2, so that the copies of a cell have at least one action
+// to run beside, on the ranks that `automatic` returns, which is called only
+// then.
+//
+// Throws c10::ValueError if `offload` is something else.
+Schedule with_offload_option(
+    Schedule schedule, const std::string& offload,
+    const std::function<std::vector<int64_t>()>& automatic);
+
+// ---- Cuts
 
 // A schedule, with the stages that it runs.
 struct Cut {
@@ -69,5 +114,21 @@ std::optional<std::vector<int64_t>> listed_balance(const Options& options,
 //
 // Throws c10::ValueError or std::invalid_argument if the options do not fit.
 Cut make_cut(const Options& options, const CutSources& sources);
+
+// ---- The cut that --plan asks for
+
+// Returns the total bytes per byte of parameters for Options::optimizer: see
+// SizeOptions in balancing/balancing.h. With Options::shard_optimizer, the
+// optimizer's state is divided by Options::data_parallel.
+double param_scale_of(const Options& options);
+
+// Returns the schedule and the balance of a plan (balancing/plan.h).
+// Options::plan is "auto", which plans with the first mini-batch, or the path
+// of a plan that //tools:plan has written as JSON. Of several processes, the
+// first one plans or reads the file.
+//
+// Throws c10::ValueError or std::invalid_argument if the options or the file do
+// not fit, and balancing::InfeasibleError if nothing fits the memory.
+Cut make_planned_cut(const Options& options, const CutSources& sources);
 
 }  // namespace gpipe::train_program

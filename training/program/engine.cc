@@ -12,9 +12,7 @@
 #include "gpipe/base/program.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/transfers.h"
-#include "training/program/eval_model.h"
-#include "training/program/offload_option.h"
-#include "training/program/planned_cut.h"
+#include "training/program/model_source.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -129,9 +127,7 @@ RunProcesses::RunProcesses(const Options& options) {
     TORCH_CHECK_VALUE(options.data_parallel == 1,
                       "--data_parallel=", options.data_parallel,
                       " needs several processes, with --distributed");
-    TORCH_CHECK_VALUE(options.partitions > 0,
-                      "--partitions=", options.partitions,
-                      ": must be at least 1");
+    check_at_least("partitions", options.partitions, 1);
     return;
   }
   auto world_options = WorldOptions::from_environment();
@@ -145,6 +141,16 @@ std::vector<std::string> RunProcesses::all_gather(
     const std::string& mine, const std::string& action) const {
   if (!world_) return {mine};
   return gpipe::all_gather(*world_, mine, action);
+}
+
+RunShard RunProcesses::shard(const std::string& action) const {
+  RunShard shard;
+  shard.index = rank();
+  shard.count = ranks();
+  shard.all_gather = [*this, action](const std::string& mine) {
+    return all_gather(mine, action);
+  };
+  return shard;
 }
 
 Engine::Engine(RunProcesses processes, torch::nn::Sequential model,

@@ -17,11 +17,10 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/pipeline_module.h"
+#include "models/weights/run_shard.h"
 #include "training/program/cut.h"
 #include "training/program/options.h"
-#include "training/program/precision.h"
-#include "training/program/step_data.h"
-#include "training/program/step_memory.h"
+#include "training/program/step.h"
 
 namespace gpipe::train_program {
 
@@ -44,11 +43,20 @@ class RunProcesses {
   std::vector<std::string> all_gather(
       const std::string& mine,
       const std::string& action = "before training") const;
+  // Returns the place of this process for files that all write together.
+  RunShard shard(const std::string& action) const;
   // Null for one process.
   const std::shared_ptr<World>& world() const { return world_; }
 
  private:
   std::shared_ptr<World> world_;
+};
+
+// The prediction for the ranks of this process on one device.
+struct PlannedMemory {
+  c10::Device device;
+  std::vector<int64_t> ranks;  // of the pipeline, ascending
+  double bytes = 0;            // the sum of their predicted peaks
 };
 
 // The pipeline of a run and its schedule. With several processes, all make the
@@ -110,6 +118,7 @@ class Engine {
   std::vector<std::string> all_gather(const std::string& mine) const {
     return processes_.all_gather(mine, "training");
   }
+  RunShard shard() const { return processes_.shard("training"); }
 
  private:
   using Pipeline = std::variant<GPipe, DistributedPipeline>;

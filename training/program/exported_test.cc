@@ -12,11 +12,10 @@
 #include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
-#include "training/program/exit_code.h"
-#include "training/program/make_task.h"
-#include "training/program/optimizer.h"
+#include "training/program/run.h"
+#include "training/program/step.h"
 #include "training/program/task.h"
-#include "training/program/testing/small_runs.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {

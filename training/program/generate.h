@@ -9,11 +9,103 @@
 #include <string>
 #include <vector>
 
+#include "models/exported/exported.h"
+#include "training/data/random.h"
+#include "training/program/engine.h"
+#include "training/program/options.h"
+#include "training/program/step.h"
 #include "training/program/task.h"
-#include "training/program/token_inputs.h"
-#include "training/program/token_sampler.h"
 
 namespace gpipe::train_program {
+
+// ---- The inputs of a model
+
+// Makes the inputs of the calls that continue a sequence.
+//
+// A model without a cache reads all tokens of the sequence in each call. If its
+// number of tokens is fixed, zeros follow, so the model must be causal. A model
+// with a cache reads each token once, and keeps it in its buffers.
+class TokenInputs {
+ public:
+  // A model of models/ that takes 1 to `window` tokens.
+  explicit TokenInputs(int64_t window);
+
+  // An exported program. Its inputs are, by their forms and names:
+  //   [rows, tokens] int64            the tokens
+  //   [tokens] int64                  their places, such as cache_position
+  //   [rows, tokens] position_ids     their places
+  //   [rows, tokens] attention_mask   1 for each token
+  //   [rows, 1, tokens, tokens] attention_mask   bool: whether token i sees
+  //       token j; floating point: 0 if it does, else -infinity
+  //
+  // Throws c10::ValueError with the inputs and outputs of the program if they
+  // are others.
+  explicit TokenInputs(const ExportedSignature& signature);
+
+  // Returns whether the program has a cache, ExportedSignature::state.
+  bool has_cache() const { return has_cache_; }
+  // Returns the most tokens that a sequence may have.
+  int64_t limit() const { return limit_; }
+
+  struct Call {
+    Sample sample;       // one row
+    int64_t tokens = 0;  // of the sequence that the model knows after the call
+    int64_t last = 0;    // the place in the output of the last token's logits
+  };
+  // Returns the next call for a sequence of which the model knows `known`
+  // tokens. Throws c10::ValueError with both numbers if there are more tokens
+  // than limit().
+  Call next(const std::vector<int64_t>& tokens, int64_t known) const;
+
+ private:
+  enum class Kind { kTokens, kPlaces, kPlacesOfRows, kMask, kCausalMask };
+  struct Input {
+    Kind kind;
+    c10::ScalarType dtype;
+  };
+  at::Tensor make(const Input& input, const std::vector<int64_t>& tokens,
+                  int64_t first, int64_t count, int64_t padded) const;
+
+  std::vector<Input> inputs_;
+  bool has_cache_ = false;
+  int64_t limit_ = 0;
+  int64_t fixed_ = 0;  // the number of tokens of a call; 0: any
+};
+
+// ---- The next token
+
+// How the next token is chosen.
+struct SamplingOptions {
+  // Logits are divided by it. 0: the most likely token is taken.
+  double temperature = 0;
+  // Only this many of the most likely tokens may be drawn. 0: all.
+  int64_t top_k = 0;
+  // Of these, only the most likely ones whose probabilities add up to this
+  // number or more may be drawn.
+  double top_p = 1;
+};
+
+// Chooses the tokens of one sequence. Draws one random number for each token
+// from a generator of its own, so that a sequence does not depend on others.
+// Not thread-safe.
+class TokenSampler {
+ public:
+  // Throws c10::ValueError with the value if an option is out of its range:
+  // temperature >= 0, top_k >= 0, 0 < top_p <= 1.
+  TokenSampler(const SamplingOptions& options, uint64_t seed);
+
+  // Returns a token. `logits`: floating point, [vocabulary], on the CPU. Of
+  // tokens with equal logits the one with the smaller number counts as more
+  // likely. Throws c10::ValueError if a logit is NaN or +infinity, or if all
+  // are -infinity.
+  int64_t next(const at::Tensor& logits);
+
+ private:
+  SamplingOptions options_;
+  data::Random random_;
+};
+
+// ---- Sequences
 
 using Tokens = std::vector<int64_t>;
 
@@ -60,5 +152,49 @@ std::vector<Tokens> generate(
     const TokenModel& model, const std::vector<Tokens>& prompts,
     const GenerateOptions& options,
     const std::function<void(int64_t index, const Tokens&)>& on_end = nullptr);
+
+// ---- A text that the model of a run writes
+
+// Throws c10::ValueError if Options::sample is negative, or if it is positive
+// and the data is no text.
+void check_sample(const Options& options, const Task& task);
+
+// Returns Options::sample characters that the model writes after the first ones
+// of the test data, with those. Each is drawn with the temperature 0.8, from a
+// generator that depends on Options::seed and `step` only. The module is in
+// evaluation mode during the call and returns to its mode after. All processes
+// call this, and get the same text.
+std::string sample_text(Engine& engine, Task& task, const Options& options,
+                        const Precision& precision, int64_t step);
+
+// ---- The program examples/generate.cc
+
+// The flags of the program beside those of a training run. Lists of tokens are
+// numbers with "," or spaces between them.
+struct GenerateRun {
+  std::string prompt_tokens;  // lists of tokens with ";" between them
+  std::string prompts;        // the path of a file with a list in each line
+  std::string prompt;         // a text, if Options::data_dir is given
+  int64_t samples = 1;        // sequences for each prompt
+  std::string eos;            // a list: GenerateOptions::ends
+  // GenerateOptions::stops: lists with ";" between them; with
+  // Options::data_dir, a text.
+  std::string stop;
+  GenerateOptions options;
+};
+
+// Loads the model of Options::model, Options::weights and Options::adapter, and
+// continues the prompts with it, in one process or several. On the first
+// process calls `print` with each sequence in the order of the prompts: its
+// tokens, or a text if Options::data_dir is given, whose vocabulary is that of
+// the model; and calls `say` with lines about the run.
+//
+// Layers are divided among the partitions so that the bytes of their weights
+// are as even as possible, unless Options::balance is a list.
+//
+// Throws c10::ValueError or std::invalid_argument if the options do not fit,
+// and what the model throws.
+void run_generate(const Options& options, const GenerateRun& run,
+                  const Print& print, const Print& say);
 
 }  // namespace gpipe::train_program

@@ -3,15 +3,280 @@
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/testing/ranks.h"
+#include "models/exported/exported.h"
+#include "models/lora.h"
+#include "models/testing/files.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "training/program/run.h"
+#include "training/testing/small_runs.h"
+
 namespace gpipe::train_program {
 namespace {
+
+using gpipe::testing::argument;
+using gpipe::testing::new_folder;
+using gpipe::testing::RankProgramEntry;
+using gpipe::testing::Ranks;
+using gpipe::testing::world_options;
+
+// ---- The inputs of a model
+
+using Sizes = std::vector<std::optional<int64_t>>;
+
+ExportedTensor tensor(const std::string& name, c10::ScalarType dtype,
+                      const Sizes& sizes, int64_t largest = 8) {
+  ExportedTensor result{name, dtype, sizes, "", {}};
+  for (const auto& each : sizes) {
+    result.largest.push_back(each.value_or(largest));
+  }
+  return result;
+}
+
+const Sizes kAny = {std::nullopt, std::nullopt};
+
+ExportedSignature signature(std::vector<ExportedTensor> inputs) {
+  ExportedSignature result;
+  result.inputs = std::move(inputs);
+  result.outputs = {
+      tensor("logits", at::kFloat, {std::nullopt, std::nullopt, 5})};
+  return result;
+}
+
+ExportedSignature with_cache(std::optional<int64_t> tokens) {
+  ExportedSignature result =
+      signature({tensor("input_ids", at::kLong, {1, tokens}),
+                 tensor("cache_position", at::kLong, {tokens})});
+  result.state = {tensor("length", at::kLong, {}),
+                  tensor("keys", at::kFloat, {1, 2, 12, 4}),
+                  tensor("values", at::kFloat, {1, 2, 10, 4})};
+  return result;
+}
+
+void expect_equal(const at::Tensor& found, const at::Tensor& expected) {
+  EXPECT_EQ(found.scalar_type(), expected.scalar_type());
+  EXPECT_TRUE(at::equal(found, expected)) << found;
+}
+
+at::Tensor row(const std::vector<int64_t>& values) {
+  return at::tensor(values).unsqueeze(0);
+}
+
+TEST(TokenInputsTest, AWindowOfAnyLengthHasAllTokens) {
+  const TokenInputs inputs(signature({tensor("ids", at::kLong, kAny)}));
+  EXPECT_FALSE(inputs.has_cache());
+  EXPECT_EQ(inputs.limit(), 8);
+  const auto call = inputs.next({4, 2, 3}, 2);
+  expect_equal(call.sample.input, row({4, 2, 3}));
+  EXPECT_TRUE(call.sample.further.empty());
+  EXPECT_EQ(call.tokens, 3);
+  EXPECT_EQ(call.last, 2);
+}
+
+TEST(TokenInputsTest, AWindowOfAFixedLengthIsPaddedAtItsEnd) {
+  const TokenInputs inputs(
+      signature({tensor("ids", at::kLong, {1, 4}),
+                 tensor("position_ids", at::kLong, {1, 4}),
+                 tensor("attention_mask", at::kLong, {1, 4})}));
+  EXPECT_EQ(inputs.limit(), 4);
+  const auto call = inputs.next({4, 2}, 0);
+  expect_equal(call.sample.input, row({4, 2, 0, 0}));
+  expect_equal(call.sample.further.at(0), row({0, 1, 2, 3}));
+  expect_equal(call.sample.further.at(1), row({1, 1, 0, 0}));
+  EXPECT_EQ(call.tokens, 2);
+  EXPECT_EQ(call.last, 1);
+}
+
+TEST(TokenInputsTest, AMaskOfFourDimensionsIsCausal) {
+  for (const c10::ScalarType dtype : {at::kBool, at::kFloat}) {
+    const TokenInputs inputs(
+        signature({tensor("ids", at::kLong, kAny),
+                   tensor("attention_mask", dtype,
+                          {std::nullopt, 1, std::nullopt, std::nullopt})}));
+    const at::Tensor mask = inputs.next({4, 2}, 0).sample.further.at(0);
+    const at::Tensor floats =
+        at::tensor({0.f, -INFINITY, 0.f, 0.f}).view({1, 1, 2, 2});
+    expect_equal(mask, dtype == at::kBool ? floats == 0 : floats);
+  }
+}
+
+TEST(TokenInputsTest, AModelWithACacheReadsEachTokenOnce) {
+  const TokenInputs one(with_cache(1));
+  EXPECT_TRUE(one.has_cache());
+  EXPECT_EQ(one.limit(), 10);  // of the shorter cache
+  auto call = one.next({4, 2, 3}, 1);
+  expect_equal(call.sample.input, row({2}));
+  expect_equal(call.sample.further.at(0), at::tensor({int64_t{1}}));
+  EXPECT_EQ(call.tokens, 2);
+  EXPECT_EQ(call.last, 0);
+
+  const TokenInputs any(with_cache(std::nullopt));
+  call = any.next({4, 2, 3}, 1);
+  expect_equal(call.sample.input, row({2, 3}));
+  expect_equal(call.sample.further.at(0), at::tensor({1, 2}, at::kLong));
+  EXPECT_EQ(call.tokens, 3);
+  EXPECT_EQ(call.last, 1);
+}
+
+TEST(TokenInputsTest, AModelOfModelsTakesUpToItsWindow) {
+  const TokenInputs inputs(3);
+  EXPECT_EQ(inputs.limit(), 3);
+  expect_equal(inputs.next({1, 2, 0}, 0).sample.input, row({1, 2, 0}));
+}
+
+template <typename Use>
+std::string error_of(const Use& use) {
+  try {
+    use();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(TokenInputsTest, ErrorsHaveTheNumbers) {
+  const auto expect = [](const ExportedSignature& wrong,
+                         const std::string& part) {
+    const std::string text = error_of([&] { TokenInputs{wrong}; });
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(signature({tensor("x", at::kFloat, kAny)}), "knows no value for x");
+  expect(signature({tensor("a", at::kLong, kAny),
+                    tensor("type_ids", at::kLong, kAny)}),
+         "knows no value for type_ids");
+  expect(signature({tensor("cache_position", at::kLong, {std::nullopt})}),
+         "generation needs tokens");
+  expect(signature({tensor("ids", at::kLong, {4, std::nullopt})}),
+         "export it for 1 row");
+  expect(with_cache(3), "the program takes 3 tokens");
+  ExportedSignature classes = signature({tensor("ids", at::kLong, kAny)});
+  classes.outputs = {tensor("classes", at::kFloat, {std::nullopt, 5})};
+  expect(classes, "generation needs tokens");
+  EXPECT_NE(error_of([] {
+              TokenInputs(2).next({1, 2, 3}, 0);
+            }).find("the sequence has 3 tokens, but the model takes at most 2"),
+            std::string::npos);
+}
+
+// ---- The next token
+
+// Logits of the probabilities 1/8, 1/2, 1/8, 1/4.
+at::Tensor logits() { return at::tensor({0.125, 0.5, 0.125, 0.25}).log() + 3; }
+
+// Returns how often each token is drawn.
+std::vector<int64_t> counts(const SamplingOptions& options, int64_t draws) {
+  TokenSampler sampler(options, 5);
+  std::vector<int64_t> result(4);
+  for (int64_t k = 0; k < draws; ++k) ++result[sampler.next(logits())];
+  return result;
+}
+
+std::set<int64_t> drawn(const SamplingOptions& options) {
+  std::set<int64_t> tokens;
+  const auto each = counts(options, 1000);
+  for (int64_t k = 0; k < 4; ++k) {
+    if (each[k] > 0) tokens.insert(k);
+  }
+  return tokens;
+}
+
+TEST(TokenSamplerTest, TemperatureZeroTakesTheMostLikelyToken) {
+  TokenSampler sampler({}, 0);
+  EXPECT_EQ(sampler.next(logits()), 1);
+  // The first one of equal logits.
+  EXPECT_EQ(sampler.next(at::tensor({1., 7., 2., 7.})), 1);
+  EXPECT_EQ(sampler.next(at::tensor({1., 2., 3.}).to(at::kHalf)), 2);
+}
+
+TEST(TokenSamplerTest, DrawsTheNumbersOfTheSoftmax) {
+  // The number u of the generator falls into the sums 1/8, 5/8, 6/8, 1.
+  TokenSampler sampler({1, 0, 1}, 5);
+  data::Random random(5);
+  for (int k = 0; k < 1000; ++k) {
+    const double u = random.uniform();
+    const int64_t expected = u < 0.125 ? 0 : u < 0.625 ? 1 : u < 0.75 ? 2 : 3;
+    ASSERT_EQ(sampler.next(logits()), expected) << u;
+  }
+}
+
+TEST(TokenSamplerTest, TheTemperatureDividesTheLogits) {
+  // Weights 1/64, 1/4, 1/64, 1/16, of which the sum is 22/64.
+  TokenSampler sampler({0.5, 0, 1}, 5);
+  data::Random random(5);
+  for (int k = 0; k < 1000; ++k) {
+    const double u = random.uniform() * 22;
+    const int64_t expected = u < 1 ? 0 : u < 17 ? 1 : u < 18 ? 2 : 3;
+    ASSERT_EQ(sampler.next(logits()), expected) << u;
+  }
+}
+
+TEST(TokenSamplerTest, TopKKeepsTheMostLikelyTokens) {
+  EXPECT_EQ(drawn({1, 1, 1}), (std::set<int64_t>{1}));
+  EXPECT_EQ(drawn({1, 2, 1}), (std::set<int64_t>{1, 3}));
+  // Token 0 is as likely as token 2, and comes first.
+  EXPECT_EQ(drawn({1, 3, 1}), (std::set<int64_t>{0, 1, 3}));
+  EXPECT_EQ(drawn({1, 9, 1}), (std::set<int64_t>{0, 1, 2, 3}));
+}
+
+TEST(TokenSamplerTest, TopPKeepsTokensUntilTheyAddUpToIt) {
+  EXPECT_EQ(drawn({1, 0, 0.49}), (std::set<int64_t>{1}));
+  EXPECT_EQ(drawn({1, 0, 0.51}), (std::set<int64_t>{1, 3}));
+  EXPECT_EQ(drawn({1, 0, 0.74}), (std::set<int64_t>{1, 3}));
+  EXPECT_EQ(drawn({1, 0, 0.76}), (std::set<int64_t>{0, 1, 3}));
+  // Of the two tokens of top_k, 1 has 2/3.
+  EXPECT_EQ(drawn({1, 2, 0.6}), (std::set<int64_t>{1}));
+  EXPECT_EQ(drawn({1, 2, 0.7}), (std::set<int64_t>{1, 3}));
+}
+
+TEST(TokenSamplerTest, ATokenWithoutProbabilityIsNotDrawn) {
+  TokenSampler sampler({1, 0, 1}, 5);
+  for (int k = 0; k < 100; ++k) {
+    ASSERT_EQ(sampler.next(at::tensor({-INFINITY, 0.f, -INFINITY})), 1);
+  }
+}
+
+std::string error_of(const SamplingOptions& options, const at::Tensor& logits) {
+  try {
+    TokenSampler(options, 0).next(logits);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(TokenSamplerTest, ErrorsHaveTheNumbers) {
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(error_of({-1, 0, 1}, logits()), "--temperature=-1"));
+  EXPECT_TRUE(has(error_of({NAN, 0, 1}, logits()), "--temperature=nan"));
+  EXPECT_TRUE(has(error_of({1, -3, 1}, logits()), "--top_k=-3"));
+  EXPECT_TRUE(has(error_of({1, 0, 0}, logits()), "--top_p=0"));
+  EXPECT_TRUE(has(error_of({1, 0, 1.5}, logits()), "--top_p=1.5"));
+  EXPECT_TRUE(has(error_of({}, at::tensor({1.f, NAN})),
+                  "the largest of 2 logits is nan"));
+  EXPECT_TRUE(has(error_of({}, at::tensor({1.f, INFINITY})), "is inf"));
+  EXPECT_TRUE(has(error_of({}, at::tensor({-INFINITY})), "is -inf"));
+}
+
+// ---- Sequences
 
 // A model of 10 tokens. The most likely token after some tokens is the last
 // digit of their sum plus 1; the next ones have half of its probability each.
@@ -148,6 +413,228 @@ TEST(GenerateTest, ErrorsHaveTheNumbers) {
   options = options_of(1);
   options.sampling.top_p = 2;
   expect({{1}}, options, "--top_p=2");
+}
+
+// ---- The program examples/generate.cc
+
+std::string file(const std::string& name) {
+  return "models/exported/testdata/" + name;
+}
+
+Options options_of(const std::string& model, int64_t partitions) {
+  Options options;
+  options.model = file(model + ".pt2");
+  options.partitions = partitions;
+  options.devices = "cpu,cpu,cpu";
+  options.threads = 1;
+  return options;
+}
+
+// The prompts of make.py, and the twelve tokens that follow each.
+GenerateRun pythons_run() {
+  GenerateRun run;
+  run.prompt_tokens = "1,2,3; 7;12,0,5,5,4";
+  run.options.max_tokens = 12;
+  return run;
+}
+const std::vector<std::string>& pythons_lines() {
+  static const auto& lines = *new std::vector<std::string>{
+      "1 2 3 9 12 4 7 3 7 10 4 7 3 8 5", "7 3 3 4 4 3 4 7 3 9 7 3 7",
+      "12 0 5 5 4 10 11 7 3 2 11 4 4 3 7 4 3"};
+  return lines;
+}
+
+std::vector<std::string> lines_of(const Options& options,
+                                  const GenerateRun& run) {
+  std::vector<std::string> lines;
+  run_generate(
+      options, run, [&](const std::string& line) { lines.push_back(line); },
+      [](const std::string&) {});
+  return lines;
+}
+
+TEST(GenerateRunTest, TokensArePythonsWithAndWithoutACache) {
+  for (const char* model : {"window", "stepped", "prefilled"}) {
+    for (const int64_t partitions : {1, 2, 3}) {
+      for (const int64_t in_flight : {1, 2, 3}) {
+        GenerateRun run = pythons_run();
+        run.options.in_flight = in_flight;
+        EXPECT_EQ(lines_of(options_of(model, partitions), run), pythons_lines())
+            << model << " " << partitions << " " << in_flight;
+      }
+    }
+  }
+}
+
+TEST(GenerateRunTest, DrawnTokensDoNotDependOnTheCacheOrThePartitions) {
+  GenerateRun run = pythons_run();
+  run.options.sampling.temperature = 2;
+  run.samples = 2;
+  const auto lines = lines_of(options_of("window", 1), run);
+  EXPECT_EQ(lines.size(), 6U);
+  EXPECT_NE(lines[0], lines[1]);
+  run.options.in_flight = 5;
+  EXPECT_EQ(lines_of(options_of("stepped", 2), run), lines);
+}
+
+TEST(GenerateRunTest, SequencesEndAtEosAndStop) {
+  GenerateRun run = pythons_run();
+  run.eos = "9,11";
+  run.stop = "4,3; 8 8";
+  EXPECT_EQ(
+      lines_of(options_of("stepped", 1), run),
+      (std::vector<std::string>{"1 2 3 9", "7 3 3 4 4 3", "12 0 5 5 4 10 11"}));
+}
+
+TEST(GenerateRunTest, PromptsComeFromAFile) {
+  const std::string path = new_folder() + "prompts.txt";
+  std::ofstream(path) << "1 2 3\n7\n\n12,0,5,5,4\n";
+  GenerateRun run = pythons_run();
+  run.prompt_tokens = "";
+  run.prompts = path;
+  EXPECT_EQ(lines_of(options_of("window", 1), run), pythons_lines());
+}
+
+TEST(GenerateRunTest, WeightsComeFromAFile) {
+  const std::string path = new_folder() + "weights.safetensors";
+  StateDict dict = load_exported(file("window.pt2")).state_dict();
+  dict["model.head.weight"] = dict["model.head.weight"].zero_();
+  dict["model.head.bias"].zero_()[6] = 1;  // so token 6 always follows
+  write_safetensors(path, dict);
+  Options options = options_of("stepped", 2);
+  options.weights = path;
+  GenerateRun run;
+  run.prompt_tokens = "1";
+  run.options.max_tokens = 3;
+  EXPECT_EQ(lines_of(options, run), std::vector<std::string>{"1 6 6 6"});
+}
+
+TEST(GenerateRunTest, AnAdapterIsAddedToTheWeights) {
+  const auto lora = LoraOptions().rank(2).targets({"head"}).wrapper("model");
+  torch::manual_seed(3);
+  ExportedModel model = add_lora(load_exported(file("window.pt2")), lora);
+  for (const auto& item : lora_state_dict(*model.layers)) {
+    item.value().normal_();  // B is 0 in a new adapter
+  }
+  const std::string folder = new_folder();
+  save_lora(folder + "adapter", *model.layers, lora);
+  merge_lora(*model.layers);
+  write_safetensors(folder + "merged.safetensors", model.state_dict());
+
+  Options merged = options_of("window", 1);
+  merged.weights = folder + "merged.safetensors";
+  const auto lines = lines_of(merged, pythons_run());
+  EXPECT_NE(lines, pythons_lines());
+  for (const char* name : {"window", "stepped"}) {
+    Options adapted = options_of(name, 2);
+    adapted.adapter = folder + "adapter";
+    adapted.lora_wrapper = "model";
+    EXPECT_EQ(lines_of(adapted, pythons_run()), lines) << name;
+  }
+}
+
+const RankProgramEntry kGenerate("generate", [] {
+  const WorldOptions world = world_options();
+  setenv("RANK", std::to_string(world.rank).c_str(), 1);
+  setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("LOCAL_RANK", std::to_string(world.local_rank).c_str(), 1);
+  setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
+  setenv("MASTER_ADDR", world.address.c_str(), 1);
+  setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
+  Options options = options_of(argument("model"), 1);
+  options.distributed = true;
+  options.timeout = 60;
+  GenerateRun run = pythons_run();
+  if (argument("differ") == "true") run.options.max_tokens -= world.rank;
+  run_generate(
+      options, run, [](const std::string& line) { std::cout << line << "\n"; },
+      [](const std::string&) {});
+  return 0;
+});
+
+TEST(GenerateRunTest, ProcessesGenerateTogether) {
+  std::string expected;
+  for (const std::string& each : pythons_lines()) expected += each + "\n";
+  for (const char* model : {"window", "stepped"}) {
+    Ranks ranks("generate", 2, {{"model", model}});
+    const auto results = ranks.wait();
+    testing::expect_all_ok(results);
+    EXPECT_EQ(results[0].out, expected) << model;
+    EXPECT_EQ(results[1].out, "") << model;
+  }
+}
+
+TEST(GenerateRunTest, AFlagThatDiffersIsNamedByAllProcesses) {
+  Ranks ranks("generate", 2, {{"model", "window"}, {"differ", "true"}});
+  for (const auto& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, 1);
+    EXPECT_NE(each.err.find("--max_tokens"), std::string::npos) << each.err;
+  }
+}
+
+TEST(GenerateRunTest, ATextContinuesWithTheModelThatWasTrainedOnIt) {
+  const std::string folder = new_folder();
+  Options options = small_options("transformer");
+  options.data_dir = folder + "text.txt";
+  std::string text;
+  for (int k = 0; k < 300; ++k) text += "abcd";
+  std::ofstream(options.data_dir) << text;
+  options.length = 12;
+  options.steps = 60;
+  options.lr = 0.01;
+  options.run_dir = folder + "run";
+  ASSERT_EQ(run_here(options).code, kDone);
+
+  options.weights = folder + "run/step-000000000060/model.safetensors";
+  options.run_dir = "";
+  GenerateRun run;
+  run.prompt = "cd";
+  run.options.max_tokens = 30;  // more than the window
+  EXPECT_EQ(lines_of(options, run),
+            std::vector<std::string>{"cdabcdabcdabcdabcdabcdabcdabcdab"});
+  run.stop = "cda";
+  EXPECT_EQ(lines_of(options, run), std::vector<std::string>{"cdabcda"});
+}
+
+TEST(GenerateRunTest, ErrorsSayWhatToDo) {
+  const auto expect = [](const Options& options, const GenerateRun& run,
+                         const std::string& part) {
+    std::string text;
+    try {
+      lines_of(options, run);
+    } catch (const c10::ValueError& error) {
+      text = error.what_without_backtrace();
+    }
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  GenerateRun run;
+  expect(options_of("window", 1), run, "there is no prompt");
+  run.prompt = "a";
+  expect(options_of("window", 1), run, "use --prompt_tokens");
+  run.prompt = "";
+  run.prompt_tokens = "1,x";
+  expect(options_of("window", 1), run, "'x' is no number of a token");
+  run.prompt_tokens = "1,13";
+  expect(options_of("window", 1), run,
+         "prompt 0 has the token 13, but the model has 13 tokens, 0 to 12");
+  run.prompt_tokens = "1";
+  for (const char* model : {"window", "stepped"}) {
+    run.options.max_tokens = 25;
+    expect(options_of(model, 1), run, "use --max_tokens=24 or less");
+  }
+  run.options.max_tokens = 24;
+  EXPECT_EQ(lines_of(options_of("window", 1), run),
+            lines_of(options_of("stepped", 1), run));
+  run.samples = 0;
+  expect(options_of("window", 1), run, "--samples=0");
+  run.samples = 1;
+  expect(options_of("tiny", 1), run, "generation knows no value for");
+  Options options = options_of("window", 1);
+  options.balance = "1,1";
+  expect(options, run, "--balance=1,1 is 2 partitions");
+  options = options_of("window", 1);
+  options.model = "transformer";
+  expect(options, run, "needs --data_dir");
 }
 
 }  // namespace

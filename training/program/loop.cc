@@ -1,12 +1,17 @@
 #include "training/program/loop.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -16,18 +21,146 @@
 
 #include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
+#include "gpipe/distributed/error.h"
 #include "gpipe/distributed/timeline.h"
 #include "training/kineto.h"
-#include "training/program/diagnosis.h"
-#include "training/program/exit_code.h"
-#include "training/program/prefetch.h"
-#include "training/program/sample_text.h"
-#include "training/program/status.h"
-#include "training/program/step_counts.h"
+#include "training/non_finite.h"
+#include "training/program/generate.h"
 #include "training/trace.h"
 
 namespace gpipe::train_program {
+
+// ---- Signals
+
 namespace {
+
+std::atomic<int> signal_received{0};
+static_assert(std::atomic<int>::is_always_lock_free, "for signal handlers");
+
+void note(int number) {
+  signal_received = number;
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  signal_received = 0;
+  interrupt_ = std::signal(SIGINT, note);
+  terminate_ = std::signal(SIGTERM, note);
+}
+
+StopSignals::~StopSignals() {
+  std::signal(SIGINT, interrupt_);
+  std::signal(SIGTERM, terminate_);
+}
+
+int StopSignals::received() const { return signal_received; }
+
+// ---- Numbers of steps
+
+namespace {
+
+// Returns the number of steps of a run: Options::steps or, if that is 0, those
+// of Options::epochs, at least 1. Throws c10::ValueError if steps < 0 or
+// epochs < 1.
+int64_t steps_of(const Options& options, const Task& task) {
+  TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
+                    "--steps=", options.steps, " and --epochs=", options.epochs,
+                    ": --steps must be at least 0 and --epochs at least 1");
+  if (options.steps > 0) return options.steps;
+  return std::max<int64_t>(
+      1, options.epochs * task.train_batches() / options.accumulate);
+}
+
+// Returns after how many steps a run evaluates: Options::eval_every or, if that
+// is 0, an epoch.
+int64_t eval_every(const Options& options, const Task& task) {
+  if (options.eval_every != 0) return options.eval_every;
+  return std::max<int64_t>(1, task.train_batches() / options.accumulate);
+}
+
+}  // namespace
+
+// ---- Names of layers
+
+LayerNames layer_names(const torch::nn::Sequential& model) {
+  LayerNames names;
+  int64_t index = 0;
+  for (const auto& child : model->named_children()) {
+    names[child.key()] = "layer " + std::to_string(index++) + " (" +
+                         module_type_name(child.value()->name()) + " '" +
+                         child.key() + "')";
+  }
+  return names;
+}
+
+// ---- NaN and infinite values
+
+namespace {
+
+std::string list(const std::vector<std::string>& names) {
+  constexpr std::size_t kLongest = 10;
+  if (names.empty()) return "none";
+  if (names.size() <= kLongest) return absl::StrJoin(names, ", ");
+  return absl::StrCat(
+      absl::StrJoin(names.begin(), names.begin() + kLongest, ", "), ", ... (",
+      names.size(), " in all)");
+}
+
+std::string parameters_text(Engine& engine) {
+  return "Parameters that are not finite: " +
+         list(non_finite_names(engine.module().named_parameters()));
+}
+
+std::string gradients_text(Engine& engine) {
+  return "Parameters whose gradients are not finite: " +
+         list(non_finite_gradients(engine.module().named_parameters()));
+}
+
+std::string place_text(const Failure& failure, const LayerNames& names) {
+  const auto found = names.find(failure.layer);
+  const std::string layer =
+      found != names.end()    ? found->second
+      : failure.layer.empty() ? "partition " + std::to_string(failure.partition)
+                              : "'" + failure.layer + "'";
+  return "The first layer that returned such numbers is " + layer +
+         " in micro-batch " + std::to_string(failure.microbatch) + ", " +
+         to_string(failure.phase);
+}
+
+// Repeats a step to find the layer that first returned a NaN or an infinity.
+// Restores `generators`, the random states at the beginning of the step, and
+// clears all gradients. Then calls `again` with options that check every layer.
+// Returns a text that names the layer, the micro-batch, and all parameters and
+// gradients that are not finite.
+//
+// Afterwards the gradients are those of the repeated step. With several
+// processes, training cannot continue if a layer was found.
+std::string find_non_finite(
+    Engine& engine, const LayerNames& names, const GeneratorStates& generators,
+    const std::function<void(const TrainOptions&)>& again) {
+  set_generator_states(generators);
+  for (at::Tensor& parameter : engine.module().parameters()) {
+    parameter.mutable_grad().reset();
+  }
+  try {
+    again(TrainOptions().check_finite(true));
+  } catch (const NonFiniteError& error) {
+    const auto failure = engine.module().last_failure();
+    const std::string place = failure ? place_text(*failure, names) + ": " : "";
+    return place + error.what_without_backtrace() + ". " +
+           parameters_text(engine) + ".";
+  } catch (const PeerError& error) {
+    return std::string("Found in another process: ") +
+           error.what_without_backtrace();
+  }
+  return "When the step was repeated, all layers returned finite numbers. " +
+         gradients_text(engine) + ". " + parameters_text(engine) + ".";
+}
+
+// ---- The loop
 
 // After 20 skipped steps the scale has fallen from 65536 to 1/16. A gradient
 // that is still infinite would be infinite at any scale.

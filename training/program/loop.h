@@ -1,10 +1,10 @@
 // The training loop, from the first step or the resumed one to the last.
 #pragma once
 
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,26 +16,49 @@
 #include "training/learning_rate.h"
 #include "training/metrics_log.h"
 #include "training/program/engine.h"
-#include "training/program/evaluate.h"
-#include "training/program/layer_names.h"
 #include "training/program/options.h"
-#include "training/program/plan_report.h"
-#include "training/program/precision.h"
-#include "training/program/run_flags.h"
+#include "training/program/reports.h"
+#include "training/program/run.h"
 #include "training/program/saved_run.h"
-#include "training/program/step_data.h"
-#include "training/program/stop.h"
+#include "training/program/step.h"
 #include "training/program/task.h"
 #include "training/state_on_host.h"
 
 namespace gpipe::train_program {
 
-// A function that prints a line.
-using Print = std::function<void(const std::string& line)>;
+// ---- Signals
 
-// A function that is called after each evaluation, in all processes, with the
-// pipeline at that step.
-using OnEvaluation = std::function<void(const Evaluation&, PipelineModule&)>;
+// A handler for SIGINT and SIGTERM, from construction to destruction. It only
+// records the first signal, so that the program can end in order. Later signals
+// have their default effect: the second one ends the program at once. Only one
+// object may exist in a process at any time.
+class StopSignals {
+ public:
+  StopSignals();
+  // Restores the previous handlers.
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Returns the number of the recorded signal, or 0. Thread-safe.
+  int received() const;
+
+ private:
+  void (*interrupt_)(int);
+  void (*terminate_)(int);
+};
+
+// ---- Names of layers
+
+// Descriptions by the layer's name in the Sequential: "layer 17 (BatchNorm2d
+// 'layer3_0_bn1')". Layers count from 0.
+using LayerNames = std::map<std::string, std::string>;
+
+// Returns the descriptions of all layers of `model`. Threads: may be called
+// from any thread while no other thread changes the model.
+LayerNames layer_names(const torch::nn::Sequential& model);
+
+// ---- The loop
 
 // The training loop of a run.
 //
@@ -61,7 +84,7 @@ class Loop {
        torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues flags,
        LayerNames names, Print print, OnEvaluation on_evaluation);
 
-  // Runs the loop and returns an exit code (exit_code.h): kDone, kNotFinite or
+  // Runs the loop and returns an exit code (run.h): kDone, kNotFinite or
   // kSignal plus the signal's number. If a signal prevents an evaluation, the
   // resumed run starts with it. Throws what the task, the engine or the file
   // system throws.

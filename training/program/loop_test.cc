@@ -7,23 +7,56 @@
 
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
 
 #include "models/testing/files.h"
-#include "training/program/exit_code.h"
-#include "training/program/make_task.h"
+#include "training/program/reports.h"
 #include "training/program/run.h"
-#include "training/program/status.h"
-#include "training/program/testing/small_runs.h"
+#include "training/program/task.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {
 
 using gpipe::testing::bit_equal;
 using gpipe::testing::new_folder;
+
+// ---- Signals
+
+TEST(StopTest, TheFirstSignalIsNoted) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const StopSignals signals;
+    EXPECT_EQ(signals.received(), 0);
+    raise(number);
+    EXPECT_EQ(signals.received(), number);
+  }
+}
+
+TEST(StopDeathTest, TheSecondOneEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const StopSignals signals;
+        raise(SIGINT);
+        raise(SIGTERM);
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopTest, AfterwardsSignalsAreWhatTheyWere) {
+  static volatile std::sig_atomic_t own = 0;
+  const auto before = std::signal(SIGINT, [](int) { own = 1; });
+  { const StopSignals signals; }
+  raise(SIGINT);
+  EXPECT_EQ(own, 1);
+  std::signal(SIGINT, before);
+}
+
+// ---- The loop
 
 Options text_options() {
   Options options = small_options("transformer");

@@ -1,15 +1,24 @@
 #include "training/program/model_source.h"
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/utils.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "models/exported/exported.h"
 #include "models/testing/examples.h"
 #include "models/testing/files.h"
-#include "training/program/make_task.h"
+#include "models/weights/safetensors.h"
+#include "models/weights/state_dict.h"
+#include "training/program/run.h"
+#include "training/program/task.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -17,6 +26,8 @@ namespace {
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
 using models::DataKind;
+
+// ---- --model
 
 std::string exported_file(const std::string& name) {
   return "models/exported/testdata/" + name + ".pt2";
@@ -236,6 +247,259 @@ TEST(ModelSourceTest, TheDescriptionDoesNotDependOnTheFolder) {
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_NE(ModelSource(copy).description(), photos.description());
   EXPECT_EQ(ModelSource("unet").description(), "unet");
+}
+
+// ---- --eval_model
+
+using Balance = std::vector<int64_t>;
+using Names = std::vector<std::string>;
+
+std::string example_file(const std::string& name) {
+  return "models/exported/testdata/" + name;
+}
+
+// A layer with parameters of one element, and buffers whose names begin with
+// "buffer".
+struct Layer : torch::nn::Module {
+  explicit Layer(const Names& names, int64_t elements = 1) {
+    for (const std::string& each : names) {
+      const at::Tensor tensor = at::zeros({elements});
+      if (each.rfind("buffer", 0) == 0) {
+        register_buffer(each, tensor);
+      } else {
+        register_parameter(each, tensor);
+      }
+    }
+  }
+  at::Tensor forward(at::Tensor input) { return input; }
+};
+
+torch::nn::Sequential model_of(const std::vector<Names>& layers) {
+  torch::nn::Sequential model;
+  for (const Names& each : layers) model->push_back(Layer(each));
+  return model;
+}
+
+// `trained`: a stage for each layer.
+Balance balance_of(const std::vector<Names>& trained,
+                   const std::vector<Names>& evaluated) {
+  return eval_balance(model_of(trained), Balance(trained.size(), 1),
+                      model_of(evaluated));
+}
+
+TEST(EvalBalanceTest, EachTensorIsInItsStage) {
+  EXPECT_EQ(balance_of({{"a"}, {"b", "buffer"}}, {{"a"}, {}, {"b"}, {}}),
+            Balance({2, 2}));
+  EXPECT_EQ(balance_of({{"a", "b"}, {"c"}}, {{"a"}, {"b"}, {"c"}}),
+            Balance({2, 1}));
+  EXPECT_EQ(balance_of({{"a"}, {"buffer"}}, {{"a"}, {"buffer"}}),
+            Balance({1, 1}));
+  EXPECT_EQ(eval_balance(model_of({{"a"}, {"b"}, {"c"}}), {2, 1},
+                         model_of({{"a"}, {"b"}, {"c"}})),
+            Balance({2, 1}));
+}
+
+TEST(EvalBalanceTest, LayersWithoutTensorsFillStages) {
+  EXPECT_EQ(balance_of({{}, {"a"}, {"b"}}, {{}, {}, {"a"}, {"b"}}),
+            Balance({2, 1, 1}));
+  EXPECT_EQ(balance_of({{"a"}, {}, {"b"}}, {{"a"}, {}, {}, {"b"}}),
+            Balance({1, 2, 1}));
+  EXPECT_EQ(balance_of({{"a"}, {}}, {{"a"}, {}, {}}), Balance({2, 1}));
+}
+
+TEST(EvalBalanceTest, AConstantOfSeveralLayersIsInNoStage) {
+  EXPECT_EQ(balance_of({{"a", "buffer"}, {"b", "buffer"}},
+                       {{"a", "buffer"}, {"b", "buffer"}}),
+            Balance({1, 1}));
+}
+
+TEST(EvalBalanceTest, ErrorsNameLayerTensorsAndStages) {
+  EXPECT_EQ(value_error_of([] {
+              balance_of({{"a"}, {"b"}}, {{"a", "b"}, {}});
+            }),
+            "the layer '0' of --eval_model needs 'a' of stage 0 and 'b' of "
+            "stage 1 of --model; choose another --balance");
+  EXPECT_EQ(value_error_of([] {
+              balance_of({{"a"}, {"b"}}, {{"b"}, {"a"}});
+            }),
+            "the layer '0' of --eval_model needs 'b' of stage 1 of --model, "
+            "but it follows layers of stage 0; choose another --balance");
+  EXPECT_EQ(value_error_of([] {
+              balance_of({{"a"}, {}}, {{"a"}});
+            }),
+            "--eval_model has 1 layers, which are too few for the 2 stages of "
+            "--model; choose another --balance");
+  EXPECT_EQ(value_error_of([] {
+              balance_of({{"a"}}, {{"a", "c"}});
+            }),
+            "--eval_model has the parameter 'c', which --model does not train; "
+            "export both from the same model");
+  EXPECT_EQ(value_error_of([] {
+              torch::nn::Sequential other(Layer({"a"}, /*elements=*/2));
+              eval_balance(model_of({{"a"}}), {1}, other);
+            }),
+            "'a' is Float [2] in --eval_model and Float [1] in --model; export "
+            "both from the same model");
+}
+
+TEST(ShareTensorsTest, ConstantsFollowTheBuffersThatAreShared) {
+  ExportedModel trained = load_exported(example_file("tables.pt2"));
+  ExportedModel evaluated = load_exported(example_file("tables.pt2"));
+  evaluated.layers->eval();
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = at::arange(10, at::kLong).view({2, 5});
+  const auto output = [&](ExportedModel& model) {
+    return model.layers->forward(ids);
+  };
+  for (int k = 0; k < 3; ++k) {
+    share_tensors(*trained.layers, *evaluated.layers);
+    EXPECT_TRUE(at::equal(output(evaluated), output(trained))) << k;
+    const at::Tensor before = output(evaluated);
+    for (const auto& each : trained.state_dict()) each.value().mul_(1.5);
+    EXPECT_FALSE(at::equal(output(evaluated), before)) << k;
+    EXPECT_TRUE(at::equal(output(evaluated), output(trained))) << k;
+  }
+  for (const auto& each : trained.state_dict()) {
+    EXPECT_EQ(evaluated.state_dict()[each.key()].data_ptr(),
+              each.value().data_ptr())
+        << each.key();
+  }
+}
+
+// A run of "scattered", which has noise in training, on rows of its own.
+Options scattered() {
+  Options options = small_options(example_file("scattered.pt2"));
+  const std::string folder = new_folder();
+  options.run_dir = folder + "run";
+  options.data_dir = folder + "rows.safetensors";
+  options.size = 0;
+  options.steps = 4;
+  options.lr = 0.01;
+  options.eval_every = 2;
+  torch::manual_seed(3);
+  StateDict rows;
+  rows.insert("x", at::randn({40, 4}));
+  rows.insert("target", at::randn({40, 3}));
+  write_safetensors(options.data_dir, rows);
+  return options;
+}
+
+TEST(EvalModelTest, ARunThatCannotBeEvaluatedIsRefusedAtItsStart) {
+  Options options = scattered();
+  const std::string error = value_error_of([&] { run_here(options); });
+  EXPECT_EQ(
+      error.rfind("--model=models/exported/testdata/scattered.pt2 cannot be "
+                  "evaluated, because the export has lost what eval() "
+                  "changes:\n  node 'rand_like' "
+                  "(torch.ops.aten.rand_like.default), File \"make.py\"",
+                  0),
+      0u)
+      << error;
+  EXPECT_NE(error.find("is random and has no training flag\nUse "
+                       "--eval_model=SECOND.pt2 with a second export of the "
+                       "same model, after model.eval(), or --eval_every=-1"),
+            std::string::npos)
+      << error;
+  options.eval_every = -1;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
+// Returns the score of "steady" with the weights of the newest saved step.
+Score score_of_steady(const Options& options) {
+  const auto task = make_task(options);
+  ExportedModel steady = load_exported(example_file("steady.pt2"));
+  StateDict weights;
+  for (const auto& item : state_in(options.run_dir).model) {
+    // The layer's name comes before Python's.
+    const std::string name = item.key().substr(item.key().find('.') + 1);
+    if (!weights.contains(name)) weights.insert(name, item.value());
+  }
+  steady.load_state_dict(weights);
+  const at::NoGradGuard no_grad;
+  Score score;
+  for (int64_t k = 0; k < task->test_batches(); ++k) {
+    const Sample sample = task->test_batch(k);
+    score += task->score(steady.layers->forward(sample.input), sample.target);
+  }
+  return score;
+}
+
+TEST(EvalModelTest, TheSecondFileEvaluatesWhatTheFirstOneTrains) {
+  for (const char* devices : {"cpu", "cpu,cpu", "cpu,cpu,cpu"}) {
+    Options options = scattered();
+    options.devices = devices;
+    options.partitions =
+        static_cast<int64_t>(std::string(devices).size() + 1) / 4;
+    Options never = options;
+    never.run_dir += " never";
+    never.eval_every = -1;
+    EXPECT_EQ(run_here(never).code, kDone) << devices;
+    options.eval_model = example_file("steady.pt2");
+    EXPECT_EQ(run_here(options).code, kDone) << devices;
+    const Score score = score_of_steady(options);
+    EXPECT_EQ(score.items, 12) << devices;
+    EXPECT_NEAR(std::stod(logged(options.run_dir, 4, "test_loss")),
+                score.loss / score.items, 1e-6)
+        << devices;
+    EXPECT_NE(logged(options.run_dir, 2, "test_loss"),
+              logged(options.run_dir, 4, "test_loss"))
+        << devices;
+    // Evaluations change nothing.
+    const RunState with = state_in(options.run_dir);
+    const RunState without = state_in(never.run_dir);
+    ASSERT_EQ(with.model.size(), without.model.size());
+    for (const auto& item : with.model) {
+      EXPECT_TRUE(
+          gpipe::testing::bit_equal(without.model[item.key()], item.value()))
+          << devices << " " << item.key();
+    }
+  }
+}
+
+TEST(EvalModelTest, AResumedRunEvaluatesItsWeights) {
+  Options options = scattered();
+  options.eval_model = example_file("steady.pt2");
+  Options whole = options;
+  whole.run_dir += " whole";
+  EXPECT_EQ(run_here(whole).code, kDone);
+  options.steps = 2;
+  EXPECT_EQ(run_here(options).code, kDone);
+  options.steps = 4;
+  EXPECT_NE(run_here(options).line_with("resumes at step 2"), "");
+  EXPECT_EQ(logged(options.run_dir, 4, "test_loss"),
+            logged(whole.run_dir, 4, "test_loss"));
+}
+
+TEST(EvalModelTest, AFileThatDoesNotFitIsRefused) {
+  Options options = scattered();
+  const auto error_with = [&](const std::string& name) {
+    options.eval_model = example_file(name + ".pt2");
+    return value_error_of([&] { run_here(options); });
+  };
+  std::string error = error_with("scattered");
+  EXPECT_NE(error.find("cannot be evaluated either"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find("Export it after model.eval()"), std::string::npos)
+      << error;
+  error = error_with("mlp");
+  EXPECT_NE(
+      error.find("mlp.pt2 has the inputs\n  Float [*, 10]\nbut --model="
+                 "models/exported/testdata/scattered.pt2 has\n  Float [*, 4]\n"
+                 "Export both from the same model"),
+      std::string::npos)
+      << error;
+  // "quiet" has some of the parameters.
+  error = error_with("quiet");
+  EXPECT_EQ(error,
+            "'second.weight' is Float [3, 4] in --eval_model and Float [4, 4] "
+            "in --model; export both from the same model");
+  options.model = "transformer";
+  options.data_dir = "";
+  error = error_with("steady");
+  EXPECT_NE(error.find("is for a --model that is a .pt2 file, but "
+                       "--model=transformer"),
+            std::string::npos)
+      << error;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// The options of a training run. Each is a row in options.inc.
+// The options of a training run, which are the rows of options.inc, and their
+// command-line flags.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <variant>
 #include <vector>
@@ -56,5 +58,35 @@ struct OptionRow {
 
 // Returns the rows in the order of the help.
 const std::vector<OptionRow>& option_rows();
+
+// ---- Flags
+
+// Returns the values of the flags. Call it after they have been parsed.
+Options options_of_flags();
+
+// Throws c10::ValueError if the command line sets a flag of a training run that
+// is not in `names`. For programs that use some of these flags.
+void check_flags(const std::vector<std::string>& names);
+
+// Prints the flags in `names` with their defaults.
+void print_flags(std::ostream& out, const std::vector<std::string>& names);
+
+// Prints examples for each kind of data, then all flags in groups, with their
+// defaults.
+void print_help(std::ostream& out);
+
+// A function that prints a line.
+using Print = std::function<void(const std::string& line)>;
+
+// Throws c10::ValueError with both numbers if the value of --`flag` is below
+// `least`.
+void check_at_least(const char* flag, int64_t value, int64_t least);
+
+// ---- Numbers as text, for other processes and for run checkpoints
+
+// Converts numbers to text and back, bit by bit, NaN and infinities included.
+// parse_exact() throws c10::ValueError if a part of the text is no number.
+std::string exact_text(const std::vector<double>& numbers);
+std::vector<double> parse_exact(const std::string& text);
 
 }  // namespace gpipe::train_program

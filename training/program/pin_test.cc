@@ -7,7 +7,7 @@
 
 #include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/test_fixture.h"
-#include "training/program/step_data.h"
+#include "training/program/step.h"
 
 namespace gpipe::train_program {
 namespace {

@@ -18,10 +18,10 @@
 #include "models/testing/files.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/safetensors.h"
-#include "training/program/exit_code.h"
-#include "training/program/make_task.h"
 #include "training/program/run.h"
-#include "training/program/testing/small_runs.h"
+#include "training/program/task.h"
+#include "training/run_files.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {

@@ -22,17 +22,12 @@
 #include "training/data/random.h"
 #include "training/kineto.h"
 #include "training/program/engine.h"
-#include "training/program/eval_model.h"
-#include "training/program/exit_code.h"
-#include "training/program/final_weights.h"
-#include "training/program/initial_weights.h"
-#include "training/program/lora_setup.h"
-#include "training/program/make_task.h"
-#include "training/program/optimizer.h"
-#include "training/program/run_flags.h"
-#include "training/program/same_flags.h"
-#include "training/program/sample_text.h"
-#include "training/program/step_memory.h"
+#include "training/program/generate.h"
+#include "training/program/loop.h"
+#include "training/program/model_source.h"
+#include "training/program/saved_run.h"
+#include "training/program/step.h"
+#include "training/program/weights.h"
 #include "training/shardable.h"
 
 namespace gpipe::train_program {
@@ -52,23 +47,15 @@ void check(const Options& options) {
   (void)make_optimizer(options, {});
   TORCH_CHECK_VALUE(options.kineto.empty() || KinetoTrace::is_available(),
                     "--kineto: this LibTorch has no profiler");
-  TORCH_CHECK_VALUE(options.trace_step > 0, "--trace_step=", options.trace_step,
-                    ": must be at least 1");
+  check_at_least("trace_step", options.trace_step, 1);
   const std::string& resume = options.resume;
   TORCH_CHECK_VALUE(!options.run_dir.empty() || resume.empty() ||
                         resume == "none" || resume == "auto",
                     "--resume=", resume,
                     ": needs --run_dir, which contains the saved steps");
-  TORCH_CHECK_VALUE(options.shard_size > 0, "--shard_size=", options.shard_size,
-                    ": must be at least 1");
+  check_at_least("shard_size", options.shard_size, 1);
   TORCH_CHECK_VALUE(options.clip >= 0, "--clip=", options.clip,
                     ": must not be negative");
-}
-
-// Returns the model without reading weights.
-torch::nn::Sequential without_values(const Task& task) {
-  const MetaGuard meta;
-  return task.model();
 }
 
 // Returns some layers of a file, with adapters if they are trained.
@@ -80,11 +67,11 @@ torch::nn::Sequential layers_of(const ExportedFile& file,
   return layers;
 }
 
-// Sets the parts that evaluate another file. `reads_parts`: each process reads
-// its own layers only.
+// Sets the parts that evaluate another file. Each process reads its own layers
+// only if it makes only its own layers of the model.
 void add_eval_model(const ExportedFile& file, const Options& options,
-                    bool reads_parts, EngineParts& parts) {
-  if (!reads_parts) {
+                    EngineParts& parts) {
+  if (!parts.make) {
     parts.eval_model = layers_of(file, options, 0, file.size());
     return;
   }
@@ -156,60 +143,26 @@ int run(const Options& given_options, Task& task, const Print& print,
         " is a single layer: " + file->signature().uncut_reason);
   }
 
-  SavedRun saved(
-      options, processes.rank(), processes.ranks(),
-      [&](const std::string& mine) { return processes.all_gather(mine); },
-      print);
+  SavedRun saved(options, processes, print);
   const auto before = saved.flags();
   EngineParts parts;
   FlagValues flags = flags_of_run(options, task, before, parts, say);
 
   if (!options.plan.empty()) StepMemory::count_cpu_tensors();
   torch::manual_seed(options.seed);
-  const bool reads_parts = options.distributed && file;
-  parts.model = reads_parts ? without_values(task) : task.model();
-  const Precision precision = precision_of(options.precision);
-  std::function<void(ExportedModel&)> load_part;
-  bool reads_weights = true;  // from the exported program
-  std::string base;           // of the adapters
-  // Run checkpoints of adapters do not have the weights.
-  if ((!before || trains_adapters(options)) && !options.weights.empty()) {
-    InitialWeights loaded = load_initial_weights(
-        parts.model, task.source(), options.weights, options.weights_skip,
-        options.weights_entry, options.weights_dtype);
-    check_same(
-        {{"--weights", "of checksum " + std::to_string(loaded.checksum)}});
-    say(loaded.line);
-    base = "--weights of checksum " + std::to_string(loaded.checksum) + ", ";
-    load_part = std::move(loaded.load_part);
-    reads_weights = !loaded.sets_all;
-  }
+  LoadedModel loaded = load_model(
+      options, task.source(), [&] { return task.model(); },
+      /*resumes=*/before.has_value(), check_same, say);
   if (trains_adapters(options)) {
-    base += file ? "--model with weights of checksum " +
-                       std::to_string(file->weights_checksum())
-                 : "--model with initial weights of the seed";
-    const FlagValues of_base = {{"the base of the adapters", base}};
-    if (before) check_fixed_flags(*before, of_base, options.run_dir);
-    flags.insert(of_base.begin(), of_base.end());
-    check_same({{"--adapter",
-                 "of checksum " + std::to_string(adapter_checksum(options))}});
+    const FlagValues base = {{"the base of the adapters", loaded.base}};
+    if (before) check_fixed_flags(*before, base, options.run_dir);
+    flags.insert(base.begin(), base.end());
   }
-  if (!before && file) {
-    // Processes read copies of the file. The checksum of the flag --model does
-    // not include the weights.
-    check_same({{"--model", "with weights of checksum " +
-                                std::to_string(file->weights_checksum())}});
-  }
-  if (reads_parts) {
-    parts.make =
-        adapted_layers(*file, reads_weights, std::move(load_part), options);
-  }
-  if (evaluated) add_eval_model(*evaluated, options, reads_parts, parts);
-  precision.convert(parts.model);
-  add_adapters(parts.model, options);
-  // If the model has no values, only names and shapes are compared.
-  load_adapter(parts.model, options, /*whole=*/true);
+  parts.model = std::move(loaded.layers);
+  parts.make = std::move(loaded.make);
+  if (evaluated) add_eval_model(*evaluated, options, parts);
   const LayerNames names = layer_names(parts.model);
+  const Precision precision = precision_of(options.precision);
   parts.precision = precision;
   parts.input = [&](int64_t rows) {
     return precision.prepare(task.train_batch(0, {0, rows}));

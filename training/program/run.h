@@ -1,18 +1,31 @@
 // A whole training run, from options to exit code.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <string>
 
-#include "training/program/loop.h"
+#include "gpipe/pipeline_module.h"
 #include "training/program/options.h"
+#include "training/program/reports.h"
 #include "training/program/task.h"
 
 namespace gpipe::train_program {
 
-// Runs a training run and returns its exit code (exit_code.h). Creates the
-// task, connects the processes, builds and partitions the model, resumes an
-// earlier run in Options::run_dir, and trains. `print`, `on_evaluation`: see
-// Loop.
+// Exit codes.
+constexpr int kDone = 0;
+constexpr int kWrongFlags = 1;  // a flag or the data is wrong
+constexpr int kFailed = 2;
+constexpr int kNotFinite = 3;  // a loss or a gradient is NaN or infinite
+constexpr int kSignal = 128;   // plus the number of the signal
+
+// A function that is called after each evaluation, in all processes, with the
+// pipeline at that step.
+using OnEvaluation = std::function<void(const Evaluation&, PipelineModule&)>;
+
+// Runs a training run and returns its exit code. Creates the task, connects the
+// processes, builds and partitions the model, resumes an earlier run in
+// Options::run_dir, and trains. `print`, `on_evaluation`: see Loop.
 //
 // Seeds LibTorch's default generators. With Options::deterministic, changes
 // LibTorch's global settings.

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "models/testing/files.h"
-#include "training/program/exit_code.h"
-#include "training/program/make_task.h"
-#include "training/program/testing/small_runs.h"
+#include "training/program/task.h"
+#include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {

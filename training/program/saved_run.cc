@@ -1,49 +1,198 @@
 #include "training/program/saved_run.h"
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include <cstddef>
 #include <set>
 #include <sstream>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "models/named.h"
 #include "models/weights/state_dict.h"
 #include "training/generator_states.h"
 #include "training/optimizer_state.h"
-#include "training/program/lora_setup.h"
+#include "training/program/weights.h"
 #include "training/run_state.h"
 
 namespace gpipe::train_program {
+
+// ---- Flags
+
+namespace {
+
+// Returns how a run of `model`, which is trained on `kind`, treats an option.
+OptionScope scope_of(const OptionRow& row, const std::string& model,
+                     models::DataKind kind) {
+  const auto fixed_if = [](bool has) {
+    return has ? OptionScope::kFixed : OptionScope::kProcess;
+  };
+  if (!row.model.empty()) return fixed_if(row.model == model);
+  using models::DataKind;
+  if (row.scope == OptionScope::kFixedForText) {
+    return fixed_if(kind == DataKind::kText);
+  }
+  if (row.scope == OptionScope::kFixedForImages) {
+    return fixed_if(kind == DataKind::kImages || kind == DataKind::kMasks);
+  }
+  return row.scope;
+}
+
+// Returns the flags of a scope. Copies the options, since OptionRow::value
+// returns a pointer that can write.
+FlagValues flags_of(OptionScope scope, Options options, const Task& task) {
+  FlagValues flags;
+  const models::DataKind kind = task.source().kind();
+  for (const OptionRow& row : option_rows()) {
+    if (scope_of(row, options.model, kind) != scope) continue;
+    std::ostringstream text;
+    text.precision(17);
+    std::visit([&](const auto* value) { text << std::boolalpha << *value; },
+               row.value(options));
+    flags["--" + row.name] = text.str();
+  }
+  return flags;
+}
+
+}  // namespace
+
+FlagValues fixed_flags(const Options& options, const Task& task) {
+  FlagValues flags = flags_of(OptionScope::kFixed, options, task);
+  flags["--model"] = task.source().description();
+  // The description of the data, not its path, since data may be moved.
+  flags["--data_dir"] = task.data();
+  return flags;
+}
+
+FlagValues changeable_flags(const Options& options, const Task& task) {
+  return flags_of(OptionScope::kChangeable, options, task);
+}
+
+FlagValues shared_flags(const Options& options, const Task& task) {
+  FlagValues flags = flags_of(OptionScope::kGiven, options, task);
+  for (auto& [flag, value] : flags) value = value.empty() ? "" : "given";
+  flags.merge(flags_of(OptionScope::kRun, options, task));
+  flags.merge(fixed_flags(options, task));
+  flags.merge(changeable_flags(options, task));
+  flags["--data_dir"] += ", checksum " + std::to_string(task.checksum());
+  return flags;
+}
+
+std::string bytes_of(const FlagValues& flags) {
+  std::string bytes;
+  for (const auto& [flag, value] : flags) {
+    bytes += flag + '\0' + value + '\0';
+  }
+  return bytes;
+}
+
+FlagValues parse_flag_values(const std::string& bytes) {
+  FlagValues flags;
+  std::istringstream stream(bytes);
+  for (std::string flag, value;
+       std::getline(stream, flag, '\0') && std::getline(stream, value, '\0');) {
+    flags[flag] = value;
+  }
+  return flags;
+}
+
+void check_same_flags(const std::vector<FlagValues>& all) {
+  std::vector<std::string> wrong;
+  for (const auto& [flag, value] : all.front()) {
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const auto found = all[rank].find(flag);
+      if (found == all[rank].end() || found->second == value) continue;
+      wrong.push_back(absl::StrCat(flag, " is '", found->second,
+                                   "' in process ", rank, " and '", value,
+                                   "' in process 0"));
+      break;
+    }
+  }
+  TORCH_CHECK_VALUE(wrong.empty(), absl::StrJoin(wrong, "; "),
+                    ". Give all processes the same flags and data");
+}
+
+namespace {
+
+// Calls describe(flag, before, now) for each flag that differs, and returns the
+// results.
+template <typename Describe>
+std::vector<std::string> differences(const FlagValues& saved,
+                                     const FlagValues& now,
+                                     const Describe& describe) {
+  std::vector<std::string> texts;
+  for (const auto& [flag, value] : now) {
+    const auto found = saved.find(flag);
+    if (found == saved.end() || found->second == value) continue;
+    texts.push_back(describe(flag, found->second, value));
+  }
+  return texts;
+}
+
+}  // namespace
+
+void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
+                       const std::string& folder) {
+  const auto wrong = differences(
+      saved, now, [](const auto& flag, const auto& before, const auto& value) {
+        return absl::StrCat(flag, " was '", before, "' and is '", value, "'");
+      });
+  TORCH_CHECK_VALUE(wrong.empty(), folder, " contains a run with other flags: ",
+                    absl::StrJoin(wrong, "; "),
+                    ". Use the flags of that run, or another --run_dir");
+}
+
+std::vector<std::string> changes(const FlagValues& saved,
+                                 const FlagValues& now) {
+  return differences(
+      saved, now, [](const auto& flag, const auto& before, const auto& value) {
+        return absl::StrCat("from here on ", flag, " is '", value,
+                            "'; it was '", before, "'");
+      });
+}
+
+void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
+  std::vector<FlagValues> all;
+  for (const std::string& each : processes.all_gather(bytes_of(mine))) {
+    all.push_back(parse_flag_values(each));
+  }
+  try {
+    check_same_flags(all);
+  } catch (const c10::Error&) {
+    // All processes find the difference. This exchange waits until all have
+    // arrived. Otherwise a process could fail first because another has ended.
+    try {
+      processes.all_gather("");
+    } catch (const c10::Error&) {
+      // Other processes have arrived and already ended.
+    }
+    throw;
+  }
+}
+
+// ---- Run checkpoints
+
 namespace {
 
 constexpr char kScaler[] = "grad_scaler";  // GradScaler::State
 constexpr char kUntested[] = "untested";   // Standing::untested
 
-std::string text_of(const GradScaler::State& state) {
-  std::ostringstream text;
-  text.precision(17);
-  text << state.scale << " " << state.steps_since;
-  return text.str();
-}
-
-GradScaler::State scaler_state(const std::string& text) {
-  GradScaler::State state;
-  std::istringstream(text) >> state.scale >> state.steps_since;
-  return state;
-}
-
+// Converts numbers with names to text and back.
 std::string text_of(const std::map<std::string, double>& values) {
-  std::ostringstream text;
-  text.precision(17);
-  for (const auto& [name, value] : values) text << name << " " << value << " ";
-  return text.str();
+  return absl::StrJoin(values, " ", [](std::string* text, const auto& each) {
+    absl::StrAppend(text, each.first, " ", exact_text({each.second}));
+  });
 }
 
-// Reads with std::stod, since streams cannot read "nan" and "inf".
 std::map<std::string, double> values_of(const std::string& text) {
   std::map<std::string, double> values;
   std::istringstream stream(text);
   for (std::string name, value; stream >> name >> value;) {
-    values[name] = std::stod(value);
+    values[name] = parse_exact(value).at(0);
   }
   return values;
 }
@@ -81,30 +230,26 @@ void load_tensors(torch::nn::Module& module, const StateDict& wanted,
 
 }  // namespace
 
-SavedRun::SavedRun(const Options& options, int rank, int ranks,
-                   AllGather all_gather,
+SavedRun::SavedRun(const Options& options, const RunProcesses& processes,
                    std::function<void(const std::string&)> report)
-    : how_(options.resume), folder_(options.run_dir), options_(options) {
+    : options_(options) {
   if (options.run_dir.empty()) return;
-  RunShard shard;
-  shard.index = rank;
-  shard.count = ranks;
-  shard.all_gather = std::move(all_gather);
-  files_.emplace(options.run_dir, RunFilesOptions()
-                                      .keep(options.keep)
-                                      .report(std::move(report))
-                                      .shard(std::move(shard)));
+  files_.emplace(options.run_dir,
+                 RunFilesOptions()
+                     .keep(options.keep)
+                     .report(std::move(report))
+                     .shard(processes.shard("before training")));
 }
 
 std::optional<FlagValues> SavedRun::flags() {
   if (!files_) return std::nullopt;
-  const auto state = files_->resume(how_, RunFiles::Names());
+  const auto state = files_->resume(options_.resume, RunFiles::Names());
   const auto steps = files_->steps();
   // Otherwise a later --resume=auto would load the other run's step.
   TORCH_CHECK_VALUE(
-      how_ == "auto" || steps.empty() ||
+      options_.resume == "auto" || steps.empty() ||
           steps.back() <= (state ? state->step : 0),
-      "--resume=", how_, ": ", folder_of(steps.back()),
+      "--resume=", options_.resume, ": ", folder_of(steps.back()),
       " is of an earlier run, and later than the start of this one; move it "
       "away, or use another --run_dir");
   found_ = state.has_value();
@@ -116,7 +261,8 @@ std::optional<FlagValues> SavedRun::flags() {
 // Throws if no step is complete. Starting a new run in the same folder would
 // empty the log and ignore --weights.
 void SavedRun::check_found(bool found) const {
-  TORCH_CHECK_VALUE(found, "--resume=", how_, ": all steps in ", folder_,
+  TORCH_CHECK_VALUE(found, "--resume=", options_.resume, ": all steps in ",
+                    options_.run_dir,
                     " are damaged (see the lines above). To start a new run, "
                     "move them away or use another --run_dir");
 }
@@ -127,21 +273,22 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   const bool adapters_only = trains_adapters(options_);
   const StateDict wanted = saved_tensors(engine.module(), adapters_only);
   const auto keys = wanted.keys();
-  const auto state =
-      files_->resume(how_, RunFiles::Names(keys.begin(), keys.end()));
-  if (found_) check_found(state.has_value());
-  if (!state) return {};
-  load_tensors(engine.module(), wanted, state->model, adapters_only);
-  load_optimizer_state(optimizer, state->optimizer.value(),
+  const auto saved = files_->resume(options_.resume,
+                                    RunFiles::Names(keys.begin(), keys.end()));
+  if (found_) check_found(saved.has_value());
+  if (!saved) return {};
+  load_tensors(engine.module(), wanted, saved->model, adapters_only);
+  load_optimizer_state(optimizer, saved->optimizer.value(),
                        engine.module().named_parameters());
-  set_generator_states(state->generators);
-  const auto of_scaler = state->metadata.find(kScaler);
-  if (scaler && of_scaler != state->metadata.end()) {
-    scaler->set_state(scaler_state(of_scaler->second));
+  set_generator_states(saved->generators);
+  const auto of_scaler = saved->metadata.find(kScaler);
+  if (scaler && of_scaler != saved->metadata.end()) {
+    const std::vector<double> state = parse_exact(of_scaler->second);
+    scaler->set_state({state.at(0), static_cast<int64_t>(state.at(1))});
   }
-  Standing standing{state->step, std::nullopt};
-  const auto untested = state->metadata.find(kUntested);
-  if (untested != state->metadata.end()) {
+  Standing standing{saved->step, std::nullopt};
+  const auto untested = saved->metadata.find(kUntested);
+  if (untested != saved->metadata.end()) {
     standing.untested = values_of(untested->second);
   }
   return standing;
@@ -162,7 +309,10 @@ void SavedRun::save(const Standing& standing, Engine& engine,
         optimizer_state(optimizer, engine.module().named_parameters());
   }
   state.generators = generator_states();
-  if (scaler) flags[kScaler] = text_of(scaler->state());
+  if (scaler) {
+    const auto [scale, steps_since] = scaler->state();
+    flags[kScaler] = exact_text({scale, static_cast<double>(steps_since)});
+  }
   if (standing.untested) flags[kUntested] = text_of(*standing.untested);
   state.metadata = std::move(flags);
   if (in_background) {

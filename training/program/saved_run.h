@@ -1,4 +1,4 @@
-// The run checkpoints of a training run.
+// The run checkpoints of a training run, and the flags in them.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -13,10 +13,51 @@
 #include "training/grad_scaler.h"
 #include "training/program/engine.h"
 #include "training/program/options.h"
-#include "training/program/run_flags.h"
+#include "training/program/task.h"
 #include "training/run_files.h"
 
 namespace gpipe::train_program {
+
+// ---- Flags
+
+// Flags ("--lr") and their values. Those in run checkpoints prevent a run from
+// resuming with the flags of another run.
+using FlagValues = std::map<std::string, std::string>;
+
+// Return the flags that a run must keep when it resumes, and those that it may
+// change.
+FlagValues fixed_flags(const Options& options, const Task& task);
+FlagValues changeable_flags(const Options& options, const Task& task);
+
+// Returns the flags that must be equal in all processes of a run: the fixed and
+// the changeable flags, those that control the loop, and a checksum of the
+// data. Instead of a path, which may differ between machines, it contains only
+// whether one is given. For --model, it contains ModelSource::description().
+FlagValues shared_flags(const Options& options, const Task& task);
+
+// Convert flags to a text for all_gather() and back.
+std::string bytes_of(const FlagValues& flags);
+FlagValues parse_flag_values(const std::string& bytes);
+
+// Throws c10::ValueError if a flag differs between processes. `all`: the flags
+// of each process, by rank. The text names each such flag, with its value in
+// process 0 and in another process.
+void check_same_flags(const std::vector<FlagValues>& all);
+
+// Throws c10::ValueError if a flag in `saved` differs from `now`. The text
+// names each such flag with both values. `folder`: where `saved` comes from.
+void check_fixed_flags(const FlagValues& saved, const FlagValues& now,
+                       const std::string& folder);
+
+// Returns one line for each flag that differs between `saved` and `now`.
+std::vector<std::string> changes(const FlagValues& saved,
+                                 const FlagValues& now);
+
+// Throws c10::ValueError in all processes if `mine` differs between them, see
+// check_same_flags(). All processes call this.
+void check_same_in_all(const RunProcesses& processes, const FlagValues& mine);
+
+// ---- Run checkpoints
 
 // The position of a run.
 struct Standing {
@@ -29,12 +70,9 @@ struct Standing {
 // several processes, all make the same calls at the same time. Not thread-safe.
 class SavedRun {
  public:
-  using AllGather =
-      std::function<std::vector<std::string>(const std::string& mine)>;
-
   // If Options::run_dir is empty, nothing is saved or resumed. `report`:
   // called with a line about each damaged step that is skipped.
-  SavedRun(const Options& options, int rank, int ranks, AllGather all_gather,
+  SavedRun(const Options& options, const RunProcesses& processes,
            std::function<void(const std::string&)> report);
 
   bool saves() const { return files_.has_value(); }
@@ -70,8 +108,6 @@ class SavedRun {
  private:
   void check_found(bool found) const;
 
-  const std::string how_;
-  const std::string folder_;
   const Options options_;
   bool found_ = false;  // set by flags()
   std::optional<RunFiles> files_;

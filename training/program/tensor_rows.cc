@@ -1,5 +1,4 @@
-#include "training/program/tensor_rows.h"
-
+// The task of a model from a file, with any inputs.
 #include <ATen/Functions.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/ScalarType.h>
@@ -17,9 +16,8 @@
 #include "models/exported/exported.h"
 #include "training/data/checksum.h"
 #include "training/data/random.h"
-#include "training/program/classification.h"
-#include "training/program/epochs.h"
-#include "training/program/initial_weights.h"
+#include "training/program/tasks.h"
+#include "training/program/weights.h"
 
 namespace gpipe::train_program {
 namespace {
@@ -29,10 +27,6 @@ namespace F = torch::nn::functional;
 constexpr char kTarget[] = "target";
 // The index that cross_entropy() ignores.
 constexpr int64_t kNoIndex = -100;
-
-std::string shape_text(const at::Tensor& tensor) {
-  return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
-}
 
 // Throws c10::ValueError if `tensor` cannot be the input `wanted`.
 void check_input(const ExportedTensor& wanted, const at::Tensor& tensor) {
@@ -112,27 +106,20 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
   return file;
 }
 
-class TensorRows : public Task {
+class TensorRows : public ModelTask {
  public:
-  TensorRows(const Options& options, std::shared_ptr<ModelSource> source)
-      : source_(std::move(source)),
-        options_(source_->fitted(options)),
-        file_(read(options.data_dir, source_->file()->signature())),
+  TensorRows(const Options& options, const std::shared_ptr<ModelSource>& source)
+      : ModelTask(source->fitted(options), source),
+        file_(read(options.data_dir, source->file()->signature())),
         held_out_(held_out_of(file_.rows(), options.held_out, "rows")),
         order_(data::permutation(file_.rows(), options.seed)),
         epochs_(file_.rows() - held_out_, options) {}
-
-  ModelSource& source() const override { return *source_; }
-
-  torch::nn::Sequential model() const override {
-    return source_->make(sizes_of(options_));
-  }
 
   std::string data() const override {
     std::string text = std::to_string(file_.rows() - held_out_) +
                        " rows for training and " + std::to_string(held_out_) +
                        " for testing, of ";
-    const auto& inputs = source_->file()->signature().inputs;
+    const auto& inputs = source().file()->signature().inputs;
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       text += inputs[k].name + " " + shape_text(file_.inputs[k]) + ", ";
     }
@@ -150,9 +137,7 @@ class TensorRows : public Task {
   std::string rows_name() const override { return "rows"; }
 
   int64_t train_batches() const override { return epochs_.batches(); }
-  int64_t test_batches() const override {
-    return (held_out_ + options_.batch - 1) / options_.batch;
-  }
+  int64_t test_batches() const override { return batches_of(held_out_); }
 
   Sample train_batch(int64_t index, Rows rows) override {
     std::vector<int64_t> places;
@@ -163,9 +148,8 @@ class TensorRows : public Task {
   }
 
   Sample test_batch(int64_t index) override {
-    const int64_t begin = index * options_.batch;
-    const int64_t end = std::min(begin + options_.batch, held_out_);
-    return sample_of({order_.begin() + begin, order_.begin() + end});
+    const Rows rows = rows_of(index, held_out_);
+    return sample_of({order_.begin() + rows.begin, order_.begin() + rows.end});
   }
 
   WeightedLoss loss(const at::Tensor& output,
@@ -215,8 +199,6 @@ class TensorRows : public Task {
     return sample;
   }
 
-  const std::shared_ptr<ModelSource> source_;
-  const Options options_;
   const TensorFile file_;
   const int64_t held_out_;  // number of test rows, the first in `order_`
   const std::vector<int64_t> order_;
@@ -232,7 +214,7 @@ bool has_named_tensors(const std::string& path) {
 
 std::unique_ptr<Task> tensor_rows(const Options& options,
                                   std::shared_ptr<ModelSource> source) {
-  return std::make_unique<TensorRows>(options, std::move(source));
+  return std::make_unique<TensorRows>(options, source);
 }
 
 }  // namespace gpipe::train_program

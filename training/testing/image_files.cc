@@ -2,12 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 // jpeglib.h requires that FILE and size_t are declared before it.
@@ -88,33 +84,6 @@ at::Tensor plain_image(int64_t height, int64_t width, uint8_t red,
   image.select(0, 1).fill_(green);
   image.select(0, 2).fill_(blue);
   return image;
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
-std::string new_folder() {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "/" + test->test_suite_name() +
-                           "." + test->name() + "/";
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
 }
 
 }  // namespace gpipe::data

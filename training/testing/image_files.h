@@ -1,10 +1,8 @@
-// Writes image files for tests with the libraries that read them, and helps
-// with other files of tests.
+// Writes image files for tests with the libraries that read them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 
 namespace gpipe::data {
@@ -21,16 +19,5 @@ void write_jpeg(const std::string& path, const at::Tensor& image,
 // Returns an image of one colour, uint8 [3, height, width].
 at::Tensor plain_image(int64_t height, int64_t width, uint8_t red,
                        uint8_t green, uint8_t blue);
-
-void write_bytes(const std::string& path, const std::string& bytes);
-std::string read_bytes(const std::string& path);
-
-// Returns the text of the c10::ValueError that `body` throws, or "no error".
-// Other exceptions pass through.
-std::string error_of(const std::function<void()>& body);
-
-// Creates an empty folder for the running test and returns its path, which ends
-// with "/".
-std::string new_folder();
 
 }  // namespace gpipe::data
