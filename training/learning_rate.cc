@@ -1,5 +1,6 @@
 #include "training/learning_rate.h"
 
+#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
@@ -12,22 +13,11 @@
 namespace gpipe {
 namespace {
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (;;) {
-    const std::size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
-
 // One item of a specification: "polynomial:1000:2".
 class Item {
  public:
   Item(const std::string& spec, const std::string& text)
-      : spec_(spec), text_(text), parts_(split(text, ':')) {}
+      : spec_(spec), text_(text), parts_(absl::StrSplit(text, ':')) {}
 
   const std::string& name() const { return parts_.front(); }
   std::size_t numbers() const { return parts_.size() - 1; }
@@ -79,8 +69,8 @@ constexpr double kPi = 3.14159265358979323846;
 LearningRateSchedule::LearningRateSchedule(const std::string& spec)
     : spec_(spec) {
   bool has_decay = false, has_floor = false, first = true;
-  for (const std::string& text : split(spec, ',')) {
-    const Item item(spec_, text);
+  for (const absl::string_view text : absl::StrSplit(spec, ',')) {
+    const Item item(spec_, std::string(text));
     const std::string& name = item.name();
     if (name == "warmup") {
       if (item.numbers() != 2) item.check_numbers(1, "warmup:STEPS");

@@ -9,11 +9,9 @@
 #include <utility>
 
 #include "gpipe/base/text.h"
-#include "training/checkpoint/background_saver.h"
-#include "training/checkpoint/damage.h"
 #include "training/checkpoint/step_folder.h"
-#include "training/checkpoint/step_names.h"
 #include "training/checkpoint/step_writer.h"
+#include "training/checkpoint/tensor_file.h"
 
 namespace gpipe {
 

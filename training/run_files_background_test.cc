@@ -1,14 +1,17 @@
-// Tests run checkpoints that are saved in the background.
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "gpipe/testing/process.h"
 #include "models/testing/files.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"
@@ -20,6 +23,7 @@ namespace {
 using testing::arm_fault;
 using testing::disarm_fault;
 using testing::error_of;
+using ::testing::ExitedWithCode;
 using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
@@ -27,6 +31,8 @@ using testing::new_folder;
 using testing::numbers;
 using testing::read_bytes;
 using testing::temporary_name;
+
+// ---- Saving in the background
 
 using Names = std::vector<std::string>;
 
@@ -173,6 +179,61 @@ TEST(SaveInBackgroundTest, RefusesANegativeStepAtOnce) {
             "step -1 cannot be saved: it is negative");
   files.wait();
   EXPECT_EQ(files.steps(), std::vector<int64_t>());
+}
+
+// ---- Exits of the process
+
+constexpr int64_t kTensors = 20000;
+
+// A state that takes long to write.
+RunState many_tensors() {
+  RunState state;
+  state.step = 1;
+  for (int64_t k = 0; k < kTensors; ++k) {
+    state.model.insert(std::to_string(k), at::full({2}, k));
+  }
+  return state;
+}
+
+// A static object that is destroyed after those that LibTorch makes when they
+// are first used. Meanwhile, the save goes on.
+struct Slow {
+  ~Slow() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+};
+
+[[noreturn]] void exit_while_saving(RunFiles& files) {
+  static Slow slow;
+  files.save_in_background(many_tensors());
+  std::exit(7);
+}
+
+// Each test runs in a process of its own.
+class RunFilesExitDeathTest : public ::testing::Test {
+ protected:
+  RunFilesExitDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(RunFilesExitDeathTest, ASaveThatNobodyWaitsForEndsWithTheProcess) {
+  for (int round = 0; round < testing::rounds(2, 200); ++round) {
+    EXPECT_EXIT(
+        {
+          RunFiles files(new_folder() + "run");
+          exit_while_saving(files);
+        },
+        ExitedWithCode(7), "^$");
+  }
+}
+
+TEST_F(RunFilesExitDeathTest, ASaveOfStaticRunFilesIsFinished) {
+  // The other process runs this line, too.
+  const std::string folder = ::testing::TempDir() + "run_of_exit_test";
+  EXPECT_EXIT(
+      {
+        static RunFiles files(folder);
+        exit_while_saving(files);
+      },
+      ExitedWithCode(7), "^$");
+  expect_equal(RunFiles(folder).load(1), many_tensors());
 }
 
 }  // namespace

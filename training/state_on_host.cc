@@ -2,7 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
-#include "training/base/host_memory.h"
+#include "training/base/parameter_rows.h"
 #include "training/optimizer_state.h"
 
 namespace gpipe {

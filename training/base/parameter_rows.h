@@ -1,8 +1,9 @@
 // Rows of parameters, as an optimizer over
-// PipelineModule::optimizer_parameters() has them, and their names.
+// PipelineModule::optimizer_parameters() has them, and memory for copies.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/ordered_dict.h>
 
 #include <cstdint>
@@ -12,6 +13,20 @@
 #include <vector>
 
 namespace gpipe::internal {
+
+// ---- Memory for copies
+
+// Returns a new dense CPU tensor with the sizes and the dtype of `tensor`,
+// without values. It is pinned for a tensor on CUDA or XPU, for which LibTorch
+// has pinned memory: a copy into it is several times as fast. Throws c10::Error
+// if the host has no memory. Thread-safe.
+inline at::Tensor host_memory_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(),
+                   at::TensorOptions(tensor.scalar_type())
+                       .pinned_memory(tensor.is_cuda() || tensor.is_xpu()));
+}
+
+// ---- Rows of parameters
 
 // The rows `first` to `end` (without `end`) of a parameter.
 struct ShardName {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
-#include "training/checkpoint/damage.h"
+#include "training/checkpoint/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {

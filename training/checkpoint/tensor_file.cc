@@ -13,7 +13,6 @@
 #include "gpipe/base/crc32c.h"
 #include "models/weights/safetensors_file.h"
 #include "training/base/file_operations.h"
-#include "training/checkpoint/damage.h"
 
 namespace gpipe::internal {
 namespace {

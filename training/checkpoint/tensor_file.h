@@ -1,16 +1,29 @@
-// Safetensors files whose checksums are kept outside of the file.
+// Safetensors files whose checksums are kept outside of the file, and the
+// error for damaged files.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "models/weights/state_dict.h"
 
 namespace gpipe::internal {
+
+// ---- Damage
+
+// A file that is missing, incomplete or changed. Example of what():
+// "model.safetensors has 1024 bytes, 2048 expected".
+class Damage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// ---- Files
 
 // A tensor in a file.
 struct TensorRecord {
@@ -47,7 +60,7 @@ TensorFileRecord write_tensor_file(const std::string& folder,
 // Returns the tensors for whose names `wanted` is true, on the CPU, in the
 // order of the file.
 //
-// Throws Damage (training/checkpoint/damage.h) if the file does not exist, or
+// Throws Damage if the file does not exist, or
 // if its size, its header or one of the returned tensors differs from `record`.
 // Thread-safe.
 StateDict read_tensor_file(

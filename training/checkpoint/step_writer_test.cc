@@ -1,4 +1,4 @@
-#include "training/checkpoint/state_copy.h"
+#include "training/checkpoint/step_writer.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>

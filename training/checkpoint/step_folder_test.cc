@@ -1,4 +1,4 @@
-#include "training/checkpoint/join_shards.h"
+#include "training/checkpoint/step_folder.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "training/checkpoint/damage.h"
+#include "training/checkpoint/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {
