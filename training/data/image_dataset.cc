@@ -137,15 +137,36 @@ uint32_t ImageFolder::checksum() const {
 
 namespace {
 
+// Images in memory, with labels.
+class ImagesInMemory : public ImageDataset {
+ public:
+  // `images`: uint8, [labels, 1 or 3, height, width]. A single plane is grey.
+  ImagesInMemory(at::Tensor images, std::vector<int64_t> labels,
+                 std::vector<std::string> classes)
+      : images_(std::move(images)),
+        labels_(std::move(labels)),
+        classes_(std::move(classes)) {}
+
+  int64_t size() const override { return images_.size(0); }
+  LabelledImage get(int64_t index) const override {
+    const int64_t label = labels_.at(index);
+    return {
+        images_.select(0, index).expand({3, images_.size(2), images_.size(3)}),
+        label};
+  }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  uint32_t checksum() const override {
+    return checksum_of(images_, checksum_of(labels_));
+  }
+
+ private:
+  const at::Tensor images_;
+  const std::vector<int64_t> labels_;
+  const std::vector<std::string> classes_;
+};
+
 constexpr int64_t kImageBytes = 3 * 32 * 32;
 constexpr int64_t kRecordBytes = 1 + kImageBytes;
-
-const std::vector<std::string>& cifar10_classes() {
-  static const auto* const names = new std::vector<std::string>{
-      "airplane", "automobile", "bird",  "cat",  "deer",
-      "dog",      "frog",       "horse", "ship", "truck"};
-  return *names;
-}
 
 std::string read_records(const std::string& path) {
   std::string bytes = internal::read_file(path);
@@ -157,38 +178,32 @@ std::string read_records(const std::string& path) {
 
 }  // namespace
 
-Cifar10::Cifar10(const std::vector<std::string>& paths) {
+std::shared_ptr<ImageDataset> read_cifar10(
+    const std::vector<std::string>& paths) {
+  const std::vector<std::string> classes = {
+      "airplane", "automobile", "bird",  "cat",  "deer",
+      "dog",      "frog",       "horse", "ship", "truck"};
   std::vector<std::string> files;
   int64_t records = 0;
   for (const auto& path : paths) {
     files.push_back(read_records(path));
     records += static_cast<int64_t>(files.back().size()) / kRecordBytes;
   }
-  images_ = at::empty({records, 3, 32, 32}, at::kByte);
-  auto* out = images_.mutable_data_ptr<uint8_t>();
+  const at::Tensor images = at::empty({records, 3, 32, 32}, at::kByte);
+  std::vector<int64_t> labels;
+  auto* out = images.mutable_data_ptr<uint8_t>();
   for (size_t i = 0; i < files.size(); ++i) {
     for (size_t at = 0; at < files[i].size(); at += kRecordBytes) {
       const auto label = static_cast<uint8_t>(files[i][at]);
-      TORCH_CHECK_VALUE(label < cifar10_classes().size(), paths[i], ": record ",
+      TORCH_CHECK_VALUE(label < classes.size(), paths[i], ": record ",
                         at / kRecordBytes, " has label ", int{label},
                         "; CIFAR-10 has labels 0 to 9");
-      labels_.push_back(label);
+      labels.push_back(label);
       std::memcpy(out, &files[i][at + 1], kImageBytes);
       out += kImageBytes;
     }
   }
-}
-
-LabelledImage Cifar10::get(int64_t index) const {
-  return {images_.select(0, index), labels_.at(index)};
-}
-
-const std::vector<std::string>& Cifar10::classes() const {
-  return cifar10_classes();
-}
-
-uint32_t Cifar10::checksum() const {
-  return checksum_of(images_, checksum_of(labels_));
+  return std::make_shared<ImagesInMemory>(images, std::move(labels), classes);
 }
 
 // ---- MNIST
@@ -199,12 +214,6 @@ namespace {
 // the byte before stands for uint8.
 constexpr uint32_t kImageMagic = 0x00000803;
 constexpr uint32_t kLabelMagic = 0x00000801;
-
-const std::vector<std::string>& digits() {
-  static const auto* const names = new std::vector<std::string>{
-      "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
-  return *names;
-}
 
 // The contents of an idx file with a valid header.
 struct Idx {
@@ -268,35 +277,28 @@ std::string place_of(const std::string& folder, const char* part,
 
 }  // namespace
 
-Mnist::Mnist(const std::string& images, const std::string& labels) {
+std::shared_ptr<ImageDataset> read_mnist(const std::string& images,
+                                         const std::string& labels) {
+  const std::vector<std::string> classes = {"0", "1", "2", "3", "4",
+                                            "5", "6", "7", "8", "9"};
   const Idx pixels = read_idx(images, kImageMagic, "images");
   const Idx numbers = read_idx(labels, kLabelMagic, "labels");
   TORCH_CHECK_VALUE(pixels.sizes[0] == numbers.sizes[0], labels, ": ",
                     numbers.sizes[0], " labels, but ", images, " has ",
                     pixels.sizes[0], " images");
+  std::vector<int64_t> found;
   for (std::size_t at = numbers.begin; at < numbers.bytes.size(); ++at) {
     const auto label = static_cast<uint8_t>(numbers.bytes[at]);
-    TORCH_CHECK_VALUE(label < digits().size(), labels, ": label ",
+    TORCH_CHECK_VALUE(label < classes.size(), labels, ": label ",
                       at - numbers.begin, " is ", int{label},
                       "; there are labels 0 to 9");
-    labels_.push_back(label);
+    found.push_back(label);
   }
-  images_ = at::empty(pixels.sizes, at::kByte);
-  std::memcpy(images_.mutable_data_ptr(), &pixels.bytes[pixels.begin],
+  const at::Tensor planes = at::empty(pixels.sizes, at::kByte);
+  std::memcpy(planes.mutable_data_ptr(), &pixels.bytes[pixels.begin],
               pixels.bytes.size() - pixels.begin);
-}
-
-LabelledImage Mnist::get(int64_t index) const {
-  const int64_t label = labels_.at(index);
-  return {
-      images_.select(0, index).expand({3, images_.size(1), images_.size(2)}),
-      label};
-}
-
-const std::vector<std::string>& Mnist::classes() const { return digits(); }
-
-uint32_t Mnist::checksum() const {
-  return checksum_of(images_, checksum_of(labels_));
+  return std::make_shared<ImagesInMemory>(planes.unsqueeze(1), std::move(found),
+                                          classes);
 }
 
 std::optional<Split> find_mnist(const std::string& folder) {
@@ -323,8 +325,7 @@ std::optional<Split> find_mnist(const std::string& folder) {
   }
   if (!any) return std::nullopt;
   TORCH_CHECK_VALUE(missing.empty(), missing);
-  return Split{std::make_shared<Mnist>(paths[0], paths[1]),
-               std::make_shared<Mnist>(paths[2], paths[3])};
+  return Split{read_mnist(paths[0], paths[1]), read_mnist(paths[2], paths[3])};
 }
 
 // ---- A folder in any of these formats
@@ -351,8 +352,7 @@ Split open_images(const std::string& folder, double held_out, uint64_t seed) {
   const fs::path root(folder);
   if (const auto batches = cifar_batches(root); !batches.empty()) {
     const std::vector<std::string> test{(root / "test_batch.bin").string()};
-    return {std::make_shared<Cifar10>(batches),
-            std::make_shared<Cifar10>(test)};
+    return {read_cifar10(batches), read_cifar10(test)};
   }
   if (auto mnist = find_mnist(folder)) return *std::move(mnist);
   if (fs::is_directory(root / "train")) {

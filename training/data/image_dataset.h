@@ -94,25 +94,15 @@ class ImageFolder : public ImageDataset {
 
 // ---- CIFAR-10
 
-// All records of several files in CIFAR-10's binary format, held in memory (150
-// MB for the whole dataset). A record has 1 byte of label and 3,072 bytes of
-// image: red, green and blue planes of 32x32
+// Returns all records of several files in CIFAR-10's binary format, held in
+// memory (150 MB for the whole dataset). A record has 1 byte of label and 3,072
+// bytes of image: red, green and blue planes of 32x32
 // (https://www.cs.toronto.edu/~kriz/cifar.html).
-class Cifar10 : public ImageDataset {
- public:
-  // Throws c10::ValueError with the path if a file cannot be read, if its size
-  // is not a multiple of 3,073 bytes, or if a label is above 9.
-  explicit Cifar10(const std::vector<std::string>& paths);
-
-  int64_t size() const override { return images_.size(0); }
-  LabelledImage get(int64_t index) const override;
-  const std::vector<std::string>& classes() const override;
-  uint32_t checksum() const override;
-
- private:
-  at::Tensor images_;  // uint8, [size, 3, 32, 32]
-  std::vector<int64_t> labels_;
-};
+//
+// Throws c10::ValueError with the path if a file cannot be read, if its size is
+// not a multiple of 3,073 bytes, or if a label is above 9.
+std::shared_ptr<ImageDataset> read_cifar10(
+    const std::vector<std::string>& paths);
 
 // ---- MNIST
 
@@ -120,36 +110,24 @@ class Cifar10 : public ImageDataset {
 // byte per pixel or label (http://yann.lecun.com/exdb/mnist, "the idx file
 // format"). Fashion-MNIST and other sets of ten classes use the same files.
 
-// Images and their labels, held in memory (47 MB for MNIST's training set). The
-// grey plane stands for red, green and blue: get() returns it three times as a
-// view, without a copy.
-class Mnist : public ImageDataset {
- public:
-  // `images`: path of an uncompressed idx3-ubyte file. `labels`: path of an
-  // uncompressed idx1-ubyte file.
-  //
-  // Throws c10::ValueError with the path if a file cannot be read, has another
-  // format, is longer or shorter than its header says, is empty, or has a label
-  // above 9, or if the numbers of images and labels differ.
-  Mnist(const std::string& images, const std::string& labels);
-
-  int64_t size() const override { return images_.size(0); }
-  LabelledImage get(int64_t index) const override;
-  // Returns "0" to "9".
-  const std::vector<std::string>& classes() const override;
-  uint32_t checksum() const override;
-
- private:
-  at::Tensor images_;  // uint8, [size, height, width]
-  std::vector<int64_t> labels_;
-};
+// Returns images and their labels, held in memory (47 MB for MNIST's training
+// set). The grey plane stands for red, green and blue: get() returns it three
+// times as a view, without a copy. Classes are "0" to "9". `images`: path of an
+// uncompressed idx3-ubyte file. `labels`: path of an uncompressed idx1-ubyte
+// file.
+//
+// Throws c10::ValueError with the path if a file cannot be read, has another
+// format, is longer or shorter than its header says, is empty, or has a label
+// above 9, or if the numbers of images and labels differ.
+std::shared_ptr<ImageDataset> read_mnist(const std::string& images,
+                                         const std::string& labels);
 
 // Returns the training set and the test set (t10k) of a folder with MNIST's
 // four files, whose names have "-idx" or ".idx". Returns nullopt if none of the
 // four exists.
 //
 // Throws c10::ValueError with the path if only some of them exist, or if a file
-// exists only as .gz. Also throws the errors of Mnist().
+// exists only as .gz. Also throws the errors of read_mnist().
 std::optional<Split> find_mnist(const std::string& folder);
 
 // ---- A folder in any of these formats
@@ -157,7 +135,7 @@ std::optional<Split> find_mnist(const std::string& folder);
 // Opens the training set and the test set in `folder`. Recognises these
 // formats, in this order:
 //   data_batch_*.bin and test_batch.bin      CIFAR-10's binary format
-//   train-images-idx3-ubyte and three more   MNIST's format, see Mnist
+//   train-images-idx3-ubyte and three more   MNIST's format, see read_mnist()
 //   train/<class>/ and test/ or val/         image folders
 //   <class>/                                 image folder; the fraction
 //                                            `held_out`, selected by `seed`, is

@@ -77,14 +77,15 @@ std::string record(char label, char red, char green, char blue) {
 }
 
 std::string error_of_cifar10(const std::string& path) {
-  return value_error_of([&] { Cifar10{{path}}; });
+  return value_error_of([&] { read_cifar10({path}); });
 }
 
 TEST(Cifar10Test, ReadsRecordsOfSeveralFilesInOrder) {
   const std::string folder = new_folder();
   write_bytes(folder + "1.bin", record(3, 1, 2, 3) + record(0, 4, 5, 6));
   write_bytes(folder + "2.bin", record(9, '\xFF', 8, 9));
-  const Cifar10 images({folder + "1.bin", folder + "2.bin"});
+  const auto set = read_cifar10({folder + "1.bin", folder + "2.bin"});
+  const ImageDataset& images = *set;
   ASSERT_EQ(images.size(), 3);
   EXPECT_EQ(images.classes().at(images.get(0).label), "cat");
   EXPECT_EQ(images.get(1).label, 0);
@@ -103,7 +104,7 @@ TEST(Cifar10Test, TheChecksumIsOfTheRecords) {
   const auto sum = [&](const std::vector<std::string>& names) {
     std::vector<std::string> paths;
     for (const auto& name : names) paths.push_back(folder + name);
-    return Cifar10(paths).checksum();
+    return read_cifar10(paths)->checksum();
   };
   EXPECT_EQ(sum({"both.bin"}), sum({"1.bin", "2.bin"}));
   EXPECT_NE(sum({"label.bin"}), sum({"both.bin"}));
@@ -158,7 +159,7 @@ class MnistTest : public ::testing::Test {
   std::string error(const std::string& images, const std::string& labels) {
     write_bytes(images_, images);
     write_bytes(labels_, labels);
-    return value_error_of([this] { Mnist(images_, labels_); });
+    return value_error_of([this] { read_mnist(images_, labels_); });
   }
 
   const std::string folder_ = new_folder();
@@ -169,7 +170,8 @@ class MnistTest : public ::testing::Test {
 TEST_F(MnistTest, ReadsImagesAndLabelsInOrder) {
   write_bytes(images_, kImages);
   write_bytes(labels_, kLabels);
-  const Mnist images(images_, labels_);
+  const auto set = read_mnist(images_, labels_);
+  const ImageDataset& images = *set;
   ASSERT_EQ(images.size(), 3);
   ASSERT_EQ(images.classes().size(), 10U);
   EXPECT_EQ(images.classes()[images.get(0).label], "7");
@@ -206,7 +208,7 @@ TEST_F(MnistTest, NamesFileAndNumbersOfWhatDoesNotFit) {
               StartsWith(images_ + ": holds no images"));
   EXPECT_THAT(error("\x1F\x8B\x08 and more", kLabels),
               StartsWith(images_ + ": is compressed; gunzip it"));
-  EXPECT_THAT(value_error_of([] { Mnist("/no/such", "/no/such"); }),
+  EXPECT_THAT(value_error_of([] { read_mnist("/no/such", "/no/such"); }),
               StartsWith("/no/such: cannot be read"));
 }
 
