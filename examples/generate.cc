@@ -6,19 +6,14 @@
 #include "training/program/generate.h"
 
 #include <absl/strings/str_split.h>
-#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
-#include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
 
-#include "gpipe/base/program.h"
 #include "training/program/options.h"
 #include "training/program/run.h"
-
-DECLARE_bool(help);  // gflags' own
 
 DEFINE_string(prompt_tokens, "",
               "Prompts as numbers of tokens: 5,17,200 or, for several prompts, "
@@ -48,6 +43,8 @@ DEFINE_double(top_p, 1,
               "this number.");
 
 namespace {
+
+namespace program = gpipe::train_program;
 
 std::vector<std::string> shared_flags() {
   return absl::StrSplit(
@@ -89,44 +86,34 @@ void print_help() {
   std::cout << "\nThe model and the pipeline. --balance: a list of layers per "
                "partition; else the\nbytes of weights are as even as "
                "possible.\n";
-  gpipe::train_program::print_flags(std::cout, shared_flags());
+  program::print_flags(std::cout, shared_flags());
+}
+
+int run_generate() {
+  program::check_flags(shared_flags());
+  const program::Options options = program::options_of_flags();
+  program::GenerateRun run;
+  run.prompt_tokens = FLAGS_prompt_tokens;
+  run.prompts = FLAGS_prompts;
+  run.prompt = FLAGS_prompt;
+  run.samples = FLAGS_samples;
+  run.eos = FLAGS_eos;
+  run.stop = FLAGS_stop;
+  run.options.max_tokens = FLAGS_max_tokens;
+  run.options.in_flight = FLAGS_in_flight;
+  run.options.sampling = {FLAGS_temperature, FLAGS_top_k, FLAGS_top_p};
+  run.options.seed = options.seed;
+  program::run_generate(
+      options, run,
+      [](const std::string& line) { std::cout << line << std::endl; },
+      [](const std::string& line) { std::cerr << line << std::endl; });
+  return program::kDone;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  namespace program = gpipe::train_program;
-  try {
-    gpipe::enter_working_directory();
-    gflags::SetUsageMessage("continues sequences of tokens; see --help");
-    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
-    if (FLAGS_help) {
-      print_help();
-      return program::kDone;
-    }
-    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    program::check_flags(shared_flags());
-    const program::Options options = program::options_of_flags();
-    program::GenerateRun run;
-    run.prompt_tokens = FLAGS_prompt_tokens;
-    run.prompts = FLAGS_prompts;
-    run.prompt = FLAGS_prompt;
-    run.samples = FLAGS_samples;
-    run.eos = FLAGS_eos;
-    run.stop = FLAGS_stop;
-    run.options.max_tokens = FLAGS_max_tokens;
-    run.options.in_flight = FLAGS_in_flight;
-    run.options.sampling = {FLAGS_temperature, FLAGS_top_k, FLAGS_top_p};
-    run.options.seed = options.seed;
-    program::run_generate(
-        options, run,
-        [](const std::string& line) { std::cout << line << std::endl; },
-        [](const std::string& line) { std::cerr << line << std::endl; });
-    return program::kDone;
-  } catch (const std::exception& error) {
-    const auto ending = program::ending_of(error);
-    std::cerr << "generate: " << ending.text << "\n";
-    return ending.code;
-  }
+  return program::run_program(argc, argv, "generate",
+                              "continues sequences of tokens; see --help",
+                              print_help, run_generate);
 }

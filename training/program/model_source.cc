@@ -98,6 +98,10 @@ DataKind kind_of_file(const std::string& path,
 
 }  // namespace
 
+std::string python_name(const std::string& name) {
+  return name.substr(name.find('.') + 1);
+}
+
 std::string shape_text(const at::Tensor& tensor) {
   return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
 }
@@ -235,12 +239,6 @@ void for_each_tensor(const torch::nn::Module& module, const Use& use) {
   for (const auto& item : module.named_buffers()) {
     use(item.key(), item.value(), false);
   }
-}
-
-// Returns Python's name of a tensor of a whole model: "fc.weight" for
-// "fc_2.fc.weight".
-std::string python_name(const std::string& name) {
-  return name.substr(name.find('.') + 1);
 }
 
 // A tensor of the trained model.

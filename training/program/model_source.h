@@ -17,6 +17,10 @@ namespace gpipe::train_program {
 
 // ---- --model
 
+// Returns Python's name of a tensor of an exported program, whose name in a
+// Sequential begins with its layer: "fc.weight" for "fc_2.fc.weight".
+std::string python_name(const std::string& name);
+
 // Returns dtype and sizes of a tensor for messages: "Float [2, 3]".
 std::string shape_text(const at::Tensor& tensor);
 

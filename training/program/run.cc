@@ -2,11 +2,13 @@
 
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
+#include <gflags/gflags.h>
 #include <torch/utils.h>
 
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/base/devices.h"
+#include "gpipe/base/program.h"
 #include "gpipe/base/text.h"
 #include "gpipe/meta.h"
 #include "gpipe/schedule/microbatches.h"
@@ -29,6 +32,8 @@
 #include "training/program/step.h"
 #include "training/program/weights.h"
 #include "training/shardable.h"
+
+DECLARE_bool(help);  // gflags' own
 
 namespace gpipe::train_program {
 namespace {
@@ -205,6 +210,28 @@ Ending ending_of(const std::exception& error) {
     return {kFailed, other->what_without_backtrace()};
   }
   return {kFailed, error.what()};
+}
+
+int run_program(int argc, char** argv, const std::string& name,
+                const std::string& usage,
+                const std::function<void()>& print_help,
+                const std::function<int()>& body) {
+  try {
+    enter_working_directory();
+    gflags::SetUsageMessage(usage);
+    gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
+    if (FLAGS_help) {
+      print_help();
+      return kDone;
+    }
+    gflags::HandleCommandLineHelpFlags();  // --helpfull, --version, ...
+    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
+    return body();
+  } catch (const std::exception& error) {
+    const Ending ending = ending_of(error);
+    std::cerr << name << ": " << ending.text << "\n";
+    return ending.code;
+  }
 }
 
 }  // namespace gpipe::train_program

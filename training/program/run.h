@@ -46,4 +46,16 @@ struct Ending {
 };
 Ending ending_of(const std::exception& error);
 
+// Runs the main() of a program with the flags of a training run, and returns
+// its exit code: that of `body`, or kDone after `print_help` if --help is
+// given, or that of an exception, whose text it prints on the standard error.
+// Paths are relative to the folder where the user is
+// (gpipe/base/program.h).
+//
+// `name`: the program's name, for errors. `usage`: a line for --helpfull.
+int run_program(int argc, char** argv, const std::string& name,
+                const std::string& usage,
+                const std::function<void()>& print_help,
+                const std::function<int()>& body);
+
 }  // namespace gpipe::train_program

@@ -54,7 +54,15 @@ class Epochs {
   std::vector<int64_t> order_;
 };
 
-// A task with a model of --model, and options that fit it.
+// How good outputs are: see the functions of Task with these names.
+struct Measures {
+  WeightedLoss (*loss)(const at::Tensor& output, const at::Tensor& target);
+  Score (*score)(const at::Tensor& output, const at::Tensor& target);
+  const char* metric_name;
+  double (*metric)(const Score& score);
+};
+
+// A task with a model of --model, options that fit it, and measures.
 class ModelTask : public Task {
  public:
   ModelSource& source() const override { return *source_; }
@@ -62,10 +70,26 @@ class ModelTask : public Task {
     return source_->make(sizes_of(options_));
   }
 
+  WeightedLoss loss(const at::Tensor& output,
+                    const at::Tensor& target) const override {
+    return measures_.loss(output, target);
+  }
+  Score score(const at::Tensor& output,
+              const at::Tensor& target) const override {
+    return measures_.score(output, target);
+  }
+  std::string metric_name() const override { return measures_.metric_name; }
+  double metric(const Score& score) const override {
+    return measures_.metric(score);
+  }
+
  protected:
   // `fitted`: from ModelSource::fitted().
-  ModelTask(Options fitted, std::shared_ptr<ModelSource> source)
-      : source_(std::move(source)), options_(std::move(fitted)) {}
+  ModelTask(Options fitted, std::shared_ptr<ModelSource> source,
+            const Measures& measures)
+      : source_(std::move(source)),
+        options_(std::move(fitted)),
+        measures_(measures) {}
 
   const Options& options() const { return options_; }
 
@@ -82,6 +106,7 @@ class ModelTask : public Task {
  private:
   const std::shared_ptr<ModelSource> source_;
   const Options options_;
+  const Measures measures_;
 };
 
 // ---- Classification
@@ -102,6 +127,9 @@ WeightedLoss loss_of_labels(const at::Tensor& output, const at::Tensor& target);
 // Returns the score of logits [rows, classes] for labels [rows]. Rows whose
 // label is negative do not count. Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);
+
+// Returns the accuracy in percent of a score of labels.
+double accuracy(const Score& score);
 
 // ---- Segmentation
 

@@ -106,14 +106,57 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
   return file;
 }
 
+// ---- Targets that are indices
+
+WeightedLoss loss_of_indices(const at::Tensor& output,
+                             const at::Tensor& target) {
+  return loss_of_labels(output.flatten(0, -2), target.flatten());
+}
+
+Score score_of_indices(const at::Tensor& output, const at::Tensor& target) {
+  return score_of_labels(output.flatten(0, -2), target.flatten());
+}
+
+// ---- Targets that are values
+
+WeightedLoss loss_of_values(const at::Tensor& output,
+                            const at::Tensor& target) {
+  WeightedLoss loss;
+  loss.sum =
+      F::mse_loss(output.to(at::kFloat), target.to(output.device(), at::kFloat),
+                  F::MSELossFuncOptions().reduction(torch::kSum));
+  loss.weight = at::scalar_tensor(target.numel(), loss.sum.options());
+  return loss;
+}
+
+Score score_of_values(const at::Tensor& output, const at::Tensor& target) {
+  Score score;
+  score.items = static_cast<double>(target.numel());
+  score.loss = (output.to(at::kDouble) - target.to(at::kDouble))
+                   .square()
+                   .sum()
+                   .item<double>();
+  return score;
+}
+
+Measures measures_of(const TensorFile& file) {
+  if (file.indices) {
+    return {loss_of_indices, score_of_indices, "accuracy", accuracy};
+  }
+  return {loss_of_values, score_of_values, "rms error", [](const Score& score) {
+            return std::sqrt(score.loss / score.items);
+          }};
+}
+
 class TensorRows : public ModelTask {
  public:
-  TensorRows(const Options& options, const std::shared_ptr<ModelSource>& source)
-      : ModelTask(source->fitted(options), source),
-        file_(read(options.data_dir, source->file()->signature())),
-        held_out_(held_out_of(file_.rows(), options.held_out, "rows")),
-        order_(data::permutation(file_.rows(), options.seed)),
-        epochs_(file_.rows() - held_out_, options) {}
+  TensorRows(Options fitted, std::shared_ptr<ModelSource> source,
+             TensorFile file)
+      : ModelTask(std::move(fitted), std::move(source), measures_of(file)),
+        file_(std::move(file)),
+        held_out_(held_out_of(file_.rows(), options().held_out, "rows")),
+        order_(data::permutation(file_.rows(), options().seed)),
+        epochs_(file_.rows() - held_out_, options()) {}
 
   std::string data() const override {
     std::string text = std::to_string(file_.rows() - held_out_) +
@@ -152,41 +195,6 @@ class TensorRows : public ModelTask {
     return sample_of({order_.begin() + rows.begin, order_.begin() + rows.end});
   }
 
-  WeightedLoss loss(const at::Tensor& output,
-                    const at::Tensor& target) const override {
-    if (file_.indices) {
-      return loss_of_labels(output.flatten(0, -2), target.flatten());
-    }
-    WeightedLoss loss;
-    loss.sum = F::mse_loss(output.to(at::kFloat),
-                           target.to(output.device(), at::kFloat),
-                           F::MSELossFuncOptions().reduction(torch::kSum));
-    loss.weight = at::scalar_tensor(target.numel(), loss.sum.options());
-    return loss;
-  }
-
-  Score score(const at::Tensor& output,
-              const at::Tensor& target) const override {
-    if (file_.indices) {
-      return score_of_labels(output.flatten(0, -2), target.flatten());
-    }
-    Score score;
-    score.items = static_cast<double>(target.numel());
-    score.loss = (output.to(at::kDouble) - target.to(at::kDouble))
-                     .square()
-                     .sum()
-                     .item<double>();
-    return score;
-  }
-
-  std::string metric_name() const override {
-    return file_.indices ? "accuracy" : "rms error";
-  }
-  double metric(const Score& score) const override {
-    return file_.indices ? 100 * score.value / score.items
-                         : std::sqrt(score.loss / score.items);
-  }
-
  private:
   Sample sample_of(const std::vector<int64_t>& places) const {
     const at::Tensor index = at::tensor(places);
@@ -214,7 +222,10 @@ bool has_named_tensors(const std::string& path) {
 
 std::unique_ptr<Task> tensor_rows(const Options& options,
                                   std::shared_ptr<ModelSource> source) {
-  return std::make_unique<TensorRows>(options, source);
+  Options fitted = source->fitted(options);
+  TensorFile file = read(options.data_dir, source->file()->signature());
+  return std::make_unique<TensorRows>(std::move(fitted), std::move(source),
+                                      std::move(file));
 }
 
 }  // namespace gpipe::train_program

@@ -68,7 +68,12 @@ Corpus open(const Options& options) {
 class Language : public ModelTask {
  public:
   Language(const Options& options, const std::shared_ptr<ModelSource>& source)
-      : ModelTask(source->fitted(options), source), corpus_(open(options)) {
+      : ModelTask(source->fitted(options), source,
+                  {loss_of_tokens, score_of_tokens, "perplexity",
+                   [](const Score& score) {
+                     return std::exp(score.loss / score.items);
+                   }}),
+        corpus_(open(options)) {
     check_at_least("batch", options.batch, 1);
     source->check_outputs(tokens(), "different characters");
   }
@@ -91,21 +96,6 @@ class Language : public ModelTask {
   }
 
   std::string vocabulary() const override { return corpus_.vocabulary; }
-
-  WeightedLoss loss(const at::Tensor& output,
-                    const at::Tensor& target) const override {
-    return loss_of_tokens(output, target);
-  }
-
-  Score score(const at::Tensor& output,
-              const at::Tensor& target) const override {
-    return score_of_tokens(output, target);
-  }
-
-  std::string metric_name() const override { return "perplexity"; }
-  double metric(const Score& score) const override {
-    return std::exp(score.loss / score.items);
-  }
 
  protected:
   const Corpus& corpus() const { return corpus_; }

@@ -97,8 +97,8 @@ class ImageTask : public ModelTask {
 
  protected:
   ImageTask(Options fitted, std::shared_ptr<ModelSource> source,
-            int64_t train_images, int64_t test_images)
-      : ModelTask(std::move(fitted), std::move(source)),
+            const Measures& measures, int64_t train_images, int64_t test_images)
+      : ModelTask(std::move(fitted), std::move(source), measures),
         test_images_(test_images),
         train_files_(options().skip_broken, train_images),
         test_files_(options().skip_broken, test_images),
@@ -172,8 +172,9 @@ class Classification : public ImageTask {
  public:
   Classification(Options fitted, std::shared_ptr<ModelSource> source,
                  data::Split split)
-      : ImageTask(std::move(fitted), std::move(source), split.train->size(),
-                  split.test->size()),
+      : ImageTask(std::move(fitted), std::move(source),
+                  {loss_of_labels, score_of_labels, "accuracy", accuracy},
+                  split.train->size(), split.test->size()),
         split_(std::move(split)),
         augment_(augment_options()) {
     this->source().check_outputs(num_classes(), "classes");
@@ -222,21 +223,6 @@ class Classification : public ImageTask {
           labels.push_back(found ? found->label : kNoLabel);
         });
     return {at::stack(images), at::tensor(labels)};
-  }
-
-  WeightedLoss loss(const at::Tensor& output,
-                    const at::Tensor& target) const override {
-    return loss_of_labels(output, target);
-  }
-
-  Score score(const at::Tensor& output,
-              const at::Tensor& target) const override {
-    return score_of_labels(output, target);
-  }
-
-  std::string metric_name() const override { return "accuracy"; }
-  double metric(const Score& score) const override {
-    return 100 * score.value / score.items;
   }
 
  private:
@@ -288,8 +274,11 @@ class Segmentation : public ImageTask {
   // `held_out`: the number of test images.
   Segmentation(Options fitted, std::shared_ptr<ModelSource> source,
                MaskedImages images, int64_t held_out)
-      : ImageTask(std::move(fitted), std::move(source), images.size - held_out,
-                  held_out),
+      : ImageTask(
+            std::move(fitted), std::move(source),
+            {loss_of_masks, score_of_masks, "dice",
+             [](const Score& score) { return score.value / score.items; }},
+            images.size - held_out, held_out),
         images_(std::move(images)),
         held_out_(held_out),
         order_(data::permutation(images_.size, options().seed)) {
@@ -333,21 +322,6 @@ class Segmentation : public ImageTask {
     return {at::stack(inputs), at::stack(masks)};
   }
 
-  WeightedLoss loss(const at::Tensor& output,
-                    const at::Tensor& target) const override {
-    return loss_of_masks(output, target);
-  }
-
-  Score score(const at::Tensor& output,
-              const at::Tensor& target) const override {
-    return score_of_masks(output, target);
-  }
-
-  std::string metric_name() const override { return "dice"; }
-  double metric(const Score& score) const override {
-    return score.value / score.items;
-  }
-
  private:
   const MaskedImages images_;
   const int64_t held_out_;  // number of test images, the first in `order_`
@@ -386,6 +360,8 @@ Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {
   score.value = logits.argmax(1).eq(target).sum().item<double>();
   return score;
 }
+
+double accuracy(const Score& score) { return 100 * score.value / score.items; }
 
 std::unique_ptr<Task> segmentation(const Options& options,
                                    std::shared_ptr<ModelSource> source) {
