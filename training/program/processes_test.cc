@@ -107,6 +107,7 @@ const RankProgramEntry kTrain("train", [] {
   options.data_dir = argument("data_dir");
   options.eval_model = argument("eval_model");
   if (argument("adapters") == "true") add_adapters(options);
+  options.merge_lora = argument("merge_lora") == "true";
   const bool counts = argument("count_bytes") == "true";
   if (counts) {
     CountingAllocator::install();
@@ -406,6 +407,30 @@ TEST(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
         EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
       }
     }
+  }
+}
+
+TEST(ProcessesTest, MergedWeightsOfPartsAreThoseOfOneProcess) {
+  const std::string folder = new_folder();
+  Options one = options_of(folder + "here");
+  one.model = kExported;
+  one.eval_every = -1;
+  one.save_weights = folder + "saved here";
+  one.merge_lora = true;
+  add_adapters(one);
+  EXPECT_EQ(run_here(one).code, kDone);
+  const std::string saved = folder + "saved there";
+  train_in_processes(folder + "there", 2, 1, /*stop=*/100, kDone, one.chunks,
+                     {{"model", kExported},
+                      {"eval_every", "-1"},
+                      {"adapters", "true"},
+                      {"merge_lora", "true"},
+                      {"save_weights", saved}});
+  const StateDict expected = read_hugging_face(one.save_weights);
+  const StateDict found = read_hugging_face(saved);
+  EXPECT_EQ(found.size(), expected.size());
+  for (const auto& item : expected) {
+    EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
   }
 }
 

@@ -21,6 +21,7 @@
 #include "models/weights/formats.h"
 #include "models/weights/hugging_face.h"
 #include "models/weights/names.h"
+#include "models/weights/run_shard.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/torch_file.h"
@@ -232,12 +233,19 @@ LoraOptions lora_options(const Options& options) {
 Options with_adapter_options(Options options) {
   TORCH_CHECK_VALUE(options.lora_rank >= 0, "--lora_rank=", options.lora_rank,
                     ": must be at least 1, or 0 to train the weights");
+  const bool has_adapters = options.lora_rank > 0 || !options.adapter.empty();
+  TORCH_CHECK_VALUE(!options.merge_lora || has_adapters,
+                    "--merge_lora: there are no adapters; give --lora_rank or "
+                    "--adapter");
+  TORCH_CHECK_VALUE(!options.merge_lora || !options.save_weights.empty(),
+                    "--merge_lora: needs --save_weights, the folder for the "
+                    "weights with the adapters added");
   TORCH_CHECK_VALUE(
-      options.save_weights.empty() ||
-          (options.lora_rank == 0 && options.adapter.empty()),
+      options.save_weights.empty() || !has_adapters || options.merge_lora,
       "--save_weights=", options.save_weights,
-      ": adapters are trained, and the weights do not change; merge "
-      "RUN_DIR/adapter into them with tools:convert_weights --merge_lora");
+      ": adapters are trained, and the weights do not change; --merge_lora "
+      "writes the weights with the adapters added, or merge RUN_DIR/adapter "
+      "into them later with tools:convert_weights --merge_lora");
   if (options.lora_rank > 0) {
     TORCH_CHECK_VALUE(!options.lora_targets.empty(),
                       "--lora_rank=", options.lora_rank,
@@ -376,8 +384,7 @@ namespace {
 StateDict with_pythons_names(const StateDict& dict, const StateDict& python) {
   StateDict result;
   for (const auto& item : dict) {
-    const std::size_t dot = item.key().find('.');
-    const std::string name = item.key().substr(dot + 1);
+    const std::string name = python_name(item.key());
     // A constant buffer may be in several layers.
     if (python.contains(name) && !result.contains(name)) {
       result.insert(name, item.value());
@@ -390,6 +397,10 @@ StateDict with_pythons_names(const StateDict& dict, const StateDict& python) {
 
 std::string save_weights(const Options& options, Engine& engine,
                          ModelSource& source) {
+  internal::together(engine.shard(), [&] {
+    if (options.merge_lora) merge_lora(engine.module());
+    return "";
+  });
   StateDict tensors;
   if (engine.replica() == 0) {
     tensors = state_dict(engine.module());

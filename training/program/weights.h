@@ -119,9 +119,10 @@ LoadedModel load_model(const Options& options, ModelSource& source,
 // save_hugging_face() in models/weights/hugging_face.h. All processes call it
 // at the same point, and each writes the files of its own layers. An exported
 // program has Python's names, or those of Options::weights if that is a folder.
-// Returns a line to print.
+// With Options::merge_lora, first adds the adapters to the weights, and removes
+// them. Returns a line to print.
 //
-// Throws c10::Error on all processes if one of them cannot write.
+// Throws c10::Error on all processes if one of them cannot merge or write.
 std::string save_weights(const Options& options, Engine& engine,
                          ModelSource& source);
 

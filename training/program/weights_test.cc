@@ -309,6 +309,34 @@ TEST_P(LoraSetupTest, AnAdapterBeginsWithTheValuesOfAFolder) {
                                adapter_in(options.run_dir));
 }
 
+TEST_P(LoraSetupTest, MergedWeightsAreTheBaseWithTheAdapterOfTheRun) {
+  const std::string folder = new_folder();
+  Options options = adapter_options(GetParam());
+  options.run_dir = folder + "run";
+  options.save_weights = folder + "merged";
+  options.merge_lora = true;
+  ASSERT_EQ(run_here(options).code, kDone);
+  torch::manual_seed(options.seed);
+  const auto task = make_task(options);
+  const torch::nn::Sequential base = task->model();
+  StateDict expected = task->source().exported()
+                           ? task->source().exported()->state_dict()
+                           : state_dict(*base);
+  merge_lora(options.run_dir + "/adapter", expected);
+  const StateDict found = read_hugging_face(options.save_weights);
+  for (const auto& item : expected) {
+    if (item.key() == "head.weight") continue;  // tied, so not in the files
+    EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
+  }
+  // A run that is done writes them again.
+  const Ran again = run_here(options);
+  EXPECT_EQ(again.code, kDone);
+  EXPECT_NE(again.line_with("nothing to do"), "");
+  for (const auto& item : read_hugging_face(options.save_weights)) {
+    EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
+  }
+}
+
 TEST(LoraSetup, AnotherBaseIsRefused) {
   Options options = adapter_options(kProgram);
   options.run_dir = new_folder() + "run";
@@ -343,6 +371,29 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
   EXPECT_EQ(error(0, "a"),
             "--lora_targets=a: needs --lora_rank, which switches adapters on");
   EXPECT_EQ(error(0, ""), "no error");
+
+  const auto error_of_saving = [](int64_t rank, const std::string& folder,
+                                  bool merges) {
+    Options options;
+    options.lora_rank = rank;
+    options.lora_targets = rank > 0 ? "a" : "";
+    options.save_weights = folder;
+    options.merge_lora = merges;
+    return value_error_of([&] { with_adapter_options(options); });
+  };
+  EXPECT_EQ(error_of_saving(4, "out", false),
+            "--save_weights=out: adapters are trained, and the weights do not "
+            "change; --merge_lora writes the weights with the adapters added, "
+            "or merge RUN_DIR/adapter into them later with "
+            "tools:convert_weights --merge_lora");
+  EXPECT_EQ(error_of_saving(4, "", true),
+            "--merge_lora: needs --save_weights, the folder for the weights "
+            "with the adapters added");
+  EXPECT_EQ(error_of_saving(0, "out", true),
+            "--merge_lora: there are no adapters; give --lora_rank or "
+            "--adapter");
+  EXPECT_EQ(error_of_saving(4, "out", true), "no error");
+  EXPECT_EQ(error_of_saving(0, "out", false), "no error");
 }
 
 }  // namespace
