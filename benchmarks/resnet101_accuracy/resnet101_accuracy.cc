@@ -17,8 +17,8 @@
 #include "benchmarks/resnet101_accuracy/rows.h"
 #include "benchmarks/resnet101_accuracy/table.h"
 #include "gpipe/base/devices.h"
-#include "training/program/flags.h"
-#include "training/program/make_task.h"
+#include "training/program/options.h"
+#include "training/program/task.h"
 
 DEFINE_string(experiment, "all",
               "Rows of the papers' tables to train, separated by commas: names "

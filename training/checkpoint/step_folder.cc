@@ -199,10 +199,6 @@ Manifest write_part(const std::string& folder, const RunState& state,
   return manifest;
 }
 
-void write_manifest(const std::string& folder, const Manifest& manifest) {
-  write_text(folder + "/" + kManifestName, manifest_text(manifest));
-}
-
 bool has_all_files(const std::string& folder, int64_t step) {
   try {
     const Manifest manifest = read_manifest(folder, step);

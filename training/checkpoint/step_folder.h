@@ -54,9 +54,6 @@ void join_shards(OptimizerState& state);
 Manifest write_part(const std::string& folder, const RunState& state,
                     const RunShard& shard);
 
-// Writes the manifest of all processes. Throws c10::Error if that fails.
-void write_manifest(const std::string& folder, const Manifest& manifest);
-
 // Returns whether a step looks complete. Does not read the tensors.
 bool has_all_files(const std::string& folder, int64_t step);
 

@@ -62,7 +62,8 @@ std::string StepWriter::write_part(const RunState& state) {
 void StepWriter::complete(const std::vector<std::string>& parts) {
   std::vector<Manifest> manifests;
   for (const auto& each : parts) manifests.push_back(parse_manifest(each));
-  write_manifest(path_, merge(std::move(manifests)));
+  write_text(path_ + "/" + kManifestName,
+             manifest_text(merge(std::move(manifests))));
   sync_folder(path_);
   // If the names are exchanged, an earlier save of this step has the temporary
   // name now.

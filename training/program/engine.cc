@@ -17,30 +17,30 @@
 namespace gpipe::train_program {
 namespace {
 
+// Returns the options that a GPipe and a DistributedPipeline share.
+template <typename PipelineOptions>
+PipelineOptions pipeline_options(const Cut& cut, const Options& options) {
+  return PipelineOptions(cut.balance)
+      .chunks(cut.chunks)
+      .checkpoint(cut.checkpoint)
+      .deferred_batch_norm(options.deferred_batch_norm)
+      .stages_per_rank(cut.stages_per_rank)
+      .placement(cut.placement);
+}
+
 GPipe make_local(torch::nn::Sequential model, const Cut& cut,
                  const Options& options) {
-  return GPipe(std::move(model),
-               GPipeOptions(cut.balance)
-                   .devices(parse_devices(options.devices))
-                   .chunks(cut.chunks)
-                   .checkpoint(cut.checkpoint)
-                   .deferred_batch_norm(options.deferred_batch_norm)
-                   .stages_per_rank(cut.stages_per_rank)
-                   .placement(cut.placement)
-                   .threads_per_partition(options.threads));
+  return GPipe(std::move(model), pipeline_options<GPipeOptions>(cut, options)
+                                     .devices(parse_devices(options.devices))
+                                     .threads_per_partition(options.threads));
 }
 
 DistributedPipeline make_distributed(torch::nn::Sequential model,
                                      const LayerBuilder& make, const Cut& cut,
                                      const Options& options,
                                      const std::shared_ptr<World>& world) {
-  DistributedOptions distributed(cut.balance);
+  auto distributed = pipeline_options<DistributedOptions>(cut, options);
   distributed.data_parallel(options.data_parallel)
-      .chunks(cut.chunks)
-      .checkpoint(cut.checkpoint)
-      .deferred_batch_norm(options.deferred_batch_norm)
-      .stages_per_rank(cut.stages_per_rank)
-      .placement(cut.placement)
       .transfers(parse_transfers(options.transfers))
       .shard_optimizer(options.shard_optimizer)
       .collective_sums(options.collective_sums)

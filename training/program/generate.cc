@@ -43,11 +43,9 @@ namespace gpipe::train_program {
 namespace {
 
 std::string list_of(const std::vector<ExportedTensor>& tensors) {
-  std::string text;
-  for (const ExportedTensor& each : tensors) {
-    text += (text.empty() ? "" : ", ") + each.name + " " + each.shape;
-  }
-  return text;
+  return absl::StrJoin(tensors, ", ", [](std::string* text, const auto& each) {
+    absl::StrAppend(text, each.name, " ", each.shape);
+  });
 }
 
 // Returns the number of tokens that the caches hold: dimension 2 of keys and
@@ -291,10 +289,9 @@ TokenInputs::Call call_of(const TokenInputs& inputs, const Sequence& sequence) {
 
 }  // namespace
 
-std::vector<Tokens> generate(
-    const TokenModel& model, const std::vector<Tokens>& prompts,
-    const GenerateOptions& options,
-    const std::function<void(int64_t, const Tokens&)>& on_end) {
+std::vector<Tokens> generate(const TokenModel& model,
+                             const std::vector<Tokens>& prompts,
+                             const GenerateOptions& options) {
   check(model, prompts, options);
   TORCH_CHECK_VALUE(!options.slides || !model.inputs.has_cache(),
                     "a model with a cache cannot leave out its first tokens");
@@ -352,7 +349,6 @@ std::vector<Tokens> generate(
       if (each.tokens.size() == prompt || !has_ended(each, prompt, options)) {
         return false;
       }
-      if (on_end) on_end(each.index, each.tokens);
       results[each.index] = std::move(each.tokens);
       return true;
     });
@@ -516,15 +512,14 @@ std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
 FlagValues flags_of(const GenerateRun& run, const ModelSource& source,
                     const std::vector<Tokens>& prompts) {
   const GenerateOptions& options = run.options;
-  const auto text = [](const auto& value) { return absl::StrCat(value); };
   FlagValues flags = {
       {"--model", source.description()},
-      {"--max_tokens", text(options.max_tokens)},
-      {"--in_flight", text(options.in_flight)},
-      {"--temperature", text(options.sampling.temperature)},
-      {"--top_k", text(options.sampling.top_k)},
-      {"--top_p", text(options.sampling.top_p)},
-      {"--seed", text(options.seed)},
+      {"--max_tokens", absl::StrCat(options.max_tokens)},
+      {"--in_flight", absl::StrCat(options.in_flight)},
+      {"--temperature", absl::StrCat(options.sampling.temperature)},
+      {"--top_k", absl::StrCat(options.sampling.top_k)},
+      {"--top_p", absl::StrCat(options.sampling.top_p)},
+      {"--seed", absl::StrCat(options.seed)},
       {"--eos", run.eos},
       {"--stop", run.stop},
   };

@@ -142,16 +142,12 @@ struct TokenModel {
 // A new one begins when another has ended. In several processes, all call this
 // with the same arguments and get the same result.
 //
-// `on_end`: a function that is called with the index of each sequence that has
-// ended; may be null.
-//
 // Throws c10::ValueError with the numbers if a prompt is empty, has a token
 // outside of the vocabulary, or does not fit the model with max_tokens; and if
 // an option is out of its range.
-std::vector<Tokens> generate(
-    const TokenModel& model, const std::vector<Tokens>& prompts,
-    const GenerateOptions& options,
-    const std::function<void(int64_t index, const Tokens&)>& on_end = nullptr);
+std::vector<Tokens> generate(const TokenModel& model,
+                             const std::vector<Tokens>& prompts,
+                             const GenerateOptions& options);
 
 // ---- A text that the model of a run writes
 
