@@ -12,7 +12,8 @@ load("//third_party:system.bzl", "system_repository")
 load("//third_party/cuda:cuda.bzl", "cuda_toolkit_repository")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
 
-# Maps a repository name to the folder of this tree that becomes the repository.
+# Maps a repository name to the folder of this tree that becomes the repository, or to ""
+# if third_party/system.bzl writes it.
 _FROM_THIS_TREE = {
     # System libraries, under the labels of their upstream projects.
     "com_github_gflags_gflags": "third_party/gflags",
@@ -21,13 +22,13 @@ _FROM_THIS_TREE = {
     "com_github_nlohmann_json": "third_party/nlohmann_json",
     "com_google_absl": "third_party/absl",
     "com_google_googletest": "third_party/googletest",
-    "libjpeg": "third_party/libjpeg",
-    "libpng": "third_party/libpng",
-    "tcmalloc": "third_party/tcmalloc",
+    "libjpeg": "",
+    "libpng": "",
+    "tcmalloc": "",
 
     # Loaded by Bazel's own tools. Without these Bazel would download them.
-    "remote_coverage_tools": "third_party/remote_coverage_tools",
-    "rules_cc": "third_party/rules_cc",
+    "remote_coverage_tools": "",
+    "rules_cc": "",
 }
 
 # The same for folders of Debian's packages. Bazel 4 needs rules_java, Bazel 7

@@ -7,8 +7,7 @@ load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
 def _machine_impl(_module_ctx):
     cuda_toolkit_repository(name = "cuda_toolkit")
     libtorch_repository(name = "libtorch")
-    system_repository(name = "libjpeg", folder = "third_party/libjpeg")
-    system_repository(name = "libpng", folder = "third_party/libpng")
-    system_repository(name = "tcmalloc", folder = "third_party/tcmalloc")
+    for name in ["libjpeg", "libpng", "tcmalloc"]:
+        system_repository(name = name)
 
 machine = module_extension(implementation = _machine_impl)
