@@ -37,8 +37,7 @@
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"
-#include "tools/exported_compare.h"
-#include "tools/exported_memory.h"
+#include "tools/exported_runs.h"
 
 DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
 DEFINE_string(operators, "",

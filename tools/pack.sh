@@ -109,7 +109,7 @@ look "attr(tags, '[\[ ]cuda[,\]]', kind('.*_test rule', set($(all_packages | pas
   "$program" >"$scratch/tests"
 look 'kind("cc_binary rule", //benchmarks/... - //benchmarks/published/... -
   //benchmarks/steps/...)' "$program" >"$scratch/benchmarks"
-look '//tools/gpu:gpu_probe + //tools:launch + //tools:plan + //examples:train' "$program" \
+look '//tools:gpu_probe + //tools:launch + //tools:plan + //examples:train' "$program" \
   >"$scratch/tools"
 
 mapfile -t labels < <(cut -d' ' -f1 "$scratch"/{tests,benchmarks,tools})

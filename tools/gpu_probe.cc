@@ -15,8 +15,7 @@
 #include "gpipe/base/program.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
-#include "tools/gpu/gpu_checks.h"
-#include "tools/gpu/gpu_ranks.h"
+#include "tools/gpu_checks.h"
 
 DEFINE_string(
     check, "devices",
@@ -113,7 +112,7 @@ int exit_code(CheckOutcome outcome) {
 
 int main(int argc, char** argv) {
   if (!gpipe::read_flags(&argc, &argv, gpipe::tools::kUsage,
-                         "tools/gpu/gpu_probe")) {
+                         "tools/gpu_probe")) {
     return 0;
   }
   try {

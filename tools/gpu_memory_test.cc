@@ -8,7 +8,7 @@
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/simulated/simulated.h"
-#include "tools/gpu/gpu_checks.h"
+#include "tools/gpu_checks.h"
 
 namespace gpipe::tools {
 namespace {

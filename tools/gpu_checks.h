@@ -1,12 +1,20 @@
-// Checks of a pipeline on accelerators, in one process. They compare a run with
-// itself under harder conditions, so they need no stored results.
+// Checks of a pipeline on accelerators, in one process and in several. They
+// compare a run with itself under harder conditions, so they need no stored
+// results.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "gpipe/distributed/transfers.h"
+#include "gpipe/distributed/world.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 
 namespace gpipe::tools {
 
@@ -67,5 +75,53 @@ CheckResult check_order(const std::vector<c10::Device>& devices,
 // `devices`: one accelerator per partition.
 CheckResult check_near_full(const std::vector<c10::Device>& devices,
                             int64_t rows, int64_t width);
+
+// Returns the mean of the squared differences: a scalar.
+at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target);
+
+// Returns three layers per partition: Linear, Tanh, Linear. Input and output
+// have shape [rows, 1], boundaries between partitions [rows, width]. The
+// weights depend on the seed of LibTorch's default generator.
+torch::nn::Sequential wide_layers(int64_t partitions, int64_t width);
+
+// Runs one step and returns the loss and the gradients of all parameters, as
+// copies on the CPU. Seeds LibTorch's default generators with `seed` before the
+// step and clears the gradients after it.
+std::vector<at::Tensor> results_of_step(GPipe& pipeline,
+                                        const at::Tensor& input,
+                                        const at::Tensor& target,
+                                        const Schedule& schedule,
+                                        uint64_t seed);
+
+// Returns the largest absolute difference of two results_of_step(), divided by
+// the largest absolute value of each tensor; infinity if a value is not finite
+// or a shape differs. 0 means equal.
+double largest_difference(const std::vector<at::Tensor>& left,
+                          const std::vector<at::Tensor>& right);
+
+struct RankCheckOptions {
+  Transfers transfers = Transfers::kHost;
+
+  // Where the last rank ends itself with SIGKILL: "connected", after the
+  // connection; "built", after the constructor of the pipeline; "forward", in
+  // its first forward. Empty: nowhere.
+  std::string die_at;
+
+  // A shell command that rank 0 runs after the steps, while all processes still
+  // use their devices. Empty: none.
+  std::string at_end;
+};
+
+// Runs 10 training steps of one shape and 5 of another one, and compares losses
+// and gradients of this rank's layers with those of GPipe on this rank's device
+// alone. Fails if a bit differs. All ranks of a launcher call it.
+//
+// With `die_at`, passes if the failure that this rank is told names the last
+// rank, and fails if there is none.
+//
+// Throws c10::ValueError if `die_at` is unknown, or if the world has one rank;
+// PeerError if another rank fails without `die_at`.
+CheckResult check_ranks(const WorldOptions& world,
+                        const RankCheckOptions& options);
 
 }  // namespace gpipe::tools

@@ -1,4 +1,4 @@
-#include "tools/gpu/gpu_checks.h"
+#include "tools/gpu_checks.h"
 
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "gpipe/testing/devices.h"
-#include "tools/gpu/gpu_steps.h"
 
 namespace gpipe::tools {
 namespace {
