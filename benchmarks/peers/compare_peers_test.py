@@ -8,10 +8,9 @@ import tempfile
 import types
 import unittest
 
-import agreement
 import arguments
-import commands
 import contest
+import entries
 import report
 
 # A worker of 1000 parameters in 2 layers. Its flags: the seconds of a step, the loss,
@@ -42,7 +41,7 @@ def command_of(engine, *words):
     assert not isinstance(flags, str), flags
     flags.exported, flags.plans, flags.worker = {}, {}, "worker"
     peers = types.SimpleNamespace(python="python", environ={})
-    return commands.command_of(engine, "mlp", flags, peers)
+    return entries.command_of(engine, "mlp", flags, peers)
 
 
 class Flags(unittest.TestCase):
@@ -164,7 +163,7 @@ class Contest(unittest.TestCase):
         for together in (True, False):
             results, _ = self.run_workers(
                 {"gpipe/never": ["1", "0.5", "1"], "1f1b/never": ["1", "0.7", "1"]},
-                check=lambda results: agreement.check("mlp", results),
+                check=lambda results: contest.disagreements("mlp", results),
                 together=together,
             )
             for result in results.values():
@@ -176,14 +175,14 @@ class Contest(unittest.TestCase):
         for other, wrong in {"0.7": 0, "0.6": 2}.items():
             workers = {k: ["1", loss, "1"] for k, loss in {**losses, "ddp": other}.items()}
             results, _ = self.run_workers(workers)
-            self.assertEqual(len(agreement.check("mlp", results)), wrong)
+            self.assertEqual(len(contest.disagreements("mlp", results)), wrong)
 
     def test_losses_may_differ_by_a_percent_on_gpus_and_under_autocast(self):
         def errors(other, exact):
             results, _ = self.run_workers(
                 {"gpipe/never": ["1", "0.5", "1"], "1f1b/never": ["1", other, "1"]}
             )
-            return agreement.check("mlp", results, exact)
+            return contest.disagreements("mlp", results, exact)
 
         self.assertEqual(errors("0.504", False), {})
         self.assertEqual(len(errors("0.504", True)), 2)

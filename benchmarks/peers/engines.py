@@ -15,6 +15,16 @@ from torch.utils.checkpoint import checkpoint
 import models
 import plain_skips
 
+# The engines of stages.py, which is not imported here, and their stages per process.
+PIPELINING = {
+    "pipelining-gpipe": 1,
+    "pipelining-1f1b": 1,
+    "pipelining-interleaved1f1b": 2,
+    "pipelining-zb": 1,
+    "pipelining-zb2": 2,
+    "pipelining-zbv": 2,
+}
+
 
 def optimizer_of(parameters, flags):
     """Returns plain SGD, or None if the learning rate is 0."""

@@ -26,7 +26,7 @@ def status(field):
 class ProcessMemory:
     """The peak memory of this process in MiB, above the memory at construction.
 
-    Returns freed memory to the system first; see process_memory.h.
+    Returns freed memory to the system first; see step_meter.h.
     """
 
     def __init__(self):

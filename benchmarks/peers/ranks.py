@@ -9,11 +9,14 @@ import gc
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import engines
 import meter
 
 STOP, STEP, PEAK = range(3)
+REPLICAS = 2
 
 
 class Rank:
@@ -118,3 +121,30 @@ class Ranks:
         self.me.command(STOP)
         for other in self.others:
             other.join()
+
+
+class Replica(Rank):
+    """A replica of DistributedDataParallel, a process with its part of the mini-batch.
+
+    Buffers are not broadcast before each forward, as gpipe's replicas keep their own, too.
+    """
+
+    def prepare(self, flags):
+        subject = engines.subject_of(flags)
+        self.parameters, self.depth = subject.parameters(), len(subject.layers)
+        subject.move_data(self.device, self.device)
+        model = nn.Sequential(*subject.layers).to(self.device)
+        self.model = DistributedDataParallel(model, broadcast_buffers=False)
+        self.mine = list(model.parameters())
+        self.loss = subject.loss
+        self.input = subject.input.chunk(self.world)[self.rank]
+        self.target = subject.target.chunk(self.world)[self.rank]
+
+    def run(self):
+        loss = self.loss(self.model(self.input), self.target)
+        loss.backward()
+        return loss.item() / self.world
+
+
+def replicas_of(flags):
+    return Ranks(Replica, REPLICAS, flags)

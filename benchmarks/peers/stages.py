@@ -7,6 +7,7 @@ torch.utils.checkpoint.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -15,34 +16,34 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
+    SplitPoint,
+    pipeline,
 )
 from torch.utils.checkpoint import checkpoint
 
 import engines
-import exported_model
 import plain_skips
 import ranks
 
-# The schedule, and the number of stages per rank.
 SCHEDULES = {
-    "pipelining-gpipe": (ScheduleGPipe, 1),
-    "pipelining-1f1b": (Schedule1F1B, 1),
-    "pipelining-interleaved1f1b": (ScheduleInterleaved1F1B, 2),
-    "pipelining-zb": (ScheduleInterleavedZeroBubble, 1),
-    "pipelining-zb2": (ScheduleInterleavedZeroBubble, 2),
-    "pipelining-zbv": (ScheduleZBVZeroBubble, 2),
+    "pipelining-gpipe": ScheduleGPipe,
+    "pipelining-1f1b": Schedule1F1B,
+    "pipelining-interleaved1f1b": ScheduleInterleaved1F1B,
+    "pipelining-zb": ScheduleInterleavedZeroBubble,
+    "pipelining-zb2": ScheduleInterleavedZeroBubble,
+    "pipelining-zbv": ScheduleZBVZeroBubble,
 }
 
 
 def ranks_of(flags):
     """Returns the number of processes."""
-    return len(flags.balance) // SCHEDULES[flags.engine][1]
+    return len(flags.balance) // engines.PIPELINING[flags.engine]
 
 
 def stages_of(rank, flags):
     """Returns the stages of `rank`: every ranks-th one, or in a V there and back."""
     ranks, stages = ranks_of(flags), len(flags.balance)
-    if SCHEDULES[flags.engine][0] is ScheduleZBVZeroBubble:
+    if SCHEDULES[flags.engine] is ScheduleZBVZeroBubble:
         return [rank, stages - 1 - rank]
     return list(range(rank, stages, ranks))
 
@@ -93,13 +94,46 @@ class Stage(nn.Module):
         return (output if isinstance(output, tuple) else (output,)) + skips
 
 
+class ExportedModel:
+    """An exported language model, cut by pipeline(), with the data of a step.
+
+    peer_model.cc makes the same data, and cuts the same file with gpipe.
+
+    `input` and `target` are tokens, `batch` rows of `side`.
+    """
+
+    def __init__(self, path, batch, side, seed):
+        self.program = torch.export.load(path)
+        output = next(iter(self.program.graph.find_nodes(op="output"))).args[0][0]
+        words = output.meta["val"].shape[-1]
+        torch.manual_seed(seed + 1)
+        self.input = torch.randint(words, (batch, side))
+        self.target = torch.randint(words, (batch, side))
+
+    @staticmethod
+    def loss(output, target):
+        return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    def parameters(self):
+        return sum(p.numel() for p in self.program.parameters())
+
+    def stage(self, rank, modules, microbatches):
+        """Returns stage `rank`, where stages begin at these modules of the program."""
+        pipe = pipeline(
+            torch.export.unflatten(self.program),
+            mb_args=(self.input.chunk(microbatches)[0],),
+            split_spec={module: SplitPoint.BEGINNING for module in modules},
+        )
+        return pipe.build_stage(rank, torch.device("cpu"))
+
+
 class PipelineRank(ranks.Rank):
     """The stages of one rank."""
 
     def prepare(self, flags):
         mine = stages_of(self.rank, flags)
         if flags.exported:
-            subject = exported_model.ExportedModel(
+            subject = ExportedModel(
                 flags.exported, flags.batch, flags.side, flags.seed
             )
             stages = [
@@ -113,7 +147,7 @@ class PipelineRank(ranks.Rank):
         subject.move_data(self.device, self.device)
         self.module = nn.ModuleList([stage.submod for stage in stages])
         self.parameters = subject.parameters()
-        schedule, _ = SCHEDULES[flags.engine]
+        schedule = SCHEDULES[flags.engine]
         single = schedule in (ScheduleGPipe, Schedule1F1B)
         self.schedule = schedule(
             stages[0] if single else stages, flags.microbatches, loss_fn=subject.loss

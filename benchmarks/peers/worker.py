@@ -19,17 +19,7 @@ import engines
 import meter
 import models
 
-PIPELINING = [
-    "pipelining-gpipe",
-    "pipelining-1f1b",
-    "pipelining-interleaved1f1b",
-    "pipelining-zb",
-    "pipelining-zb2",
-    "pipelining-zbv",
-]
 PLAIN = ["sequential", "accumulation", "checkpoint"]
-# The engines with two stages per process.
-TWO_STAGES = ["pipelining-interleaved1f1b", "pipelining-zb2", "pipelining-zbv"]
 
 
 class Worker:
@@ -57,19 +47,19 @@ class Worker:
 
 
 def make_worker(flags):
-    if flags.exported and (flags.engine not in PIPELINING or flags.checkpoint != "never"):
+    if flags.exported and (flags.engine not in engines.PIPELINING or flags.checkpoint != "never"):
         sys.exit(
             "worker.py: --exported runs with pipelining-gpipe/never and "
             "pipelining-1f1b/never only"
         )
-    if flags.engine in PIPELINING:
+    if flags.engine in engines.PIPELINING:
         import stages  # only here, so that other engines do not load it
 
         return stages.make(flags)
     if flags.engine == "ddp":
-        import replicas
+        import ranks
 
-        return replicas.make(flags)
+        return ranks.replicas_of(flags)
     return Worker(flags)
 
 
@@ -77,7 +67,7 @@ def read_flags():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine", choices=[*engines.ENGINES, *PIPELINING, "ddp"])
+    parser.add_argument("--engine", choices=[*engines.ENGINES, *engines.PIPELINING, "ddp"])
     parser.add_argument("--model", choices=[*models.MAKERS, "exported"])
     parser.add_argument("--exported", help="a file of torch.export.save, for exported")
     parser.add_argument(
@@ -130,7 +120,7 @@ def places_of(engine, balance):
         return 1
     if engine == "ddp":
         return 2  # replicas
-    return len(balance) // (2 if engine in TWO_STAGES else 1)
+    return len(balance) // engines.PIPELINING.get(engine, 1)
 
 
 def devices_of(text, parts):
