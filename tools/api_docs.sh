@@ -33,7 +33,7 @@ mapfile -t headers < <(printf '%s\n' "${headers[@]}" "${included[@]}" | sort -u)
 rm -rf api_docs
 mkdir api_docs
 {
-  cat docs/doxygen/Doxyfile
+  cat tools/api_docs.doxyfile
   echo "OUTPUT_DIRECTORY = api_docs"
   echo "WARN_LOGFILE = api_docs/warnings"
   echo "INPUT = ${headers[*]}"
