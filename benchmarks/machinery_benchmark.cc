@@ -3,7 +3,7 @@
 // same micro-batches.
 //
 //   ./bazelw build //benchmarks:machinery_benchmark
-//   taskset -c 0 bazel-bin/gpipe/machinery_benchmark
+//   taskset -c 0 bazel-bin/benchmarks/machinery_benchmark
 //
 // Run it on one core, so that parallel work does not hide the cost.
 //
@@ -18,15 +18,15 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
-#include <chrono>
 #include <vector>
 
+#include "benchmarks/harness/timing.h"
 #include "gpipe/gpipe.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using gpipe::benchmarks::median;
+using gpipe::benchmarks::time_of;
 using torch::Tensor;
 
 constexpr int64_t kLayers = 8;
@@ -39,16 +39,6 @@ torch::nn::Sequential make_model() {
     model->push_back(torch::nn::Linear(kWidth, kWidth));
   }
   return model;
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2,
-                   values.end());
-  return values[values.size() / 2];
 }
 
 // Arguments: partitions, micro-batches, checkpoint mode.
@@ -72,24 +62,20 @@ void BM_Step(benchmark::State& state) {
 
   std::vector<double> plain, forwards, pipelined;
   for (auto _ : state) {
-    auto start = Clock::now();
-    for (int64_t i = 0; i < chunks; ++i) {
-      model->forward(pieces[i]).backward(grad_pieces[i]);
-    }
-    plain.push_back(seconds_since(start));
+    plain.push_back(time_of([&] {
+                      for (int64_t i = 0; i < chunks; ++i) {
+                        model->forward(pieces[i]).backward(grad_pieces[i]);
+                      }
+                    }).wall_seconds);
     model->zero_grad();
-
-    start = Clock::now();
-    for (int64_t i = 0; i < chunks; ++i) {
-      benchmark::DoNotOptimize(model->forward(pieces[i]));
-    }
-    forwards.push_back(seconds_since(start));
-
-    start = Clock::now();
-    pipeline->forward(input).backward(grad);
-    const double seconds = seconds_since(start);
-    pipelined.push_back(seconds);
-    state.SetIterationTime(seconds);
+    forwards.push_back(time_of([&] {
+                         for (int64_t i = 0; i < chunks; ++i) {
+                           benchmark::DoNotOptimize(model->forward(pieces[i]));
+                         }
+                       }).wall_seconds);
+    pipelined.push_back(
+        time_of([&] { pipeline->forward(input).backward(grad); }).wall_seconds);
+    state.SetIterationTime(pipelined.back());
     pipeline->zero_grad();
   }
   const double checkpointed =

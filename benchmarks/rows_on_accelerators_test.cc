@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmarks/harness/measure.h"
-#include "benchmarks/papers/tables.h"
+#include "benchmarks/tables.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe::benchmarks {
@@ -21,8 +21,8 @@ constexpr int64_t kMostPartitions = 2, kMostChunks = 8;
 // Runs one step of each reduced row that is not too long for a test, with one
 // sample per micro-batch and all partitions on one device.
 void expect_rows_to_run(const Benchmark& benchmark) {
-  MeasureOptions options;
-  options.devices.assign(kMostPartitions, c10::Device(c10::kHPU, 0));
+  RunOptions options;
+  options.settings.devices.assign(kMostPartitions, c10::Device(c10::kHPU, 0));
   Balancers balancers;
   for (Experiment row : benchmark.small.experiments) {
     if (row.partitions > kMostPartitions || row.chunks > kMostChunks) continue;

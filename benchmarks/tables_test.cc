@@ -1,7 +1,4 @@
-// Tests of the rows of all tables of the papers: properties that all tables
-// have, and a few published figures.
-
-#include "benchmarks/papers/tables.h"
+#include "benchmarks/tables.h"
 
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
@@ -16,10 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/experiment/benchmark.h"
-#include "benchmarks/harness/experiment/experiment.h"
-#include "benchmarks/resnet101_accuracy/rows.h"
-#include "benchmarks/unet_timeline/rows.h"
+#include "benchmarks/accuracy.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/timeline.h"
 #include "gpipe/meta.h"
 #include "models/resnet.h"
 
@@ -387,6 +383,33 @@ TEST(Resnet101AccuracyRows, SmallOnesKeepTheProportionsOfTheirMiniBatches) {
   EXPECT_DOUBLE_EQ(of_1k.rate.value(), 0.004);
   EXPECT_THAT(of_1k.experiment.published,
               ElementsAre(22.24, 0.19, 294.739, 1.634));
+}
+
+TEST(TransformerModelTest, BalancesAreEvenAndComplete) {
+  EXPECT_THAT(even_balance(3, 1), ElementsAre(9));
+  EXPECT_THAT(even_balance(5, 2), ElementsAre(7, 6));
+  EXPECT_THAT(even_balance(4, 4), ElementsAre(3, 2, 2, 4));
+  const auto balance = even_balance(1663, 128);
+  EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}),
+            2 * 1663 + 3);
+}
+
+TEST(TransformerModelTest, BlocksComeApartForMorePartitions) {
+  EXPECT_THAT(even_balance(4, 8), ElementsAre(2, 1, 1, 1, 1, 1, 1, 3));
+  EXPECT_THAT(even_balance(4, 5), ElementsAre(3, 2, 2, 1, 3));
+}
+
+// Table 1 of GPipe: 785.8M parameters for L = 13.
+TEST(TransformerModelTest, ModelsAreThoseOfThePaper) {
+  Experiment experiment;
+  experiment.size = size_of(13, kGPipeShape);
+  EXPECT_THAT(experiment.size, ElementsAre(13, 2048, 1024, 32000));
+  const MetaGuard meta;
+  const auto model = transformer_of(experiment);
+  int64_t parameters = 0;
+  for (const auto& tensor : model->parameters()) parameters += tensor.numel();
+  EXPECT_EQ(parameters, 785765632);
+  EXPECT_EQ(model->size(), 29U);
 }
 
 }  // namespace

@@ -103,12 +103,12 @@ version_file=$output_base/$version_file
 grep -q '^TORCH_HAS_CUDA = True' "$version_file" ||
   die "@libtorch has no libtorch_cuda.so; see third_party/libtorch/libtorch.bzl"
 sed -n 's/^TORCH_VERSION = "\(.*\)"/\1/p' "$version_file" >"$folder/torch_version"
-# The programs of the subtracted folders use CPUs only.
+# The subtracted programs use CPUs only.
 program='str(target.label) + " " + target.files_to_run.executable.path'
 look "attr(tags, '[\[ ]cuda[,\]]', kind('.*_test rule', set($(all_packages | paste -sd' '))))" \
   "$program" >"$scratch/tests"
-look 'kind("cc_binary rule", //benchmarks/... - //benchmarks/published/... -
-  //benchmarks/steps/...)' "$program" >"$scratch/benchmarks"
+look 'kind("cc_binary rule", //benchmarks/...) - //benchmarks:published -
+  //benchmarks:prediction' "$program" >"$scratch/benchmarks"
 look '//tools:gpu_probe + //tools:launch + //tools:plan + //examples:train' "$program" \
   >"$scratch/tools"
 

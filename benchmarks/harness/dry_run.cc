@@ -11,10 +11,9 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "benchmarks/harness/device_memory.h"
-#include "benchmarks/harness/experiment/optimizer.h"
+#include "balancing/partition.h"
+#include "benchmarks/harness/devices.h"
 #include "gpipe/base/text.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/meta.h"
@@ -22,6 +21,19 @@
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::benchmarks {
+
+std::vector<int64_t> balance_by_parameters(const torch::nn::Sequential& model,
+                                           int64_t partitions) {
+  std::vector<double> costs;
+  for (const auto& layer : model->children()) {
+    double& cost = costs.emplace_back(1);
+    for (const auto& parameter : layer->parameters()) {
+      cost += static_cast<double>(parameter.nbytes());
+    }
+  }
+  return balancing::balance_cost(costs, partitions);
+}
+
 namespace {
 
 // Returns `count` meta devices with an index each, or LibTorch's own meta

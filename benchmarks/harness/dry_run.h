@@ -1,10 +1,24 @@
 // The memory that a training step would use, counted without allocating it.
 #pragma once
 
-#include "benchmarks/harness/experiment/benchmark.h"
-#include "benchmarks/harness/experiment/outcome.h"
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "benchmarks/harness/experiment.h"
 
 namespace gpipe::benchmarks {
+
+// Returns the number of layers per partition that minimizes the largest sum of
+// parameter bytes in a partition (balancing/partition.h). Each layer counts one
+// byte more than its parameters have, so that layers without parameters are
+// spread, too. `model` may be on the meta device.
+//
+// Throws std::invalid_argument if `partitions` < 1 or if there are fewer layers
+// than partitions. Thread-safe while no other thread changes the model.
+std::vector<int64_t> balance_by_parameters(const torch::nn::Sequential& model,
+                                           int64_t partitions);
 
 // Builds the experiment's model on meta devices, one per partition, trains it
 // for one step and returns the memory of each device. LibTorch's operators,

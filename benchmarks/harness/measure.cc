@@ -1,5 +1,6 @@
 #include "benchmarks/harness/measure.h"
 
+#include <ATen/Parallel.h>
 #include <absl/strings/str_join.h>
 #include <glog/logging.h>
 #include <torch/utils.h>
@@ -8,14 +9,12 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
-#include <string>
-#include <utility>
 
-#include "benchmarks/harness/device_memory.h"
-#include "benchmarks/harness/experiment/devices.h"
-#include "benchmarks/harness/experiment/optimizer.h"
-#include "benchmarks/harness/experiment/throughput.h"
-#include "benchmarks/harness/report/outcome_table.h"
+#include "balancing/balancing.h"  // with profile_times and balance_cost
+#include "balancing/profile/threads_scope.h"
+#include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/outcome_table.h"
+#include "benchmarks/harness/timing.h"
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
@@ -23,6 +22,32 @@
 #include "gpipe/schedule.h"
 
 namespace gpipe::benchmarks {
+
+int64_t threads_per_partition(int64_t partitions) {
+  return std::max<int64_t>(1, at::get_num_threads() / partitions);
+}
+
+std::string threads_text(int64_t partitions, const c10::Device& device) {
+  if (!device.is_cpu()) return "";
+  if (partitions == 0) return std::to_string(at::get_num_threads());
+  return std::to_string(partitions) + " x " +
+         std::to_string(threads_per_partition(partitions));
+}
+
+std::vector<int64_t> Balancer::balance(int64_t partitions,
+                                       torch::nn::Sequential model,
+                                       const at::Tensor& sample,
+                                       int64_t threads) {
+  auto& costs = costs_[{sample.sizes().vec(), threads}];
+  if (costs.empty()) {
+    const balancing::ThreadsScope scope(threads);
+    costs = balancing::totals(balancing::profile_times(
+        std::move(model), sample,
+        balancing::TimeOptions().timeout(1.0).device(sample.device())));
+  }
+  return balancing::balance_cost(costs, partitions);
+}
+
 namespace {
 
 void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
@@ -43,10 +68,10 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
 
 // Returns the devices that this process uses.
 std::vector<c10::Device> devices_of(const Experiment& experiment,
-                                    const MeasureOptions& options) {
+                                    const RunOptions& options) {
   const int64_t partitions = std::max<int64_t>(1, experiment.partitions);
   if (!options.world || experiment.partitions == 0) {
-    return devices_for(partitions, options.devices);
+    return devices_for(partitions, options.settings.devices);
   }
   const int ranks = options.world->size();
   if (partitions != ranks) {
@@ -54,8 +79,8 @@ std::vector<c10::Device> devices_of(const Experiment& experiment,
                          std::to_string(partitions) +
                          " processes, but there are " + std::to_string(ranks));
   }
-  return {
-      options.devices[options.world->local_rank() % options.devices.size()]};
+  return {options.settings.devices[options.world->local_rank() %
+                                   options.settings.devices.size()]};
 }
 
 using LossOf = std::function<at::Tensor(at::Tensor, at::Tensor)>;
@@ -153,13 +178,13 @@ void log_settings(const Outcome& outcome) {
 }  // namespace
 
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
-                Experiment experiment, const MeasureOptions& options,
+                Experiment experiment, const RunOptions& options,
                 Balancers* balancers) {
   const auto world = experiment.partitions > 0 ? options.world : nullptr;
   const auto devices = devices_of(experiment, options);
   if (options.world && !world && options.world->rank() > 0) return {};
   const MemoryWatch watch(devices);
-  torch::manual_seed(options.seed);
+  torch::manual_seed(options.settings.seed);
   torch::nn::Sequential model = benchmark.model(experiment);
   at::Tensor input = workload.input(experiment.batch_size);
   at::Tensor target = workload.target(experiment.batch_size);

@@ -1,36 +1,52 @@
-// Measurement of training steps on the devices of this machine.
+// Measurement of training steps on the devices of this machine, cut by measured
+// time.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "benchmarks/harness/costs/balancer.h"
-#include "benchmarks/harness/experiment/benchmark.h"
-#include "benchmarks/harness/experiment/outcome.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/options.h"
 #include "gpipe/distributed/world.h"
 
 namespace gpipe::benchmarks {
 
+// Returns the number of LibTorch's threads for each of `partitions` on CPUs: an
+// equal share, but at least 1.
+int64_t threads_per_partition(int64_t partitions);
+
+// Returns the text of these threads, "4 x 1", or that of LibTorch's threads,
+// "4", for the plain model (0 partitions). Returns "" if `device` is not a CPU.
+std::string threads_text(int64_t partitions, const c10::Device& device);
+
+// A balancer that cuts by measured time. It measures each layer once per shape
+// and number of threads, so that all experiments of a run are cut by the same
+// times.
+class Balancer {
+ public:
+  // Returns the number of layers per partition. Measures the layers on the
+  // device of `sample` for about a second, unless they have been measured.
+  //
+  // `sample`: a micro-batch.
+  // `threads`: the intra-op threads that a partition on a CPU will have.
+  std::vector<int64_t> balance(int64_t partitions, torch::nn::Sequential model,
+                               const at::Tensor& sample, int64_t threads);
+
+ private:
+  std::map<std::pair<std::vector<int64_t>, int64_t>, std::vector<double>>
+      costs_;  // seconds per layer, by shape and threads
+};
+
 // What the processes of a run do together, for errors.
 inline constexpr char kMeasuring[] = "measuring a table";
-
-// The options of measure().
-struct MeasureOptions {
-  // A device that is listed several times is shared by partitions.
-  std::vector<c10::Device> devices;
-  int64_t samples = 0;  // per epoch of a speed table
-  int64_t epochs = 1;
-  // The number of warm-up epochs at the start that do not count; < epochs.
-  int64_t skip_epochs = 0;
-  uint64_t seed = 0;
-  // The processes of a job that runs each partition in a process of its own;
-  // null for partitions in one process.
-  std::shared_ptr<World> world;
-};
 
 // A Balancer for each size of the model.
 using Balancers = std::map<std::vector<int64_t>, Balancer>;
@@ -54,7 +70,7 @@ using Balancers = std::map<std::vector<int64_t>, Balancer>;
 // throws, such as running out of memory. Threads: Only one call may run at a
 // time, since the seed is set for the whole process.
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
-                Experiment experiment, const MeasureOptions& options,
+                Experiment experiment, const RunOptions& options,
                 Balancers* balancers);
 
 }  // namespace gpipe::benchmarks

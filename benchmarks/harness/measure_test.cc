@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include "benchmarks/harness/experiment/devices.h"
+#include "benchmarks/harness/devices.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -31,9 +31,9 @@ Benchmark make_benchmark() {
   return benchmark;
 }
 
-MeasureOptions make_options() {
-  MeasureOptions options;
-  options.devices = {c10::kCPU};
+RunOptions make_options() {
+  RunOptions options;
+  options.settings.devices = {c10::kCPU};
   options.samples = 20;
   options.epochs = 3;
   options.skip_epochs = 1;
@@ -92,8 +92,8 @@ TEST(MeasureTest, AnEmptyBalanceIsFilledIn) {
 }
 
 TEST(MeasureTest, TooFewDevicesAreToldWithTheRemedy) {
-  MeasureOptions options = make_options();
-  options.devices = {c10::kCPU, c10::kCPU};
+  RunOptions options = make_options();
+  options.settings.devices = {c10::kCPU, c10::kCPU};
   Experiment experiment = kPlain;
   experiment.partitions = 3;
   const Benchmark benchmark = make_benchmark();

@@ -1,16 +1,22 @@
-// The main() function of every table.
+// The main() function of every table, and the notes under it.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/experiment/benchmark.h"
-#include "benchmarks/harness/experiment/outcome.h"
-#include "benchmarks/harness/experiment/table.h"
-#include "benchmarks/harness/run_options.h"
+#include "benchmarks/harness/experiment.h"
+#include "benchmarks/harness/options.h"
+#include "benchmarks/harness/table.h"
 
 namespace gpipe::benchmarks {
+
+// Returns the notes as sentences: the sizes, how the numbers were obtained and
+// what they leave out, the devices that partitions share, and the notes of the
+// workload. If the table shows published figures, the notes of the benchmark
+// follow.
+std::vector<std::string> notes_for(const Benchmark& benchmark,
+                                   const RunOptions& options);
 
 // Runs a whole program and returns its exit code. Parses the flags and gets the
 // outcome of each selected experiment in the selected mode. Prints the outcomes

@@ -1,14 +1,24 @@
 #include "benchmarks/peers/peer_model.h"
 
+#include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "benchmarks/harness/experiment/workloads.h"
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+
+#include "balancing/plan.h"
+#include "balancing/profile.h"
+#include "benchmarks/harness/experiment.h"
 #include "gpipe/base/text.h"
+#include "gpipe/meta.h"
 #include "models/amoebanet.h"
+#include "models/exported/exported.h"
 #include "models/resnet.h"
 #include "models/transformer.h"
 #include "models/unet.h"
@@ -134,6 +144,89 @@ PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
   result.target = maker.target(sizes, result.input);
   result.loss = maker.loss;
   return result;
+}
+
+namespace {
+
+// Returns whether the layer `name` is of the Python module `module`, or of a
+// module in it.
+bool is_of(const std::string& name, std::string module) {
+  std::replace(module.begin(), module.end(), '.', '_');
+  return name.rfind(module, 0) == 0 &&
+         (name.size() == module.size() || name[module.size()] == '_');
+}
+
+}  // namespace
+
+PeerModel exported_peer_data(const std::string& path, int64_t batch,
+                             int64_t side, uint64_t seed) {
+  const ExportedSignature signature = exported_signature(path);
+  const int64_t words = signature.outputs.at(0).sizes.back().value();
+  PeerModel result{nullptr, {}, {}, {}};
+  torch::manual_seed(seed + 1);
+  result.input = torch::randint(words, {batch, side}, torch::kLong);
+  result.target = torch::randint(words, {batch, side}, torch::kLong);
+  result.loss = [](const at::Tensor& output, const at::Tensor& target) {
+    return torch::nn::functional::cross_entropy(output.flatten(0, 1),
+                                                target.flatten());
+  };
+  return result;
+}
+
+std::vector<int64_t> balance_of_modules(
+    const std::string& path, const std::vector<std::string>& modules) {
+  const ExportedModel model = [&] {
+    const MetaGuard meta;
+    return load_exported(path);
+  }();
+  const std::vector<std::string> names = model.layers->named_children().keys();
+  std::vector<int64_t> balance;
+  int64_t begin = 0;
+  for (const std::string& module : modules) {
+    const auto found = std::find_if(
+        names.begin(), names.end(),
+        [&](const std::string& name) { return is_of(name, module); });
+    const int64_t place = found - names.begin();
+    if (found == names.end() || place <= begin) {
+      internal::refuse("--cut=", module, ": ", path,
+                       " has no layer that begins this module after layer ",
+                       begin, "; //tools:exported lists the layers");
+    }
+    balance.push_back(place - begin);
+    begin = place;
+  }
+  balance.push_back(static_cast<int64_t>(names.size()) - begin);
+  return balance;
+}
+
+namespace {
+
+// Messages between two processes of a machine over Gloo: half of the time of 64
+// bytes there and back, and messages of 256 KiB to 1 MiB (docs/decisions.md).
+constexpr double kLatency = 1.2e-4, kBandwidth = 2e9;
+// Each message takes CPU time of both processes besides: some 0.6 ms together
+// for 256 KiB of the MLP (380 ms with 56 messages, 347 ms in one process).
+constexpr double kOverhead = 3e-4;
+
+}  // namespace
+
+void write_peer_plan(const PeerModel& model,
+                     const std::vector<int64_t>& microbatches,
+                     const std::string& path) {
+  at::set_num_threads(2);  // both ranks together
+  const auto plan =
+      balancing::plan(model.model, model.input, {at::kCPU, at::kCPU},
+                      balancing::PlanOptions()
+                          .chunks(microbatches)
+                          .checkpoints({Checkpoint::kNever})
+                          .latency(kLatency)
+                          .bandwidth(kBandwidth)
+                          .overhead(kOverhead)
+                          .profile(balancing::TimeOptions().timeout(3)));
+  std::ofstream file(path);
+  file << balancing::to_json(plan) << std::flush;
+  if (!file) throw std::runtime_error(path + ": cannot be written");
+  std::cout << plan;
 }
 
 }  // namespace gpipe::benchmarks

@@ -1,4 +1,5 @@
-// The models that all engines of a comparison train: models.py in C++.
+// The models that all engines of a comparison train: models.py and
+// stages.py in C++; and our plan for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,5 +41,32 @@ std::vector<std::string> peer_model_names();
 // and what //models throw for invalid sizes.
 PeerModel make_peer_model(const std::string& name, const PeerModelSizes& sizes,
                           uint64_t seed);
+
+// Returns the data and the loss of a step of the language model in `path`, a
+// file of tools/export_examples.py, without its layers. Input and target are
+// tokens, `batch` rows of `side`, drawn as stages.py draws them. Throws
+// what exported_signature() throws.
+PeerModel exported_peer_data(const std::string& path, int64_t batch,
+                             int64_t side, uint64_t seed);
+
+// Returns the layers per partition of the model in `path` if a partition begins
+// at each of these Python modules, such as "model.layers.4". Reads no weights.
+//
+// Throws std::invalid_argument if there is no cut before such a module, or if
+// the modules are not in the order of the layers. Throws what load_exported()
+// throws.
+std::vector<int64_t> balance_of_modules(
+    const std::string& path, const std::vector<std::string>& modules);
+
+// Plans train_step() for two processes with one thread each, without
+// recomputes. Writes the plan as JSON to `path`, and prints it to stdout.
+//
+// `microbatches`: the numbers to choose from.
+//
+// Throws std::runtime_error if the file cannot be written, and what
+// balancing::plan() throws.
+void write_peer_plan(const PeerModel& model,
+                     const std::vector<int64_t>& microbatches,
+                     const std::string& path);
 
 }  // namespace gpipe::benchmarks

@@ -1,10 +1,10 @@
-#include "benchmarks/peers/process_memory.h"
-
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <vector>
+
+#include "benchmarks/peers/step_meter.h"
 
 namespace gpipe::benchmarks {
 namespace {

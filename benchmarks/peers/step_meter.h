@@ -1,4 +1,5 @@
-// The time and the peak memory of a step, on the CPU or on accelerators.
+// The time and the peak memory of a step, on the CPU (Linux only) or on
+// accelerators.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -6,11 +7,30 @@
 #include <optional>
 #include <vector>
 
-#include "benchmarks/harness/experiment/table.h"
-#include "benchmarks/peers/process_memory.h"
+#include "benchmarks/harness/table.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::benchmarks {
+
+// A measurement of the peak memory of this process, relative to the memory at
+// construction. It counts resident pages, including those of libraries, as
+// benchmarks/peers/meter.py does for the peers. Memory that was freed before is
+// first returned to the system (malloc_trim() of glibc or TCMalloc). Otherwise
+// a process could use it without growing.
+//
+// Only one may exist at a time: the constructor resets the peak of the whole
+// process. Threads: Any thread may call the methods.
+class ProcessMemory {
+ public:
+  // Resets the peak. Throws std::runtime_error if there is no /proc.
+  ProcessMemory();
+
+  // Returns the peak in MiB, relative to the memory at construction.
+  double peak_mib() const;
+
+ private:
+  double start_mib_;
+};
 
 // A stopwatch that uses the clocks of the devices: timed events on the current
 // streams of accelerators, the host's clock on the CPU.

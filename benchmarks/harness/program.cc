@@ -1,0 +1,129 @@
+#include "benchmarks/harness/program.h"
+
+#include <absl/strings/str_format.h>
+#include <c10/util/Exception.h>
+#include <gflags/gflags.h>
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <stdexcept>
+
+#include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
+
+namespace gpipe::benchmarks {
+namespace {
+
+bool asks_for_help(int argc, char** argv) {
+  for (int i = 1; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
+    for (const char* help : {"-h", "-help", "--help", "--helpshort"}) {
+      if (std::strcmp(argv[i], help) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// Returns the default of the flag for --help. gflags would print a double with
+// all of its digits, such as 1.0000000000000001e-05.
+std::string default_of(const gflags::CommandLineFlagInfo& flag) {
+  if (flag.default_value.empty()) return "''";
+  if (flag.type != "double") return flag.default_value;
+  return absl::StrFormat("%g",
+                         std::strtod(flag.default_value.c_str(), nullptr));
+}
+
+// Prints the names in lines of up to 80 characters.
+void print_experiments(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  std::cout << "\nExperiments:\n";
+  std::string line = " ";
+  for (const auto& name : names) {
+    if (line.size() > 1 && line.size() + 1 + name.size() > 79) {
+      std::cout << line << "\n";
+      line = " ";
+    }
+    line += " " + name + (name == names.back() ? "" : ",");
+  }
+  std::cout << line << "\n";
+}
+
+// Prints the help of `program`. The --help of gflags is not used: it shows the
+// flags of every library and exits with 1.
+void print_help(const Program& program) {
+  std::cout << program.name << ": " << program.about << "\n\nExamples:\n";
+  for (const auto& example : program.examples) {
+    std::cout << "  ./bazelw run //benchmarks:" << program.name
+              << (example.empty() ? "" : " -- ") << example << "\n";
+  }
+  print_experiments(program.experiments);
+  std::cout << "\nFlags:\n";
+  std::vector<gflags::CommandLineFlagInfo> flags;
+  gflags::GetAllFlags(&flags);
+  std::sort(flags.begin(), flags.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const auto& flag : flags) {
+    // The other flags belong to gflags and glog.
+    if (flag.filename.find("benchmarks/") == std::string::npos) continue;
+    std::cout << "  --" << flag.name << "=" << default_of(flag) << "\n      "
+              << flag.description << "\n";
+  }
+  std::cout << "\nThe result goes to stdout, everything else to stderr. Also: "
+               "--flagfile=FILE, the flags\nof glog (--v, --minloglevel, ...) "
+               "and --helpfull, which lists them.\n"
+               "Exit codes: 0 success, 1 a flag is wrong, 2 the run or a row "
+               "of it failed.\n";
+}
+
+}  // namespace
+
+std::string describe(const std::exception& error) {
+  std::string text = error.what();
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
+    text = torch_error->what_without_backtrace();
+  }
+  text = text.substr(0, text.find('\n'));
+  // The CPU's allocator throws a plain c10::Error.
+  const bool out_of_memory =
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+      dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      text.find("not enough memory") != std::string::npos;
+  return out_of_memory ? "out of memory: " + text : text;
+}
+
+int run_program(int argc, char** argv, const Program& program,
+                const std::function<int()>& body) {
+  if (asks_for_help(argc, argv)) {
+    print_help(program);
+    return kOk;
+  }
+  FLAGS_logtostderr = true;
+  gflags::SetUsageMessage(program.about);
+  try {
+    enter_working_directory();
+    // Prints a line and exits with 1 if a flag is unknown or has a value of a
+    // wrong type.
+    gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);
+    google::InitGoogleLogging(argv[0]);
+    if (argc > 1) {
+      internal::refuse("unexpected argument '", argv[1],
+                       "': every option is a flag, --name=value; see --help");
+    }
+    return body();
+  } catch (const std::invalid_argument& error) {
+    std::cerr << program.name << ": " << error.what() << "\n";
+    return kUsage;
+  } catch (const c10::ValueError& error) {
+    std::cerr << program.name << ": " << describe(error) << "\n";
+    return kUsage;
+  } catch (const std::exception& error) {
+    std::cerr << program.name << ": " << describe(error) << "\n";
+    return kFailed;
+  }
+}
+
+}  // namespace gpipe::benchmarks
