@@ -1,5 +1,5 @@
-// The models that all engines of a comparison train: models.py and
-// stages.py in C++; and our plan for them.
+// The models that all engines of a comparison train (models.py and stages.py in
+// C++), and our plan for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
