@@ -100,7 +100,7 @@ void step(GPipe& pipeline, const at::Tensor& input) {
 
 double median_seconds(const std::function<void()>& step) {
   const auto durations = interleaved_rounds<Duration>(
-      {7, /*warm_up=*/2}, {[&] { return time_of(step); }});
+      7, /*warm_up=*/2, {[&] { return time_of(step); }});
   return median(wall_seconds(durations.front()));
 }
 
@@ -226,7 +226,7 @@ std::vector<Row> compare_schedules(const StepSubject& subject,
     });
   }
   const auto rounds =
-      interleaved_rounds<Duration>({7, /*warm_up=*/2}, std::move(steps));
+      interleaved_rounds<Duration>(7, /*warm_up=*/2, std::move(steps));
   std::vector<Row> rows;
   double fastest = std::numeric_limits<double>::infinity();
   for (std::size_t k = 0; k < plans.size(); ++k) {

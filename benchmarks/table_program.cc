@@ -1,5 +1,5 @@
 // The main() function of a table of tables.h: that of the function TABLE, which
-// BUILD defines.
+// table_program.bzl defines.
 #include "benchmarks/harness/run.h"
 #include "benchmarks/tables.h"
 

@@ -26,25 +26,16 @@ double median(std::vector<double> values);
 // are fewer than two values.
 double deviation(const std::vector<double>& values);
 
-// The rounds of a measurement.
-struct Rounds {
-  int64_t count = 0;
-  int64_t warm_up = 1;  // number of rounds before them, which do not count
-  // If true, every other round runs the steps from the last to the first, since
-  // a later step may find warmer caches.
-  bool alternate = false;
-};
-
-// Runs each of `steps` once per round, one after the other, and returns their
-// results by step and round, without those of the warm-up.
+// Runs each of `steps` once per round, one after the other, so that other work
+// on the machine affects all of them equally. Returns their results by step and
+// round. The `warm_up` rounds come before those that `count`.
 template <typename Result>
 std::vector<std::vector<Result>> interleaved_rounds(
-    const Rounds& rounds, const std::vector<std::function<Result()>>& steps) {
+    int64_t count, int64_t warm_up,
+    const std::vector<std::function<Result()>>& steps) {
   std::vector<std::vector<Result>> results(steps.size());
-  for (int64_t round = -rounds.warm_up; round < rounds.count; ++round) {
-    const bool reversed = rounds.alternate && round % 2 == 0;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      const std::size_t k = reversed ? steps.size() - 1 - i : i;
+  for (int64_t round = -warm_up; round < count; ++round) {
+    for (std::size_t k = 0; k < steps.size(); ++k) {
       Result result = steps[k]();
       if (round >= 0) results[k].push_back(std::move(result));
     }

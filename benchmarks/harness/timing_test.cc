@@ -38,19 +38,11 @@ std::vector<std::function<int()>> letters(std::string& calls) {
 
 TEST(InterleavedRoundsTest, RunsTheStepsInTurnAndDropsTheWarmUp) {
   std::string calls;
-  const auto results = interleaved_rounds<int>({2}, letters(calls));
+  const auto results =
+      interleaved_rounds<int>(2, /*warm_up=*/1, letters(calls));
   EXPECT_EQ(calls, "abcabcabc");
   EXPECT_THAT(results, ElementsAre(ElementsAre(4, 7), ElementsAre(5, 8),
                                    ElementsAre(6, 9)));
-}
-
-TEST(InterleavedRoundsTest, AlternatesTheOrder) {
-  std::string calls;
-  const auto results =
-      interleaved_rounds<int>({2, /*warm_up=*/1, true}, letters(calls));
-  EXPECT_EQ(calls, "abccbaabc");
-  EXPECT_THAT(results, ElementsAre(ElementsAre(6, 7), ElementsAre(5, 8),
-                                   ElementsAre(4, 9)));
 }
 
 TEST(ProgressTest, LineTellsShareRateAndTimeLeft) {
