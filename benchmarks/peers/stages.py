@@ -144,7 +144,7 @@ class PipelineRank(ranks.Rank):
             subject = engines.subject_of(flags)
             self.depth = len(subject.layers)
             stages = [self._stage(subject, stage, flags) for stage in mine]
-        subject.move_data(self.device, self.device)
+            subject.move_data(self.device, self.device)
         self.module = nn.ModuleList([stage.submod for stage in stages])
         self.parameters = subject.parameters()
         schedule = SCHEDULES[flags.engine]
