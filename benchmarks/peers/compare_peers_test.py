@@ -35,13 +35,14 @@ def flags_of(*words):
             return errors.getvalue()
 
 
-def command_of(engine, *words):
-    """Returns the command and the environment of an engine on the MLP."""
-    flags = flags_of("--models=mlp", f"--engines={engine}", *words)
+def command_of(engine, *words, model="mlp"):
+    """Returns the command and the environment of an engine."""
+    flags = flags_of(f"--models={model}", f"--engines={engine}", *words)
     assert not isinstance(flags, str), flags
-    flags.exported, flags.plans, flags.worker = {}, {}, "worker"
+    flags.exported = {"llama-lora": "llama.pt2"}
+    flags.plans, flags.worker = {}, "worker"
     peers = types.SimpleNamespace(python="python", environ={})
-    return entries.command_of(engine, "mlp", flags, peers)
+    return entries.command_of(engine, model, flags, peers)
 
 
 class Flags(unittest.TestCase):
@@ -86,6 +87,13 @@ class Commands(unittest.TestCase):
             self.assertIn("--devices=cuda:0,cuda:0", words)
             self.assertIn("--amp=bfloat16", words)
             self.assertNotIn("NCCL_MULTI_RANK_GPU_ENABLE", environ)
+
+    def test_adapters_are_those_of_both_workers(self):
+        for engine in ("1f1b/never", "pipelining-1f1b/never"):
+            words, _ = command_of(engine, model="llama-lora")
+            self.assertIn("--exported=llama.pt2", words)
+            self.assertIn("--lora_rank=8", words)
+            self.assertIn("--lora_targets=q_proj,v_proj", words)
 
     def test_processes_on_one_gpu_load_the_given_nccl(self):
         with tempfile.NamedTemporaryFile() as nccl, tempfile.NamedTemporaryFile() as malloc:

@@ -40,6 +40,22 @@ class Model:
     export: tuple = ()
 
 
+def _llama(*flags):
+    """Returns an exported Llama, cut in the middle of its layers.
+
+    Only pipelining-.../never and our engines cut such a file. --depth is what workers
+    report as their layers.
+    """
+    size = ("--batch=16", "--side=64", "--depth=8", "--balance=4,4")
+    file = ("--batch=16", "--tokens=64", "--layers=8", "--width=256", "--heads=8")
+    return Model(
+        (*size, "--cut=model.model.layers.4", *flags),
+        subject="exported",
+        default=False,
+        export=("llama", *file, "--vocabulary=1024"),
+    )
+
+
 # Cut into two partitions by //tools:plan on 2 cores.
 MODELS = {
     "resnet101": Model(("--batch=8", "--side=48", "--balance=294,76")),
@@ -65,28 +81,9 @@ MODELS = {
         subject="mlp",
         default=False,
     ),
-    # An exported Llama, cut in the middle of its layers. Only pipelining-.../never and
-    # our engines cut such a file. --depth is what workers report as their layers.
-    "llama": Model(
-        (
-            "--batch=16",
-            "--side=64",
-            "--depth=8",
-            "--balance=4,4",
-            "--cut=model.model.layers.4",
-        ),
-        subject="exported",
-        default=False,
-        export=(
-            "llama",
-            "--batch=16",
-            "--tokens=64",
-            "--layers=8",
-            "--width=256",
-            "--heads=8",
-            "--vocabulary=1024",
-        ),
-    ),
+    "llama": _llama(),
+    # Trains adapters alone: those of PEFT in Python, of models/lora.h in C++.
+    "llama-lora": _llama("--lora_rank=8", "--lora_targets=q_proj,v_proj"),
 }
 
 DEFAULT_MODELS = [name for name, model in MODELS.items() if model.default]

@@ -94,17 +94,40 @@ class Stage(nn.Module):
         return (output if isinstance(output, tuple) else (output,)) + skips
 
 
+def add_lora(model, rank, targets):
+    """Adds PEFT's adapters to the modules of a program whose last name is in `targets`.
+
+    PEFT adapts nn.Linear, so the modules become such, with the weights of the program.
+    """
+    import peft  # only here, so that other models do not need it
+
+    for name, module in list(model.named_modules()):
+        if name.split(".")[-1] in targets:
+            outputs, inputs = module.weight.shape
+            linear = nn.Linear(inputs, outputs, bias=False, device="meta")
+            linear.weight = module.weight
+            model.set_submodule(name, linear)
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(targets))
+    peft.inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
 class ExportedModel:
     """An exported language model, cut by pipeline(), with the data of a step.
 
     peer_model.cc makes the same data, and cuts the same file with gpipe.
 
-    `input` and `target` are tokens, `batch` rows of `side`.
+    `input` and `target` are tokens, `batch` rows of `side`. With a `lora_rank` only PEFT's
+    adapters of the modules `lora_targets` are trained.
     """
 
-    def __init__(self, path, batch, side, seed):
-        self.program = torch.export.load(path)
-        output = next(iter(self.program.graph.find_nodes(op="output"))).args[0][0]
+    def __init__(self, path, batch, side, seed, lora_rank=0, lora_targets=()):
+        program = torch.export.load(path)
+        self.model = torch.export.unflatten(program)
+        if lora_rank:
+            add_lora(self.model, lora_rank, lora_targets)
+        output = next(iter(program.graph.find_nodes(op="output"))).args[0][0]
         words = output.meta["val"].shape[-1]
         torch.manual_seed(seed + 1)
         self.input = torch.randint(words, (batch, side))
@@ -115,12 +138,12 @@ class ExportedModel:
         return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
     def parameters(self):
-        return sum(p.numel() for p in self.program.parameters())
+        return sum(p.numel() for p in self.model.parameters())
 
     def stage(self, rank, modules, microbatches):
         """Returns stage `rank`, where stages begin at these modules of the program."""
         pipe = pipeline(
-            torch.export.unflatten(self.program),
+            self.model,
             mb_args=(self.input.chunk(microbatches)[0],),
             split_spec={module: SplitPoint.BEGINNING for module in modules},
         )
@@ -134,7 +157,12 @@ class PipelineRank(ranks.Rank):
         mine = stages_of(self.rank, flags)
         if flags.exported:
             subject = ExportedModel(
-                flags.exported, flags.batch, flags.side, flags.seed
+                flags.exported,
+                flags.batch,
+                flags.side,
+                flags.seed,
+                flags.lora_rank,
+                flags.lora_targets,
             )
             stages = [
                 subject.stage(stage, flags.cut, flags.microbatches) for stage in mine
@@ -155,7 +183,7 @@ class PipelineRank(ranks.Rank):
         self.data = [subject.input] if 0 in mine else []
         last = len(flags.balance) - 1 in mine
         self.target = {"target": subject.target} if last else {}
-        self.mine = list(self.module.parameters())
+        self.mine = [p for p in self.module.parameters() if p.requires_grad]
 
     def _stage(self, subject, stage, flags):
         begin = sum(flags.balance[:stage])

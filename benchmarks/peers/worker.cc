@@ -38,6 +38,7 @@
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
+#include "models/lora.h"
 #include "training/autocast.h"
 
 DEFINE_string(model, "mlp",
@@ -48,6 +49,10 @@ DEFINE_string(cut, "",
               "With --model=exported: the Python modules at which partitions "
               "begin, separated by commas. --balance then counts the model's "
               "own layers.");
+DEFINE_int64(lora_rank, 0,
+             "With --model=exported: train only adapters of this rank.");
+DEFINE_string(lora_targets, "q_proj,v_proj",
+              "With --lora_rank: the Python modules with adapters.");
 DEFINE_int64(batch, 512, "Rows per mini-batch.");
 DEFINE_int64(depth, 32, "Levels, cells, blocks or layers of the model.");
 DEFINE_int64(width, 512, "Channels or features of the model.");
@@ -92,6 +97,16 @@ namespace {
 // Returns whether the model comes from a file of //exported.
 bool is_exported() { return FLAGS_model == "exported"; }
 
+// Returns the program of --exported with the adapters of --lora_rank, if any.
+ExportedModel with_adapters(ExportedModel model) {
+  if (FLAGS_lora_rank == 0) return model;
+  return add_lora(std::move(model),
+                  LoraOptions()
+                      .rank(FLAGS_lora_rank)
+                      .alpha(2 * static_cast<double>(FLAGS_lora_rank))
+                      .targets(split_list(FLAGS_lora_targets)));
+}
+
 // Returns the model, or only the data and the loss of an exported one.
 PeerModel data_of_flags() {
   if (is_exported()) {
@@ -106,7 +121,9 @@ PeerModel data_of_flags() {
 // Returns the model with its data.
 PeerModel model_of_flags() {
   PeerModel model = data_of_flags();
-  if (is_exported()) model.model = load_exported(FLAGS_exported).layers;
+  if (is_exported()) {
+    model.model = with_adapters(load_exported(FLAGS_exported)).layers;
+  }
   return model;
 }
 
@@ -185,7 +202,8 @@ DistributedPipeline distributed_pipeline(PeerModel& model,
   }
   return DistributedPipeline(
       [](int64_t first, int64_t count) {
-        return load_exported(FLAGS_exported, first, count).layers;
+        return with_adapters(load_exported(FLAGS_exported, first, count))
+            .layers;
       },
       options, world);
 }

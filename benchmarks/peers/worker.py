@@ -73,6 +73,15 @@ def read_flags():
     parser.add_argument(
         "--cut", default="", help="the modules of the file at which stages begin: a.4,a.8"
     )
+    parser.add_argument(
+        "--lora_rank",
+        type=int,
+        default=0,
+        help="with --exported: train only adapters of this rank (needs peft)",
+    )
+    parser.add_argument(
+        "--lora_targets", default="", help="the modules with adapters: q_proj,v_proj"
+    )
     parser.add_argument("--batch", type=int, help="rows per mini-batch")
     parser.add_argument("--depth", type=int, default=0, help="levels, cells, blocks")
     parser.add_argument("--width", type=int, default=0, help="channels, features")
@@ -102,6 +111,7 @@ def read_flags():
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     flags.cut = [module for module in flags.cut.split(",") if module]
+    flags.lora_targets = [target for target in flags.lora_targets.split(",") if target]
     flags.balance = [int(layers) for layers in flags.balance.split(",") if layers]
     pipelined = flags.engine not in [*PLAIN, "ddp"]
     if pipelined and not flags.balance:
