@@ -358,6 +358,46 @@ const RankProgramEntry kUnsplit("unsplit", [] {
   return 0;
 });
 
+// A weight that a later layer uses too crosses from rank to rank once a step,
+// also when messages are predicted.
+const RankProgramEntry kTiedWeight("tied weight", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto model = nn::Sequential(testing::GiveWeight(), nn::Identity(),
+                                    testing::TakeWeight());
+  DistributedPipeline pipeline(model,
+                               DistributedOptions({1, 1, 1})
+                                   .device(torch::Device(torch::kCPU))
+                                   .threads(1),
+                               world);
+  for (int step = 0; step < 5; ++step) {
+    const Tensor x = torch::ones({8, 3});
+    const StepResult result = pipeline->train_step(
+        x, x, [](const Tensor& y, const Tensor&) { return y.sum(1).mean(); },
+        one_forward_one_backward(3, 4),
+        TrainOptions().timeline(true).outputs(true));
+    double bytes = 0;
+    for (const auto& each : result.timeline->transfers) {
+      if (each.action.kind == ActionKind::kForward) bytes += each.bytes;
+    }
+    // Between neighbours 4 micro-batches of 2 x 3 floats, and from the first
+    // rank to the last the weight of 3 x 3 floats.
+    const bool inner = world->rank() == 1;
+    check(bytes == (inner ? 2 * 96 : 96 + 36),
+          std::to_string(bytes) + " bytes in step " + std::to_string(step));
+    if (pipeline->layout().has_last()) {
+      check(result.output().equal(torch::full({8, 3}, 9.f)), "the output");
+    }
+  }
+  // The gradients of all micro-batches come back: 5 steps, in which both
+  // products give 3.
+  if (pipeline->layout().has_first()) {
+    check(pipeline->parameters()[0].grad().equal(torch::full({3, 3}, 30.f)),
+          "the gradient");
+  }
+  return 0;
+});
+
 // forward() of a split batch gives one output for each part, on the last rank.
 const RankProgramEntry kForward("forward", [] {
   const auto world = World::connect(world_options());
@@ -410,6 +450,10 @@ TEST(Batches, ATotalWeightOfZeroIsAnErrorOnAllRanksAndTheWorldGoesOn) {
 
 TEST(Batches, MeansOfPartsCountByTheRowsOfTheTargets) {
   for (const int size : {2, 4}) expect_all_ok(Ranks("means", size).wait());
+}
+
+TEST(Batches, ATiedWeightCrossesOnceAStep) {
+  expect_all_ok(Ranks("tied weight", 3).wait());
 }
 
 TEST(Batches, AnUnsplitMaskCrossesEachBoundaryOnceAStep) {

@@ -33,9 +33,11 @@ using testing::device;
 using testing::devices;
 using testing::EndMask;
 using testing::error_of;
+using testing::GiveWeight;
 using ::testing::HasSubstr;
 using testing::kIgnored;
 using testing::Sequences;
+using testing::TakeWeight;
 using testing::token_loss;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -344,6 +346,25 @@ TEST(UnsplitTest, GoesToEachDeviceOnceAStep) {
   // floats once.
   const int boundaries = (device(0) != device(1)) + (device(1) != device(2));
   EXPECT_EQ(bytes, boundaries * (4 * 24 + 12));
+}
+
+TEST(TiedWeightTest, GoesToEachDeviceOnceAStep) {
+  if (device().is_cpu()) GTEST_SKIP() << "no copies between CPU partitions";
+  GPipe pipeline(nn::Sequential(GiveWeight(), nn::Identity(), TakeWeight()),
+                 testing::options({1, 1, 1}));
+  const Tensor x = torch::ones({8, 3}).to(device());
+  const int boundaries = (device(0) != device(1)) + (device(1) != device(2));
+  for (int step = 0; step < 2; ++step) {
+    const StepResult result = pipeline->train_step(
+        x, x, [](const Tensor& y, const Tensor&) { return y.sum(1).mean(); },
+        forward_only(3, 4), TrainOptions().timeline(true).outputs(true));
+    double bytes = 0;
+    for (const auto& each : result.timeline->transfers) bytes += each.bytes;
+    // Each boundary between devices: 4 micro-batches of 2 x 3 floats. The
+    // weight of 3 x 3 floats goes from the first device to the last.
+    EXPECT_EQ(bytes, boundaries * 4 * 24 + (device(0) != device(2) ? 36 : 0));
+    EXPECT_TRUE(result.output<Tensor>().cpu().equal(torch::full({8, 3}, 9.f)));
+  }
 }
 
 TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {

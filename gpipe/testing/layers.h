@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/skip.h"
 #include "gpipe/weighted_loss.h"
 
 namespace gpipe::testing {
@@ -82,7 +83,8 @@ inline torch::nn::Linear double_linear() {
   return module;
 }
 
-// ---- Layers that pass a mask on, for tests of unsplit elements.
+// ---- Layers that pass on a mask or a weight, for tests of tensors that all
+// micro-batches share.
 
 // Returns 2 x + mask, and the mask as it came.
 struct AddMaskImpl : torch::nn::Module {
@@ -101,6 +103,28 @@ struct EndMaskImpl : torch::nn::Module {
   }
 };
 TORCH_MODULE(EndMask);
+
+// Multiplies by its weight of ones, and stashes it.
+struct GiveWeightImpl : torch::nn::Module, Skippable {
+  GiveWeightImpl() : Skippable({/*stash=*/{"weight"}, /*pop=*/{}}) {
+    weight = register_parameter("weight", torch::ones({3, 3}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    stash("weight", weight);
+    return x.matmul(weight);
+  }
+  torch::Tensor weight;
+};
+TORCH_MODULE(GiveWeight);
+
+// Multiplies by the weight of GiveWeight.
+struct TakeWeightImpl : torch::nn::Module, Skippable {
+  TakeWeightImpl() : Skippable({/*stash=*/{}, /*pop=*/{"weight"}}) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x.matmul(pop("weight").value());
+  }
+};
+TORCH_MODULE(TakeWeight);
 
 // The loss of most tests of training steps: returns the mean over all elements,
 // and so over rows.

@@ -254,7 +254,7 @@ void Receiver::complete(const Message& message, Unsplit& unsplit,
     TORCH_CHECK(known != unsplit.end() && known->second.sizes() == spec.sizes &&
                     known->second.scalar_type() == spec.type,
                 "received ", message.id.to_string(), " with tensor ", n,
-                " as a repetition of input element ", spec.unsplit,
+                " as a repetition of shared tensor ", spec.unsplit,
                 ", which was not received before in this step; run the same "
                 "gpipe on all ranks");
     tensors[n] = known->second;

@@ -110,7 +110,7 @@ class Sender : public ChannelEnd {
                 const Event& made);
 
   // The tensors that all micro-batches share and that have been sent in step
-  // `unsplit_step_`, by input element. Used by the Sender's thread.
+  // `unsplit_step_`, by number. Used by the Sender's thread.
   struct Unsplit {
     at::Tensor tensor;
     TensorSpec spec;
@@ -176,7 +176,7 @@ class Receiver : public ChannelEnd {
     std::optional<Content> predicted;
   };
 
-  // The tensors that all micro-batches share, by input element.
+  // The tensors that all micro-batches share, by number.
   using Unsplit = std::map<int, at::Tensor>;
   // Sets the tensors of `message` that are repeated to those of an earlier
   // message in `unsplit`, and adds new ones there. Throws c10::Error if an

@@ -96,8 +96,8 @@ void check_spec(const TensorSpec& spec, std::size_t k) {
   TORCH_CHECK(-1 <= spec.unsplit && spec.unsplit <= kMaxUnsplit &&
                   (!spec.repeated || spec.unsplit >= 0),
               "tensor ", k, " of a message is ",
-              spec.repeated ? "a repetition of" : "", " input element ",
-              spec.unsplit, "; elements that are sent once are 0 to ",
+              spec.repeated ? "a repetition of" : "", " shared tensor ",
+              spec.unsplit, "; those that are sent once are 0 to ",
               kMaxUnsplit);
   TORCH_CHECK(can_be_sent(spec.type), "tensor ", k,
               " of a message has the dtype number ",

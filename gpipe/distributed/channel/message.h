@@ -19,7 +19,8 @@ namespace gpipe::internal {
 // The largest number of dimensions of a tensor that can be sent.
 constexpr int64_t kMaxMessageDims = 64;
 
-// The largest TensorSpec::unsplit. Elements after it are sent each time.
+// The largest TensorSpec::unsplit. Tensors with larger numbers are sent each
+// time.
 constexpr int kMaxUnsplit = 253;
 
 // The description of a tensor as it is sent. `sizes` and `strides` (in
@@ -32,8 +33,8 @@ struct TensorSpec {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   bool shared = false;  // see Activation
-  // The element of the pipeline's input that the tensor is, if all
-  // micro-batches share it; -1 otherwise. See Activation.
+  // The number of a tensor that all micro-batches share; -1 for others. See
+  // Activation.
   int unsplit = -1;
   // Whether the tensor has gone to this receiver before in this step. Then its
   // bytes are not sent again.

@@ -301,10 +301,10 @@ TEST(Message, IsRefusedIfATensorCannotBe) {
   EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{17}),
             "c10::Error: tensor 0 of a message has bits set that mean nothing");
   EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{9}),
-            "c10::Error: tensor 0 of a message is a repetition of input "
-            "element -1; elements that are sent once are 0 to 253");
+            "c10::Error: tensor 0 of a message is a repetition of shared "
+            "tensor -1; those that are sent once are 0 to 253");
   EXPECT_THAT(error_with(data, kFlagsAt + 3, uint8_t{255}),
-              HasSubstr("input element 254; elements that are sent once"));
+              HasSubstr("shared tensor 254; those that are sent once"));
   EXPECT_EQ(error_with(data, kFlagsAt, uint8_t{0}),
             "c10::Error: tensor 0 of a message is undefined, but has the dtype "
             "number 6");

@@ -39,9 +39,10 @@ struct Activation {
   bool requires_grad = false;  // in the graph of the cell that made it
   // Whether another tensor shares its memory: see cell.h.
   bool shared = false;
-  // The index of the element of the pipeline's input that this tensor is, if
-  // all micro-batches get the same (GPipeOptions::unsplit); else -1. Such a
-  // tensor crosses a boundary once per step.
+  // The number of a tensor that is the same in all micro-batches, and crosses a
+  // boundary once per step: 2 k for element k of the pipeline's input
+  // (GPipeOptions::unsplit), 2 k + 1 for a parameter that goes along skip link
+  // k, such as a tied weight. -1 for other tensors.
   int unsplit = -1;
 };
 

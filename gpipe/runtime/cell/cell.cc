@@ -23,8 +23,12 @@
 namespace gpipe::internal {
 namespace {
 
+bool has_memory(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage();
+}
+
 bool has_memory(const Activation& crossing) {
-  return crossing.tensor.defined() && crossing.tensor.has_storage();
+  return has_memory(crossing.tensor);
 }
 
 bool in_common(const Activation& a, const Activation& b) {
@@ -42,6 +46,12 @@ void mark_shared(std::vector<Activation>& crossings) {
       crossings[n].shared = crossings[k].shared = true;
     }
   }
+}
+
+bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return has_memory(a) && has_memory(b) && a.is_alias_of(b) &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
 SharedInput::SharedInput(const std::vector<Activation>& input) {
@@ -79,11 +89,7 @@ void SharedInput::mark(std::vector<Activation>& outputs) const {
   }
   for (const Activation& input : unsplit_) {
     for (Activation& output : outputs) {
-      if (has_memory(output) && output.tensor.is_alias_of(input.tensor) &&
-          output.tensor.storage_offset() == input.tensor.storage_offset() &&
-          output.tensor.sizes() == input.tensor.sizes() &&
-          output.tensor.strides() == input.tensor.strides() &&
-          output.tensor.scalar_type() == input.tensor.scalar_type()) {
+      if (is_same_view(output.tensor, input.tensor)) {
         output.unsplit = input.unsplit;
       }
     }

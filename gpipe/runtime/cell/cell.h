@@ -39,6 +39,9 @@ namespace gpipe::internal {
 // this is not known.
 void mark_shared(std::vector<Activation>& crossings);
 
+// Returns whether two tensors are the same view of the same memory.
+bool is_same_view(const at::Tensor& a, const at::Tensor& b);
+
 // The input tensors of a cell that others share, to be checked after its layers
 // have run.
 class SharedInput {

@@ -32,6 +32,7 @@ StepPass::StepPass(Stages& stages, Step& step, Options options,
       forward_(make_inboxes(/*backward=*/false)),
       backward_(make_inboxes(/*backward=*/true)),
       unsplit_copies_(stages.partitions.size()),
+      link_parameters_(stages.links.size()),
       outputs_(step.microbatches()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
@@ -162,6 +163,21 @@ void StepPass::bring(int64_t stage, Activation& input, const Event& ready,
   tensor = known.copy;
 }
 
+void StepPass::mark_parameter(std::size_t link, Activation& skip) {
+  if (skip.unsplit >= 0) return;
+  std::optional<at::Tensor>& known = link_parameters_[link];
+  if (!known) {
+    known.emplace();
+    const Partition& from = stages_.partitions[stages_.links[link].from];
+    for (const at::Tensor& each : from.modules.parameters()) {
+      if (is_same_view(each, skip.tensor)) *known = skip.tensor;
+    }
+  }
+  if (!is_same_view(*known, skip.tensor)) return;
+  skip.unsplit = 2 * static_cast<int>(link) + 1;
+  skip.shared = step_.microbatches() > 1;
+}
+
 Activations StepPass::pass_on(const Action& action, Activations output) {
   const int64_t j = action.stage;
   const bool backward = is_backward(action);
@@ -179,6 +195,7 @@ Activations StepPass::pass_on(const Action& action, Activations output) {
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipLink& link = stages_.links[k];
     if ((backward ? link.to : link.from) != j) continue;
+    if (!backward) mark_parameter(k, output.skips[link.exported]);
     pass(backward ? link.from : link.to, static_cast<int64_t>(k),
          backward ? Value::Kind::kVector : Value::Kind::kTensor,
          {std::move(output.skips[backward ? link.imported : link.exported])});

@@ -156,7 +156,7 @@ class StepPass : public Actor {
     std::vector<Event> skip_ready;
   };
   using Inboxes = std::vector<std::deque<Inbox>>;  // by stage and micro-batch
-  // The copies of unsplit elements, by stage and element. Used by the stage's
+  // The copies of Activation::unsplit, by stage and number. Used by the stage's
   // worker.
   struct UnsplitCopy {
     at::Tensor source, copy;
@@ -172,6 +172,9 @@ class StepPass : public Actor {
   void bring(const Action& action, CopyLog* log);
   void bring(int64_t stage, Activation& input, const Event& ready,
              CopyLog* log);
+  // Marks a tensor that leaves along a skip link if it is a parameter, the same
+  // in all micro-batches.
+  void mark_parameter(std::size_t link, Activation& skip);
   // Passes what the action has made to the stages that need it. Returns the
   // boundary tensors of the last stage in this direction, and nothing for other
   // stages.
@@ -210,6 +213,10 @@ class StepPass : public Actor {
   int64_t first_wanted_ = 0;
   Inboxes forward_, backward_;
   std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
+  // The parameter that goes along each skip link; undefined if another tensor
+  // does, nullopt before the first micro-batch. Used by the worker of the stage
+  // that makes the skip tensor.
+  std::vector<std::optional<at::Tensor>> link_parameters_;
   std::vector<Activations> outputs_;
   std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;

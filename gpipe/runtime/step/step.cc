@@ -298,7 +298,7 @@ std::vector<Activations> MiniBatch::activations() const {
       each.requires_grad =
           with_graph_ && tensor.defined() && tensor.requires_grad();
       if (is_unsplit(unsplit_, k)) {
-        each.unsplit = static_cast<int>(k);
+        each.unsplit = 2 * static_cast<int>(k);
         each.shared = pieces_.size() > 1;
       }
     }
