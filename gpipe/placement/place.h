@@ -66,8 +66,8 @@ struct Tag : c10::BackendMeta {
     kGradient,  // computed by backward, or from such tensors
   };
 
-  Tag(PlacePtr place, Kind kind, bool direct)
-      : place(std::move(place)), kind(kind), direct(direct) {}
+  Tag(PlacePtr of, Kind what, bool is_direct)
+      : place(std::move(of)), kind(what), direct(is_direct) {}
 
   const PlacePtr place;  // of the module that owns the weight or made the data
   const Kind kind;
