@@ -33,6 +33,7 @@
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/simulation.h"
+#include "models/lora.h"
 #include "models/named.h"
 
 namespace balancing = gpipe::balancing;
@@ -74,6 +75,12 @@ DEFINE_int64(batch, 32, "Rows of a mini-batch.");
 DEFINE_int64(size, 64, "Height and width of images, or tokens per sequence.");
 DEFINE_int64(layers, 0, kLayersHelp.c_str());
 DEFINE_int64(width, 0, kWidthHelp.c_str());
+DEFINE_int64(lora_rank, 0,
+             "Plan for adapters of this rank beside frozen weights (LoRA). 0: "
+             "all weights are trained.");
+DEFINE_string(lora_targets, "out_proj,linear1,linear2",
+              "With --lora_rank: the linear modules that get adapters, by the "
+              "last parts of their names. The default is that of transformer.");
 DEFINE_int64(partitions, 2, "Number of partitions, one per device.");
 DEFINE_double(memory_gib, std::numeric_limits<double>::infinity(),
               "Memory of each device, in GiB.");
@@ -141,10 +148,16 @@ Subject make_subject() {
   if (FLAGS_width > 0) options.width = FLAGS_width;
   const bool text =
       models::data_kind_of(FLAGS_model) == models::DataKind::kText;
-  return {models::named_model(FLAGS_model, options),
-          text ? torch::randint(options.vocabulary, {FLAGS_batch, FLAGS_size},
-                                torch::kLong)
-               : torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size})};
+  torch::nn::Sequential model = models::named_model(FLAGS_model, options);
+  if (FLAGS_lora_rank != 0) {
+    model = gpipe::add_lora(
+        model, gpipe::LoraOptions()
+                   .rank(FLAGS_lora_rank)
+                   .targets(gpipe::split_list(FLAGS_lora_targets)));
+  }
+  return {model, text ? torch::randint(options.vocabulary,
+                                       {FLAGS_batch, FLAGS_size}, torch::kLong)
+                      : torch::rand({FLAGS_batch, 3, FLAGS_size, FLAGS_size})};
 }
 
 // Returns options that print the progress if stderr is a terminal.
