@@ -129,11 +129,28 @@ def _grouped(name, srcs):
     others = [file for file in srcs if file not in tests]
     return others + groups, [":" + name + "_files"]
 
+def _as_one_unit(name, srcs):
+    """Returns the sources of a library in which a generated file has the text of all .cc.
+
+    It does not include them, since they would be headers then, and those who depend on the
+    library would be compiled again after each change.
+    """
+    units = [file for file in srcs if file.endswith(".cc")]
+    native.genrule(
+        name = name + "_unit",
+        srcs = units,
+        outs = [name + "_unit.cc"],
+        cmd = "for file in $(SRCS); do echo '#line 1 \"'$$file'\"'; cat $$file; done > $@",
+        visibility = ["//visibility:private"],
+    )
+    return [file for file in srcs if file not in units] + [name + "_unit.cc"]
+
 def gpipe_cc_library(
         name,
         copts = [],
         deps = [],
         linkstatic = True,
+        one_unit = False,
         precompiled = None,
         **kwargs):
     """cc_library with gpipe's options.
@@ -144,11 +161,16 @@ def gpipe_cc_library(
       deps: as in cc_library.
       linkstatic: True builds no shared library, so that a test is a single file
         that contains everything except LibTorch.
+      one_unit: compiles all sources as one translation unit. LibTorch's headers take
+        10 s with g++, most of the time of a file. So no two sources can define the same
+        name, not even in an unnamed namespace. The compiler reports the second definition.
       precompiled: whether LibTorch's headers are precompiled. The default is true
         if LibTorch is in `deps`. Set it for a target that gets LibTorch's headers
         through other deps.
       **kwargs: as in cc_library.
     """
+    if one_unit:
+        kwargs["srcs"] = _as_one_unit(name, kwargs["srcs"])
     _library(_COPTS, name, copts, deps, precompiled, linkstatic = linkstatic, **kwargs)
 
 def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
