@@ -27,8 +27,8 @@ std::optional<Operation> find_operation(const std::string& target);
 // is an operator. Other targets are Python's operations on numbers.
 bool is_operator(const std::string& target);
 
-// Returns the operator of LibTorch, for such a target; nullopt if there is none,
-// or if the target lacks the name of an overload. Thread-safe.
+// Returns the operator of LibTorch, for such a target; nullopt if there is
+// none, or if the target lacks the name of an overload. Thread-safe.
 //
 // Also knows transformers::grouped_mm_fallback, which transformers defines in
 // Python and calls for mixtures of experts. The operator multiplies the rows
