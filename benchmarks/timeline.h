@@ -49,8 +49,8 @@ Costs with_copies_in_turn(Costs costs);
 
 // Simulates one step of the experiment (its partitions, batch, chunks,
 // checkpoint mode and balance) without the mechanisms that are switched off.
-// The devices and links are those of step_costs.h. The timeline includes the
-// memory of each rank for plain SGD: parameters and gradients, graphs, and
+// The devices and links are those of harness/simulate.h. The timeline includes
+// the memory of each rank for plain SGD: parameters and gradients, graphs, and
 // inputs.
 //
 // `profile`: the layers of the model; the relayed model if `direct_skips` is
@@ -63,7 +63,7 @@ Timeline simulate_ablated(const balancing::Profile& profile,
                           uint64_t seed);
 
 // Returns the benchmark of U-Net in four partitions. In its rows each mechanism
-// (ablation.h) is switched off alone, and the sets of mechanisms of
+// (Mechanisms) is switched off alone, and the sets of mechanisms of
 // torchgpipe's benchmark unet-timeline are switched off together (Kim et al.,
 // arXiv 2004.09910). The published columns are samples per second, their ratio
 // to those of "all on", and the sum of the bytes of all devices. An epoch is
@@ -80,9 +80,9 @@ Mechanisms mechanisms_of(const Experiment& row);
 // fitted.
 Experiment timeline_yardstick();
 
-// Sets the timeline of a simulated step (see simulate_ablated() in ablation.h)
+// Sets the timeline of a simulated step (see simulate_ablated())
 // and its duration in each row, and adds sentences about the simulation to
-// `notes`. The layers are profiled once (see layer_profile.h). Rows without
+// `notes`. The layers are profiled once (see profile_layers()). Rows without
 // direct skips use the model with relays.
 //
 // The speed of the devices is `options.simulate.device_speed`. If that is 0,

@@ -98,7 +98,7 @@ class ModelMemory
 };
 
 // Returns whether the temporary memory of oneDNN's convolutions is predicted.
-// The prediction is for its AVX-512 kernels (gpipe/meta/convolution.h); other
+// The prediction is for its AVX-512 kernels (gpipe/meta/scope.cc); other
 // kernels take more.
 bool workspaces_are_known() {
 #ifdef __x86_64__

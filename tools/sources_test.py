@@ -5,6 +5,7 @@
 - no two types have the same name in the same namespace (C++ allows that in two files,
   but a program that links both has undefined behaviour);
 - tools/public_headers.cc, which is compiled with more warnings, has all public headers;
+- files that comments and pages name exist;
 - packages depend on each other as the two blocks of "The folders" in
   docs/architecture.md say;
 - all files that name gpipe's version name the same one.
@@ -31,6 +32,11 @@ _TYPE = re.compile(r"(?:^|[;}\s>])(?:class|struct|union|enum(?:\s+class)?)\s+"
 
 # Rules that make something only tests use. A package with default_testonly has no other.
 _TEST_RULE = re.compile(r"^\w*(test|test_library|test_suite)\($", re.MULTILINE)
+
+
+# A file that a comment or a page names. Those of other projects and of examples are none.
+_FILE = re.compile(r"(?<![\w/.<*-])((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:h|cc))\b")
+_NOT_OURS = re.compile(r"(torch|tensorflow|a|folder)/|(.*/)?x(_\w+)?\.|(file|nccl|jpeglib)\.")
 
 
 def folders(root):
@@ -72,6 +78,18 @@ def types_of(text):
         else:
             statement += piece
     return found
+
+
+def unknown_files(text, is_page, files):
+    """The files that the comments of a source, or a page, name, and that are not the end
+    of a path in `files`."""
+    lines = text.splitlines()
+    if not is_page:
+        lines = [line.split("//", 1)[1] for line in lines if re.match(r"\s*//|.*\s//\s", line)]
+    paths = {"/" + path for path in files}
+    return [name for line in lines for name in _FILE.findall(line)
+            if not _NOT_OURS.match(name) and
+            not any(path.endswith("/" + name) for path in paths)]
 
 
 def twins(files):
@@ -217,6 +235,21 @@ class SourcesTest(unittest.TestCase):
         self.assertIn("gpipe/gpipe.h", found)
         self.assertEqual([name for name in sorted(found)
                           if f'#include "{name}"' not in text], [])
+
+    def test_files_that_comments_and_pages_name_exist(self):
+        files = sources(ROOT)
+        pages = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+        self.assertGreater(len(pages), 10)
+        found = {str(path): unknown for path in [*map(ROOT.joinpath, files), *pages]
+                 if (unknown := unknown_files(path.read_text(), path.suffix == ".md", files))}
+        self.assertEqual(found, {})
+
+    def test_a_planted_name_of_a_file_is_found(self):
+        files = ["gpipe/skip/layout.h"]
+        text = "// See skip/layout.h, skip/old.h\nint a;  // and gone.cc\nb(\"no.cc\");"
+        self.assertEqual(unknown_files(text, False, files), ["skip/old.h", "gone.cc"])
+        self.assertEqual(unknown_files("`old.h`, `layout.h`, `x_test.cc`", True, files),
+                         ["old.h"])
 
     def test_a_type_has_one_definition(self):
         files = {name: (ROOT / name).read_text() for name in sources(ROOT)

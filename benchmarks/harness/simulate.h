@@ -71,10 +71,9 @@ struct LayerProfile {
 
 // Profiles the layers of the experiment's model.
 //
-// Times: Layers of one kind (layer_kinds.h) get the median time of that kind.
-// If
-// Experiment::size is not empty, its first number is a depth. The function then
-// times the shallowest model that has all kinds of layers: one block of a
+// Times: Layers of one kind (layer_kinds()) get the median time of that kind.
+// If Experiment::size is not empty, its first number is a depth. The function
+// then times the shallowest model that has all kinds of layers: one block of a
 // Transformer is enough for 48. On a CPU it uses one thread, since several
 // threads wait for each other whenever another program is running.
 //
@@ -134,7 +133,7 @@ struct SimulateOptions {
   // The largest number of rows to profile with. Times are assumed to be
   // proportional to rows.
   int64_t profile_rows = 8;
-  // The approximate time of a profile in seconds (see layer_profile.h).
+  // The approximate time of a profile in seconds (see profile_layers()).
   double profile_seconds = 90;
   // The speed of a simulated device relative to the profiled device. With 0 the
   // simulator computes it, so that the benchmark's base experiment is as fast
@@ -172,7 +171,7 @@ class Simulator {
   Simulator(const Benchmark& benchmark, const Workload& workload,
             SimulateOptions options);
 
-  // Profiles the layers on a device of this machine (see layer_profile.h) and
+  // Profiles the layers on a device of this machine (see profile_layers()) and
   // simulates a step of the experiment (gpipe/simulation.h), with GPipe's
   // schedule and the recomputes of its checkpoint mode. An empty balance
   // becomes the best cut for this profile (balancing/plan.h).

@@ -73,7 +73,7 @@ class MetaLedger {
   // Sets all peaks to the present bytes.
   void reset_peaks() const;
 
-  // The bytes on one device (meta/devices.h).
+  // The bytes on one device (meta_devices()).
   struct Device {
     ByKind live{};
     int64_t peak = 0;

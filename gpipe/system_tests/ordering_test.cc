@@ -366,7 +366,8 @@ TEST(Ordering, DelaysChangeNothing) {
 }
 
 // Returns how often the hosts wait in train(): before each action of a rank
-// but the first ones, for the end of an earlier one (runtime/run/run_ahead.h).
+// but the first ones, for the end of an earlier one (RunAhead in
+// runtime/run/executor.h).
 int64_t expected_waits(const Workload& workload) {
   const auto waits = [](int64_t actions) {
     const auto ahead = static_cast<int64_t>(internal::RunAhead::kActions);

@@ -64,7 +64,7 @@ class ForeignParameters {
   std::unordered_map<const c10::TensorImpl*, Foreign> all_;
 };
 
-// The counterpart of runtime/step/pipeline.h where each rank is a process.
+// The counterpart of runtime/pipeline/pipeline.h where each rank is a process.
 // Cells, schedules and checkpoint modes are the same. StepMessages carries
 // activations and gradients to and from other ranks, ReplicaSums adds up over
 // replicas, and by a StepAgreement all ranks begin and end a step together.
