@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -22,16 +21,19 @@
 #include <vector>
 
 #include "gpipe/base/processes.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {
 
+using testing::comes_true;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
+using testing::runs;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
@@ -41,25 +43,6 @@ using Strings = std::vector<std::string>;
 // Returns a deadline for events that take milliseconds. Only a failure waits so
 // long.
 Clock::time_point soon() { return Clock::now() + std::chrono::seconds(30); }
-
-// Polls `condition`. Returns whether it became true before the deadline.
-bool comes_true(const std::function<bool()>& condition) {
-  for (const auto deadline = soon(); Clock::now() < deadline;) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return false;
-}
-
-// Returns whether a process runs. A zombie does not: its parent, which may be
-// another process, has not waited for it yet.
-bool runs(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return false;
-  const char state = text[text.rfind(')') + 2];
-  return state != 'Z' && state != 'X';
-}
 
 // Returns an absolute path, since tests run the launcher in other folders.
 std::string launcher() {

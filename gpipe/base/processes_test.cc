@@ -13,8 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -24,11 +22,15 @@
 #include <thread>
 #include <tuple>
 
+#include "gpipe/testing/process.h"
+
 namespace gpipe {
 namespace {
 
+using testing::comes_true;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using testing::runs;
 
 using Clock = Processes::Clock;
 using std::chrono::milliseconds;
@@ -37,25 +39,6 @@ using std::chrono::seconds;
 // Returns a deadline for events that take milliseconds; reached only if they
 // fail.
 Clock::time_point soon() { return Clock::now() + seconds(30); }
-
-// Polls until `condition` is true. Returns false after the deadline.
-bool comes_true(const std::function<bool()>& condition) {
-  for (const auto deadline = soon(); Clock::now() < deadline;) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return false;
-}
-
-// Returns whether a process runs. A zombie does not; it may have another
-// parent.
-bool runs(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return false;
-  const char state = text[text.rfind(')') + 2];
-  return state != 'Z' && state != 'X';
-}
 
 bool exists(pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 

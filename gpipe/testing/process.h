@@ -1,13 +1,18 @@
-// What a test asks of its process: the number of rounds, and the threads. No
-// LibTorch.
+// What a test asks of its process and of others: the number of rounds, the
+// threads, and whether a process runs. No LibTorch.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,5 +52,29 @@ inline std::vector<std::string> thread_names() {
 
 // Returns their number.
 inline int count_threads() { return static_cast<int>(thread_names().size()); }
+
+// ---- Other processes.
+
+// Polls until `condition` is true. Returns false after 30 s, which only a
+// failure takes.
+inline bool comes_true(const std::function<bool()>& condition) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(30);
+  while (Clock::now() < deadline) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
+}
+
+// Returns whether a process runs. A zombie does not: its parent, which may be
+// another process, has not waited for it yet.
+inline bool runs(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return false;
+  const char state = text[text.rfind(')') + 2];
+  return state != 'Z' && state != 'X';
+}
 
 }  // namespace gpipe::testing

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -35,6 +34,7 @@ using gpipe::testing::argument;
 using gpipe::testing::new_folder;
 using gpipe::testing::RankProgramEntry;
 using gpipe::testing::Ranks;
+using gpipe::testing::set_launch_environment;
 using gpipe::testing::world_options;
 
 // ---- The inputs of a model
@@ -530,18 +530,13 @@ TEST(GenerateRunTest, AnAdapterIsAddedToTheWeights) {
 }
 
 const RankProgramEntry kGenerate("generate", [] {
-  const WorldOptions world = world_options();
-  setenv("RANK", std::to_string(world.rank).c_str(), 1);
-  setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
-  setenv("LOCAL_RANK", std::to_string(world.local_rank).c_str(), 1);
-  setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
-  setenv("MASTER_ADDR", world.address.c_str(), 1);
-  setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
+  set_launch_environment();
   Options options = options_of(argument("model"), 1);
   options.distributed = true;
   options.timeout = 60;
   GenerateRun run = pythons_run();
-  if (argument("differ") == "true") run.options.max_tokens -= world.rank;
+  if (argument("differ") == "true")
+    run.options.max_tokens -= world_options().rank;
   run_generate(
       options, run, [](const std::string& line) { std::cout << line << "\n"; },
       [](const std::string&) {});

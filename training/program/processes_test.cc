@@ -33,7 +33,7 @@ using gpipe::testing::new_folder;
 using gpipe::testing::RankProgramEntry;
 using gpipe::testing::RankResult;
 using gpipe::testing::Ranks;
-using gpipe::testing::world_options;
+using gpipe::testing::set_launch_environment;
 
 constexpr char kExported[] = "models/exported/testdata/gpt.pt2";
 
@@ -73,14 +73,7 @@ torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
 const RankProgramEntry kTrain("train", [] {
   Options options = options_of(argument("folder"));
   if (!argument("model").empty()) options.model = argument("model");
-  // Sets the environment variables that a launcher would set.
-  const WorldOptions world = world_options();
-  setenv("RANK", std::to_string(world.rank).c_str(), 1);
-  setenv("WORLD_SIZE", std::to_string(world.size).c_str(), 1);
-  setenv("LOCAL_RANK", std::to_string(world.local_rank).c_str(), 1);
-  setenv("LOCAL_WORLD_SIZE", std::to_string(world.size).c_str(), 1);
-  setenv("MASTER_ADDR", world.address.c_str(), 1);
-  setenv("MASTER_PORT", std::to_string(world.port).c_str(), 1);
+  set_launch_environment();
   options.distributed = true;
   options.devices = "cpu";
   options.timeout = 60;

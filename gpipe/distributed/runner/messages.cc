@@ -7,8 +7,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Returns the outputs of an action, in the order in which ForwardPass and
-// BackwardPass send them: skip tensors first.
+// Returns the outputs of an action, in the order in which StepPass sends
+// them: skip tensors first.
 std::vector<StageEdge> made_by(const Action& action, int64_t stages,
                                const std::vector<SkipLink>& links) {
   std::vector<StageEdge> made;

@@ -127,6 +127,20 @@ WorldOptions world_options() {
   return options;
 }
 
+void set_launch_environment() {
+  const WorldOptions world = world_options();
+  const std::pair<const char*, std::string> variables[] = {
+      {"RANK", std::to_string(world.rank)},
+      {"WORLD_SIZE", std::to_string(world.size)},
+      {"LOCAL_RANK", std::to_string(world.local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(world.size)},
+      {"MASTER_ADDR", world.address},
+      {"MASTER_PORT", std::to_string(world.port)}};
+  for (const auto& [name, value] : variables) {
+    ::setenv(name, value.c_str(), /*overwrite=*/1);
+  }
+}
+
 void check(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }

@@ -31,6 +31,9 @@ std::string argument(const std::string& name);
 // the arguments "timeout_ms" and "heartbeat_ms" are given.
 WorldOptions world_options();
 
+// Sets, in a rank, the environment variables that a launcher would set.
+void set_launch_environment();
+
 // Throws std::runtime_error with the text `what` unless `holds`.
 void check(bool holds, const std::string& what);
 
