@@ -61,6 +61,9 @@ def page_of(target):
     """The page of a linked file or folder, which it makes unless there is one."""
     if target.suffix == ".md":
         return target
+    if target.suffix == ".svg":
+        write(target, target.read_text())
+        return target
     page = target / "README.md" if target.is_dir() else target.parent / (target.name + ".md")
     if (into / page).exists():
         return page
