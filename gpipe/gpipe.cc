@@ -11,7 +11,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/pipeline/pipeline.h"
+#include "gpipe/runtime/step/pipeline.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe {

@@ -18,7 +18,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe {

@@ -97,8 +97,9 @@ std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
   std::sort(crossing.begin(), crossing.end());
   std::vector<SkipRoute> routes;
   routes.reserve(crossing.size());
+  std::vector<int64_t> exports(balance.size()), imports(balance.size());
   for (const auto& [to, from, order, key] : crossing) {
-    routes.push_back({key, from, to});
+    routes.push_back({key, from, to, exports[from]++, imports[to]++});
   }
   return routes;
 }

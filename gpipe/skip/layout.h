@@ -71,11 +71,13 @@ struct LayerSkips {
 };
 
 // A skip tensor that is stashed in partition `from` and popped in the later
-// partition `to`. It is sent from `from` to `to` directly.
+// partition `to`. It is sent from `from` to `to` directly. `exported`,
+// `imported`: its number among the routes from `from`, and among those to `to`,
+// in the order of skip_routes().
 struct SkipRoute {
   SkipKey key;
-  int64_t from;
-  int64_t to;
+  int64_t from, to;
+  int64_t exported = 0, imported = 0;
 };
 
 // Returns one line for each mismatch of stashes and pops, in layer order; empty

@@ -226,6 +226,19 @@ TEST(Routes, KeepNamespacesApart) {
   EXPECT_EQ(routes[1].to, 2);
 }
 
+TEST(Routes, AreNumberedAtBothEnds) {
+  const auto model = Model()
+                         .add({"a", "b", "c"}, {})
+                         .add({"d"}, {"b"})
+                         .add({}, {"a", "c", "d"});
+  std::vector<std::string> numbers;
+  for (const SkipRoute& route : skip_routes(model.layers(), {1, 1, 1})) {
+    numbers.push_back(route.key.name + std::to_string(route.exported) +
+                      std::to_string(route.imported));
+  }
+  EXPECT_THAT(numbers, ElementsAre("b00", "a10", "c21", "d02"));
+}
+
 TEST(Routes, AreOrderedByDestinationFirst) {
   EXPECT_THAT(Model()
                   .add({"a", "b", "c"}, {})

@@ -11,8 +11,8 @@
 
 #include "gpipe/distributed/runner/layout.h"
 #include "gpipe/distributed/world/communicator.h"
-#include "gpipe/runtime/pipeline/loss_totals.h"
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/loss_totals.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
 

@@ -10,7 +10,7 @@ namespace {
 // Returns the outputs of an action, in the order in which StepPass sends
 // them: skip tensors first.
 std::vector<StageEdge> made_by(const Action& action, int64_t stages,
-                               const std::vector<SkipLink>& links) {
+                               const std::vector<SkipRoute>& links) {
   std::vector<StageEdge> made;
   const int64_t j = action.stage, i = action.microbatch;
   const bool forward = action.kind == ActionKind::kForward;
@@ -18,7 +18,7 @@ std::vector<StageEdge> made_by(const Action& action, int64_t stages,
                         action.kind == ActionKind::kBackwardInput;
   if (!forward && !backward) return made;
   for (std::size_t k = 0; k < links.size(); ++k) {
-    const SkipLink& link = links[k];
+    const SkipRoute& link = links[k];
     if ((forward ? link.from : link.to) != j) continue;
     made.push_back({backward, j, forward ? link.to : link.from,
                     static_cast<int64_t>(k), i});
@@ -32,7 +32,7 @@ std::vector<StageEdge> made_by(const Action& action, int64_t stages,
 
 std::vector<MessageEdges> route(const Schedule& schedule,
                                 const std::vector<int>& rank_of_stage,
-                                const std::vector<SkipLink>& links, int from,
+                                const std::vector<SkipRoute>& links, int from,
                                 int to) {
   std::vector<MessageEdges> bundles;
   for (const Action& action : schedule.ranks[from]) {
@@ -49,12 +49,12 @@ std::vector<MessageEdges> route(const Schedule& schedule,
 StepMessages::StepMessages(Communicator& world,
                            std::shared_ptr<Transport> transport,
                            const RankLayout& layout, const Tags& tags,
-                           StageWorkers& workers)
+                           Executor& executor)
     : world_(world),
       transport_(std::move(transport)),
       layout_(layout),
       tags_(tags),
-      workers_(workers) {}
+      executor_(executor) {}
 
 void StepMessages::begin(std::vector<int64_t> rows, int64_t all_rows,
                          uint64_t seed) {
@@ -74,9 +74,9 @@ void StepMessages::connect(TrainStep& step, const IncomingMessages& incoming,
   for (const auto& [from, bundles] : incoming.by_sender) {
     auto& receiver = receivers_[from];
     if (!receiver) {
-      receiver = std::make_unique<Receiver>(
-          world_, *transport_, workers_.executor().devices().front(),
-          layout_.world_rank(from), tags_);
+      receiver = std::make_unique<Receiver>(world_, *transport_,
+                                            executor_.devices().front(),
+                                            layout_.world_rank(from), tags_);
     }
     std::vector<MessageId> ids;
     for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
@@ -214,7 +214,7 @@ void StepMessages::arrive(const MessageEdges& edges, const Message& message,
     step_->pass().deliver(each, static_cast<Value::Kind>(message.value_kind),
                           std::move(content), ready);
   }
-  workers_.executor().notify(0);
+  executor_.notify(0);
 }
 
 }  // namespace gpipe::internal

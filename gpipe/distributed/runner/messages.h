@@ -18,11 +18,12 @@
 #include "gpipe/distributed/runner/layout.h"
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/runtime/device/stream.h"
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/passes.h"
-#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/skip/layout.h"
 
 namespace gpipe::internal {
 
@@ -36,7 +37,7 @@ using MessageEdges = std::vector<StageEdge>;
 // and the receiver knows which message comes next.
 std::vector<MessageEdges> route(const Schedule& schedule,
                                 const std::vector<int>& rank_of_stage,
-                                const std::vector<SkipLink>& links, int from,
+                                const std::vector<SkipRoute>& links, int from,
                                 int to);
 
 // The messages of a schedule that arrive at this rank.
@@ -53,10 +54,9 @@ struct IncomingMessages {
 // delivers the tensors that the reader waits for.
 class StepMessages {
  public:
-  // `workers`: notified when a message has arrived.
+  // `executor`: notified when a message has arrived.
   StepMessages(Communicator& world, std::shared_ptr<Transport> transport,
-               const RankLayout& layout, const Tags& tags,
-               StageWorkers& workers);
+               const RankLayout& layout, const Tags& tags, Executor& executor);
 
   // Begins a step with the rows of each micro-batch and of all of them, and
   // with the seed of random numbers. A rank without the first stage learns them
@@ -91,7 +91,7 @@ class StepMessages {
   const std::shared_ptr<Transport> transport_;
   const RankLayout& layout_;
   const Tags tags_;
-  StageWorkers& workers_;
+  Executor& executor_;
 
   uint64_t number_ = 0;        // of the step
   TrainStep* step_ = nullptr;  // null unless connected

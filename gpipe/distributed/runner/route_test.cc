@@ -19,16 +19,19 @@
 #include <vector>
 
 #include "gpipe/distributed/runner/messages.h"
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/skip/layout.h"
 #include "gpipe/testing/process.h"
 
 namespace gpipe::internal {
 namespace {
 
-using Links = std::vector<SkipLink>;
+using Links = std::vector<SkipRoute>;
 using Ids = std::vector<std::tuple<bool, int64_t, int64_t, int64_t, int64_t>>;
+
+SkipRoute link(int64_t from, int64_t to) { return {{}, from, to}; }
 
 auto id_of(const StageEdge& p) {
   return std::make_tuple(p.backward, p.from, p.to, p.link, p.microbatch);
@@ -52,7 +55,7 @@ std::map<std::string, Links> skip_layouts(int stages, int ranks) {
   std::map<std::string, Links> layouts{{"no skip", {}}};
   const auto add = [&](const std::string& name, int from, int to) {
     if (from >= 0 && from < to && to < stages) {
-      layouts[name].push_back({from, 0, to, 0});
+      layouts[name].push_back(link(from, to));
     }
   };
   add("one long skip", 0, stages - 1);
@@ -160,7 +163,7 @@ TEST(Route, HasEachMessageThatIsNeededOnceAndNoOther) {
 // The counts in the documentation: m for each boundary or skip between two
 // ranks, in each direction.
 TEST(Route, HasTheNumbersOfAPipelineOfThreeRanks) {
-  const Links links{{0, 0, 2, 0}, {0, 1, 1, 0}};
+  const Links links{link(0, 2), link(0, 1)};
   const auto count = [&](const Schedule& schedule, int from, int to) {
     return ids_of(route(schedule, {0, 1, 2}, links, from, to)).size();
   };
@@ -181,7 +184,7 @@ TEST(Route, HasTheNumbersOfAPipelineOfThreeRanks) {
 
 TEST(Route, SendsSkipTensorsBeforeTheBoundary) {
   const Schedule schedule = named_schedule("fill-drain", 2, 2, 1);
-  const Links links{{0, 0, 1, 0}, {0, 1, 1, 1}};
+  const Links links{link(0, 1), link(0, 1)};
   EXPECT_EQ(ids_of(route(schedule, {0, 1}, links, 0, 1)),
             (Ids{{false, 0, 1, 0, 0},
                  {false, 0, 1, 1, 0},
@@ -202,7 +205,7 @@ TEST(Route, SendsSkipTensorsBeforeTheBoundary) {
 TEST(Route, BundlesWhatAnActionMakesForARank) {
   const Schedule schedule = named_schedule("1f1b", 3, 2, 1);
   // From the first stage to both others, twice to one of them.
-  const Links links{{0, 0, 1, 0}, {0, 1, 2, 0}, {0, 2, 1, 1}};
+  const Links links{link(0, 1), link(0, 2), link(0, 1)};
   const auto bundles = [&](int from, int to) {
     std::vector<Ids> all;
     for (const MessageEdges& each :
@@ -330,7 +333,7 @@ class Simulation {
     const int64_t j = action.stage, i = action.microbatch;
     const bool at_far_end = in == backward;
     for (std::size_t k = 0; k < links_.size(); ++k) {
-      const SkipLink& link = links_[k];
+      const SkipRoute& link = links_[k];
       if ((at_far_end ? link.from : link.to) != j) continue;
       const int64_t other = at_far_end ? link.to : link.from;
       use(Id{backward, in ? other : j, in ? j : other, k, i});

@@ -17,7 +17,7 @@
 #include "gpipe/distributed/world/topology.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/operators/random.h"
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/text.h"
 
@@ -90,13 +90,13 @@ Runner::Runner(std::shared_ptr<Communicator> world,
       tags_(world_->next_channel()),
       foreign_(std::move(foreign)),
       agreement_(*world_, layout_, tags_.words),
-      workers_(std::move(partitions), std::move(unsplit), layout_.rank_of_stage,
-               {device}, threads,
-               /*one_at_a_time=*/false, /*other_workers=*/world_->size() - 1),
+      stages_(std::move(partitions), layout_.rank_of_stage, std::move(unsplit)),
+      executor_({device}, threads, /*one_at_a_time=*/false,
+                /*other_workers=*/world_->size() - 1),
       messages_(*world_,
                 make_transport(world_, device, transfers,
                                c10::str("pipeline ", tags_.payload)),
-                layout_, tags_, workers_) {
+                layout_, tags_, executor_) {
   world_->connect_to(peers());
   all_gather(*world_, tags_.words, "", "making the pipeline");
   if (layout_.replicas > 1) {
@@ -108,7 +108,7 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
                   shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
                   kBucketBytes, sum_method_);
-    const auto& partitions = workers_.stages().partitions;
+    const auto& partitions = stages_.partitions;
     std::vector<at::Tensor> tensors = own_tensors(partitions, false);
     if (shard_optimizer) {
       shards_.emplace(tensors, layout_.replicas, layout_.replica);
@@ -118,7 +118,7 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     }
     sums_->reducer().copy_first(tensors);
   }
-  callback_ = world_->on_failure([this] { workers_.executor().notify(0); });
+  callback_ = world_->on_failure([this] { executor_.notify(0); });
 }
 
 // Neighbouring stages, both ends of skips, the same stages of other replicas,
@@ -133,7 +133,7 @@ std::vector<int> Runner::peers() const {
   for (std::size_t s = 0; s + 1 < ranks.size(); ++s) {
     link(ranks[s], ranks[s + 1]);
   }
-  for (const SkipLink& skip : workers_.stages().links) {
+  for (const SkipRoute& skip : stages_.links) {
     link(ranks[skip.from], ranks[skip.to]);
   }
   for (const int r : tree_neighbours(layout_.rank, layout_.ranks)) {
@@ -147,14 +147,14 @@ std::vector<int> Runner::peers() const {
 Runner::~Runner() { world_->forget(callback_); }
 
 StepResult Runner::step(const StepArguments& given) {
-  StepResult result = train(workers_, given, *this);
+  StepResult result = train(stages_, executor_, given, *this);
   if (result.timeline) result.timeline->first_rank = layout_.rank;
   return result;
 }
 
 void Runner::open() {
   world_->check();
-  workers_.set_failure(std::nullopt);
+  executor_.set_failure(std::nullopt);
   plan_ = nullptr;
   agreement_.reset();
 }
@@ -162,7 +162,7 @@ void Runner::open() {
 Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                                     Checkpoint checkpoint) const {
   const std::vector<int> placed = check_schedule(
-      schedule, workers_.stages().size(), layout_.ranks, "DistributedOptions");
+      schedule, stages_.size(), layout_.ranks, "DistributedOptions");
   for (std::size_t s = 0; s < placed.size(); ++s) {
     TORCH_CHECK_VALUE(placed[s] == layout_.rank_of_stage[s],
                       "the schedule has stage ", s, " on rank ", placed[s],
@@ -170,24 +170,23 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                       "; make the pipeline with the schedule's "
                       "DistributedOptions::placement");
   }
-  Plan whole(with_checkpoint(schedule, checkpoint));
-  Plan mine = whole.of_rank(layout_.rank);
-  const std::string text = to_csv(whole.schedule);
+  Plan plan(with_checkpoint(schedule, checkpoint), layout_.rank);
+  const std::string text = to_csv(plan.schedule);
   IncomingMessages incoming{
       crc32c(text.data(), static_cast<int64_t>(text.size())), {}};
   for (int from = 0; from < layout_.ranks; ++from) {
     if (from == layout_.rank) continue;
-    auto bundles = route(whole.schedule, layout_.rank_of_stage,
-                         workers_.stages().links, from, layout_.rank);
+    auto bundles = route(plan.schedule, layout_.rank_of_stage, stages_.links,
+                         from, layout_.rank);
     if (!bundles.empty()) incoming.by_sender.emplace(from, std::move(bundles));
   }
-  return {std::move(whole), std::move(mine), std::move(incoming)};
+  return {std::move(plan), std::move(incoming)};
 }
 
-StepPlan Runner::plan(const Schedule& schedule, Checkpoint checkpoint) {
+const Plan& Runner::plan(const Schedule& schedule, Checkpoint checkpoint) {
   plan_ = &plans_.get(schedule, checkpoint,
                       [&] { return make_plan(schedule, checkpoint); });
-  return {plan_->whole.schedule, plan_->mine};
+  return plan_->plan;
 }
 
 // Only the first ranks know the rows and the seed. Other ranks get both with
@@ -207,7 +206,7 @@ std::optional<int64_t> Runner::begin(
   }
   if (step) mine = start_report(*step, given);
   const std::vector<StartReport> all =
-      agreement_.begin(mine, refusal, plan_ ? &plan_->whole.schedule : nullptr);
+      agreement_.begin(mine, refusal, plan_ ? &plan_->plan.schedule : nullptr);
 
   int64_t sum = 0;
   for (const int member : layout_.same_stages()) {
@@ -248,7 +247,7 @@ void Runner::connect(TrainStep& step, Recording* recording) {
 
 void Runner::begin_sums(const TrainStep& step) {
   if (!sums_ || !step.with_backward()) return;
-  const std::vector<Partition>& partitions = workers_.stages().partitions;
+  const std::vector<Partition>& partitions = stages_.partitions;
   // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<ReplicaSums::Parameter> parameters;
   std::map<at::TensorImpl*, int> shares;  // number of stages that have it
@@ -285,44 +284,45 @@ void Runner::add_up(TrainStep& step) {
     if (!recording_) break;
     recording_->gradient_sum(0, static_cast<double>(bytes), start, end);
   }
-  std::vector<TrainStep::LeafGrad>& grads = step.leaf_grads();
-  std::vector<TrainStep::LeafGrad*> left;
+  std::vector<SharedLeaf>& grads = step.leaf_grads();
+  std::vector<SharedLeaf*> left;
   std::vector<Summand> rest;
-  for (TrainStep::LeafGrad& each : grads) {
-    const auto found = sums.find(each.leaf.unsafeGetTensorImpl());
+  for (SharedLeaf& each : grads) {
+    const auto found = sums.find(each.tensor.unsafeGetTensorImpl());
     // A stage may have captured a parameter of another stage.
-    if (each.shared && found != sums.end()) {
+    const bool shared = each.places.size() > 1;
+    if (shared && found != sums.end()) {
       TORCH_CHECK(!found->second.grad.defined(), "a parameter of partition ",
-                  each.partition, " is used by several partitions of rank ",
-                  layout_.rank,
+                  each.places.front().first,
+                  " is used by several partitions of rank ", layout_.rank,
                   " in this replica, but by one in another; give all replicas "
                   "the same layers");
       sums.erase(found);
     }
-    if (each.shared || found == sums.end()) {
+    if (shared || found == sums.end()) {
       left.push_back(&each);
-      rest.push_back({each.leaf, std::move(each.grad)});
+      rest.push_back({each.tensor, std::move(each.grad)});
       continue;
     }
     each.grad = std::move(found->second.grad);
-    if (shards_) each.target = shards_->shard_of(each.leaf);
+    if (shards_) each.target = shards_->shard_of(each.tensor);
     sums.erase(found);
   }
   all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
              rest, kBucketBytes, sum_method_);
   for (std::size_t k = 0; k < rest.size(); ++k) {
     left[k]->grad = std::move(rest[k].grad);
-    if (!shards_ || !shards_->has(left[k]->leaf)) continue;
+    if (!shards_ || !shards_->has(left[k]->tensor)) continue;
     // All replicas have the whole sum.
-    left[k]->target = shards_->shard_of(left[k]->leaf);
+    left[k]->target = shards_->shard_of(left[k]->tensor);
     left[k]->grad =
         slice_of_member(left[k]->grad, layout_.replicas, layout_.replica);
   }
   // Gradients that only other replicas have.
   for (auto& [impl, each] : sums) {
     if (!each.grad.defined()) continue;
-    TrainStep::LeafGrad& added = grads.emplace_back();
-    added.leaf = each.like;
+    SharedLeaf& added = grads.emplace_back();
+    added.tensor = each.like;
     added.grad = std::move(each.grad);
     if (shards_) added.target = shards_->shard_of(each.like);
   }
@@ -336,7 +336,7 @@ void Runner::confirm_division() {
 void Runner::fail(bool locked) {
   if (locked && agreement_.is_refused()) return;
   // An exception of the schedule has a place.
-  const auto failure = locked ? workers_.last_failure() : std::nullopt;
+  const auto failure = locked ? executor_.last_failure() : std::nullopt;
   // Reported before disconnect(), which would otherwise wait for messages that
   // never come.
   world_->fail(std::current_exception(),
@@ -350,14 +350,14 @@ void Runner::fail(bool locked) {
 }
 
 void Runner::waits_for(int64_t stage) {
-  const bool remote = 0 <= stage && stage < workers_.stages().size() &&
+  const bool remote = 0 <= stage && stage < stages_.size() &&
                       !layout_.has(static_cast<int>(stage));
   world_->waits().set_own(
       remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
 }
 
 std::unique_lock<std::mutex> Runner::enter() {
-  auto running = workers_.enter();
+  auto running = executor_.enter();
   world_->check();
   return running;
 }

@@ -26,12 +26,12 @@
 #include "gpipe/failure.h"
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
-#include "gpipe/runtime/pipeline/loss_totals.h"
-#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/passes.h"
 #include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
@@ -64,7 +64,7 @@ class ForeignParameters {
   std::unordered_map<const c10::TensorImpl*, Foreign> all_;
 };
 
-// The counterpart of runtime/pipeline/pipeline.h where each rank is a process.
+// The counterpart of runtime/step/pipeline.h where each rank is a process.
 // Cells, schedules and checkpoint modes are the same. StepMessages carries
 // activations and gradients to and from other ranks, ReplicaSums adds up over
 // replicas, and by a StepAgreement all ranks begin and end a step together.
@@ -115,7 +115,7 @@ class Runner : private StepPeers, private RemoteStages {
   // Returns where this rank's exception in the last step came from, if it had
   // one.
   std::optional<Failure> last_failure() const {
-    return workers_.last_failure();
+    return executor_.last_failure();
   }
 
  private:
@@ -123,9 +123,9 @@ class Runner : private StepPeers, private RemoteStages {
   // schedule.
   std::vector<int> peers() const;
 
-  // A schedule, and what this rank derives from it.
+  // What this rank derives from a schedule.
   struct TrainPlan {
-    Plan whole, mine;  // the actions of all ranks, and of this one
+    Plan plan;
     IncomingMessages incoming;
   };
   TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
@@ -143,7 +143,7 @@ class Runner : private StepPeers, private RemoteStages {
   std::optional<int64_t> begin(
       const StepArguments& given,
       const std::function<TrainStep&()>& prepare) override;
-  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override;
   RemoteStages* remote() override { return this; }
   int64_t before(int64_t microbatches) const override {
     return layout_.replica * microbatches;
@@ -178,7 +178,8 @@ class Runner : private StepPeers, private RemoteStages {
   const TrainPlan* plan_ = nullptr;  // of the running step
   Recording* recording_ = nullptr;   // of the running step, if it has one
   StepAgreement agreement_;
-  StageWorkers workers_;
+  Stages stages_;
+  Executor executor_;
   // The number of the callback for failures of the world.
   int callback_ = -1;
   StepMessages messages_;

@@ -313,9 +313,9 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, random_stream_, partition_->device,
-                     checkpointed_ ? &past_.draws() : nullptr, again);
+                     checkpointed_ ? &past_.record() : nullptr, again);
   NormScope norms(partition_->norms.get(), /*record=*/!again,
-                  again ? nullptr : &past_.norms().statistics);
+                  again ? nullptr : &past_.record().statistics);
   CastScope casts(partition_->casts, partition_->device);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {
@@ -342,7 +342,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     value = run_head(std::move(value));
   }
   layer_at_work_.clear();
-  partition_->modules.add_norm_buffers(past_.norms().statistics);
+  partition_->modules.add_norm_buffers(past_.record().statistics);
   return take_outputs(std::move(value), tracker);
 }
 

@@ -1,17 +1,23 @@
 #include "gpipe/runtime/cell/checkpointed_call.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -63,6 +69,67 @@ struct SavedTensor {
   WatchedVersion version;  // of value
 };
 
+// An input of the first call, kept without its graph for the second call. If
+// the call runs inside another checkpointed function, that function keeps the
+// tensor, or recomputes it.
+class KeptInput {
+ public:
+  explicit KeptInput(const at::Tensor& tensor) : defined_(tensor.defined()) {
+    if (!defined_) return;
+    requires_grad_ = tensor.requires_grad();
+    // Detached: the graph behind an input must not live longer than in the
+    // plain model.
+    saved_ =
+        torch::autograd::SavedVariable(tensor.detach(), /*is_output=*/false);
+  }
+  // Returns a leaf with the values of the tensor. Requires grad as the tensor
+  // did. Throws what a recompute throws.
+  at::Tensor get() const {
+    if (!defined_) return {};
+    at::Tensor tensor = saved_.unpack().detach();
+    if (requires_grad_) tensor.requires_grad_();
+    return tensor;
+  }
+
+ private:
+  torch::autograd::SavedVariable saved_;
+  bool defined_ = false, requires_grad_ = false;
+};
+
+// The autocast state of a thread: for each type of device whether it is on, and
+// the dtype; and whether LibTorch keeps cast weights.
+class AutocastState {
+ public:
+  // Reads the state of this thread. `cache`: used in place of its cache state.
+  explicit AutocastState(bool cache = at::autocast::is_autocast_cache_enabled())
+      : cache_(cache) {
+    for (const c10::DeviceType device :
+         at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+      devices_.push_back({at::autocast::is_autocast_enabled(device),
+                          at::autocast::get_autocast_dtype(device)});
+    }
+  }
+  // Sets the state of this thread.
+  void set() const {
+    std::size_t k = 0;
+    for (const c10::DeviceType device :
+         at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+      at::autocast::set_autocast_enabled(device, devices_[k].enabled);
+      at::autocast::set_autocast_dtype(device, devices_[k].type);
+      ++k;
+    }
+    at::autocast::set_autocast_cache_enabled(cache_);
+  }
+
+ private:
+  struct OfDevice {
+    bool enabled;
+    at::ScalarType type;
+  };
+  std::vector<OfDevice> devices_;
+  bool cache_;
+};
+
 // One call of a checkpointed function, kept by what its graph has saved.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
@@ -81,6 +148,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  private:
   class FirstHooks;
   class SecondHooks;
+  class FirstSkips;
+  class SecondSkips;
 
   void watch_leaves_of(const Value& output, uint64_t begin);
   std::vector<Value> inputs_again() const;
@@ -88,11 +157,13 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   void run_again(std::vector<Value> inputs, SkipTracker& skips);
 
   const CheckpointedFunction function_;
-  std::vector<std::pair<Value::Kind, std::vector<CallInput>>> inputs_;
+  std::vector<std::pair<Value::Kind, std::vector<KeptInput>>> inputs_;
+  // The skip tensors that the function pops, in order; nullopt for "no tensor".
+  std::vector<std::pair<SkipKey, std::optional<KeptInput>>> popped_;
   std::optional<CalledModules> modules_;
   PastCall past_;
-  CallSkips skips_;
-  const AutocastState autocast_;
+  // The cache must not get tensors whose graph is dropped.
+  const AutocastState autocast_{/*cache=*/false};
   std::string layer_;  // of the pipeline, in which the function was called
   bool first_is_done_ = false;
 
@@ -180,6 +251,64 @@ class CheckpointedCall::SecondHooks : public SavedTensorHooks {
   std::string difference_, changed_;
 };
 
+// The skip tracker of the first call. It passes tensors on, and keeps those
+// that the function pops as further inputs: under the hooks around the call.
+class CheckpointedCall::FirstSkips : public SkipTracker {
+ public:
+  explicit FirstSkips(CheckpointedCall& call) : call_(call) {}
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
+    ++stashed_[key];
+    outer_.save(key, std::move(tensor));
+  }
+  std::optional<at::Tensor> load(const SkipKey& key) override {
+    std::optional<at::Tensor> tensor = outer_.load(key);
+    const auto own = stashed_.find(key);
+    if (own != stashed_.end()) {
+      stashed_.erase(own);
+      return tensor;
+    }
+    std::optional<KeptInput> kept;
+    if (tensor) {
+      call_.past_.watch_input("skip tensor '" + key.name + "'", *tensor);
+      const SavedTensorScope around(outer_hooks_);
+      kept.emplace(*tensor);
+    }
+    call_.popped_.emplace_back(key, std::move(kept));
+    return tensor;
+  }
+
+ private:
+  CheckpointedCall& call_;
+  SkipTracker& outer_ = current_skip_tracker();
+  SavedTensorHooks* const outer_hooks_ = SavedTensorScope::current();
+  std::map<SkipKey, int> stashed_;
+};
+
+// The skip tracker of a second call. It drops stashed tensors.
+class CheckpointedCall::SecondSkips : public SkipTracker {
+ public:
+  explicit SecondSkips(const CheckpointedCall& call) {
+    for (const auto& [key, kept] : call.popped_) {
+      held_[key].push_back(kept ? std::make_optional(kept->get())
+                                : std::nullopt);
+    }
+  }
+  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
+    auto& tensors = held_[key];
+    tensors.insert(tensors.begin(), std::move(tensor));
+  }
+  std::optional<at::Tensor> load(const SkipKey& key) override {
+    const auto found = held_.find(key);
+    if (found == held_.end() || found->second.empty()) throw_not_stashed(key);
+    std::optional<at::Tensor> tensor = std::move(found->second.front());
+    found->second.erase(found->second.begin());
+    return tensor;
+  }
+
+ private:
+  std::map<SkipKey, std::vector<std::optional<at::Tensor>>> held_;
+};
+
 CheckpointedCall::CheckpointedCall(CheckpointedFunction function,
                                    const std::vector<Value>& inputs,
                                    std::shared_ptr<torch::nn::Module> module)
@@ -187,7 +316,7 @@ CheckpointedCall::CheckpointedCall(CheckpointedFunction function,
   if (module) modules_.emplace().add(/*prefix=*/"", module);
   past_ = PastCall(module ? module->name() : "a checkpointed function",
                    /*remedy=*/"", modules_ ? &*modules_ : nullptr);
-  past_.norms().restores_statistics = modules_.has_value();
+  past_.record().restores_statistics = modules_.has_value();
   for (const Value& input : inputs) {
     const std::string name = "input " + std::to_string(inputs_.size());
     auto& [kind, tensors] = inputs_.emplace_back();
@@ -210,21 +339,12 @@ Value CheckpointedCall::run(std::vector<Value> inputs) {
   Value output;
   {
     FirstHooks hooks(*this);
-    // A popped skip tensor is one more input, so it is kept as inputs are:
-    // under the hooks around this call.
-    CallSkips::First skips(skips_, current_skip_tracker(),
-                           [this, outer = SavedTensorScope::current()](
-                               const SkipKey& key, const at::Tensor& tensor) {
-                             past_.watch_input("skip tensor '" + key.name + "'",
-                                               tensor);
-                             const SavedTensorScope around(outer);
-                             return CallInput(tensor);
-                           });
+    FirstSkips skips(*this);
     const SavedTensorScope saved(&hooks);
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kCheckpointing);
-    RandomScope random(past_.draws(), /*again=*/false);
-    const NormScope norms(past_.norms(), /*again=*/false);
+    RandomScope random(past_.record(), /*again=*/false);
+    const NormScope norms(past_.record(), /*again=*/false);
     output = function_(std::move(inputs));
   }
   past_.first_call_done(output.tensors(), /*with_grad=*/false);
@@ -261,7 +381,7 @@ std::vector<Value> CheckpointedCall::inputs_again() const {
   std::vector<Value> inputs;
   for (const auto& [kind, kept] : inputs_) {
     std::vector<at::Tensor> tensors;
-    for (const CallInput& each : kept) tensors.push_back(each.get());
+    for (const KeptInput& each : kept) tensors.push_back(each.get());
     inputs.emplace_back(kind, std::move(tensors));
   }
   return inputs;
@@ -283,7 +403,7 @@ void CheckpointedCall::recompute() {
   try {
     // An outer checkpointed function computes these first.
     std::vector<Value> inputs = inputs_again();
-    CallSkips::Second skips(skips_);
+    SecondSkips skips(*this);
     run_again(std::move(inputs), skips);
   } catch (...) {
     // The next attempt begins anew.
@@ -305,10 +425,12 @@ void CheckpointedCall::run_again(std::vector<Value> inputs,
     const SavedTensorScope saved(&hooks);
     const UseSkipTracker use_skips(skips);
     const PhaseScope phase(Phase::kRecomputing);
-    const UseAutocast autocast(autocast_);
+    const AutocastState before;
+    autocast_.set();
+    const auto restore = c10::make_scope_exit([&] { before.set(); });
     PastBuffers buffers(past_.changed_buffers());
-    RandomScope random(past_.draws(), /*again=*/true);
-    const NormScope norms(past_.norms(), /*again=*/true);
+    RandomScope random(past_.record(), /*again=*/true);
+    const NormScope norms(past_.record(), /*again=*/true);
     output = function_(std::move(inputs));
     buffers.restore();
   }

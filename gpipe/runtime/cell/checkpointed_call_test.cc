@@ -9,6 +9,8 @@
 #include <torch/types.h>
 
 #include "gpipe/phase.h"
+#include "gpipe/skip/layout.h"
+#include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 
@@ -86,6 +88,48 @@ TEST(CheckpointedCall, TakesAndReturnsTheKindsOfItsValues) {
   out.tensors()[0].backward();
   EXPECT_EQ(a.grad().item<double>(), 5);
   EXPECT_EQ(b.grad().item<double>(), 2);
+}
+
+TEST(CheckpointedCall, ASecondCallGetsLeavesThatRequireGradAsTheInputsDid) {
+  std::vector<bool> is_leaf, require_grad;
+  const auto function = [&](std::vector<Value> inputs) {
+    for (const Value& each : inputs) {
+      is_leaf.push_back(each.tensors()[0].is_leaf());
+      require_grad.push_back(each.tensors()[0].requires_grad());
+    }
+    return Value::wrap(inputs[0].tensors()[0] * inputs[1].tensors()[0]);
+  };
+  const Tensor x = number(2, true);
+  const Value out =
+      call_checkpointed(function, {Value::wrap(x * 3), Value::wrap(number(5))});
+  out.tensors()[0].backward();
+  EXPECT_THAT(is_leaf, ElementsAre(false, true, true, true));
+  EXPECT_THAT(require_grad, ElementsAre(true, false, true, false));
+  EXPECT_EQ(x.grad().item<double>(), 15);
+}
+
+TEST(CheckpointedCall, ASecondCallPopsWhatTheFirstOnePopped) {
+  const SkipKey in{Namespace::none(), "in"}, out{Namespace::none(), "out"};
+  MapSkipTracker outer;
+  const UseSkipTracker use(outer);
+  const Tensor popped = number(3, true), x = number(2, true);
+  outer.save(in, popped);
+  int calls = 0;
+  const Tensor y = call(
+      [&](const Tensor& h) {
+        ++calls;
+        const Tensor skip = *current_skip_tracker().load(in);
+        EXPECT_NE(error_of([&] { current_skip_tracker().load(in); }), "");
+        EXPECT_NE(error_of([&] { current_skip_tracker().load(out); }), "");
+        current_skip_tracker().save(out, skip * h);
+        return h * *current_skip_tracker().load(out);
+      },
+      x);
+  y.backward();
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(x.grad().item<double>(), 2 * 2 * 3);
+  EXPECT_EQ(popped.grad().item<double>(), 4);
+  EXPECT_NE(error_of([&] { outer.load(in); }), "");
 }
 
 // Multiplies by its weight and by the number of its calls, which is a buffer.

@@ -377,7 +377,7 @@ NormScope::NormScope(NormStatistics* statistics, bool record,
       changed_(changed),
       outer_(std::exchange(current_scope, this)) {}
 
-NormScope::NormScope(CallNorms& call, bool again)
+NormScope::NormScope(CallRecord& call, bool again)
     : record_(!again),
       call_(&call),
       outer_(std::exchange(current_scope, this)) {}
@@ -387,7 +387,7 @@ NormScope::~NormScope() { current_scope = outer_; }
 void NormScope::count(const at::Tensor& counter) {
   if (outer_ && record_) outer_->count(counter);
   if (!call_ || !record_) return;
-  for (const CallNorms::Counter& each : call_->counters) {
+  for (const CallRecord::Counter& each : call_->counters) {
     if (each.tensor.is_same(counter)) return;
   }
   call_->counters.push_back({counter, counter.detach().clone()});

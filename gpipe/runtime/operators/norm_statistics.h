@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/libtorch/dispatcher.h"
+#include "gpipe/runtime/operators/call_record.h"
 
 namespace gpipe::internal {
 
@@ -98,28 +99,6 @@ class NormStatistics {
   std::vector<Layer> layers_;
 };
 
-// The BatchNorm calls and the counters of one call of a function, so that a
-// second call changes neither running statistics nor counters. Filled by a
-// NormScope, and read by another one. A cell uses `statistics` only.
-struct CallNorms {
-  // For each BatchNorm call in training mode with running statistics, in order:
-  // whether the operator was called without them (deferred BatchNorm).
-  std::vector<bool> deferred;
-  // The running statistics that operators of the first call have changed.
-  // LibTorch does not raise their versions.
-  std::vector<at::Tensor> statistics;
-  // Whether `statistics` are restored after the second call. If not, BatchNorm
-  // layers of that call work on copies of them.
-  bool restores_statistics = false;
-  // The scalars to which the first call has added a number in place, such as
-  // num_batches_tracked, and their values before. To be restored around the
-  // second call.
-  struct Counter {
-    at::Tensor tensor, before;
-  };
-  std::vector<Counter> counters;
-};
-
 // While in scope on this thread, an operator runs whose backward does not read
 // the running statistics that the operator saves: a BatchNorm in training.
 class UnreadStatistics {
@@ -147,7 +126,7 @@ class NormScope {
   // around this one, if any, acts as without this scope, and `call` is filled.
   // In the second call BatchNorm layers are called as in the first one, and do
   // not change their running statistics unless these are restored.
-  NormScope(CallNorms& call, bool again);
+  NormScope(CallRecord& call, bool again);
   ~NormScope();
   NormScope(const NormScope&) = delete;
   NormScope& operator=(const NormScope&) = delete;
@@ -174,8 +153,8 @@ class NormScope {
   NormStatistics* const statistics_ = nullptr;  // null in a call of a function
   const bool record_ = false;
   std::vector<at::Tensor>* const changed_ = nullptr;
-  CallNorms* const call_ = nullptr;  // null in a cell
-  std::size_t next_ = 0;             // of call_->deferred, in a second call
+  CallRecord* const call_ = nullptr;  // null in a cell
+  std::size_t next_ = 0;              // of call_->deferred, in a second call
   NormScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };

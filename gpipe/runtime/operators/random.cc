@@ -78,18 +78,18 @@ uint64_t StepSeed::peek() {
 void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
 RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-                         CallDraws* draws, bool again)
+                         CallRecord* record, bool again)
     : step_(&step),
       microbatch_(microbatch),
       device_(device),
-      draws_(draws),
+      record_(record),
       again_(again),
       outer_(std::exchange(current_scope, this)) {}
 
-RandomScope::RandomScope(CallDraws& draws, bool again)
-    : draws_(&draws), again_(again), outer_(current_scope) {
+RandomScope::RandomScope(CallRecord& record, bool again)
+    : record_(&record), again_(again), outer_(current_scope) {
   if (again) {
-    for (const CallDraws::Start& start : draws.starts) {
+    for (const CallRecord::Start& start : record.starts) {
       copies_.push_back(copy_of(start.before));
     }
   }
@@ -145,16 +145,16 @@ std::optional<at::Generator> RandomScope::generator_of_call(
 
 const at::Generator* RandomScope::copy_for(const c10::Device& device) const {
   for (std::size_t k = 0; k < copies_.size(); ++k) {
-    if (is_same(draws_->starts[k].device, device)) return &copies_[k];
+    if (is_same(record_->starts[k].device, device)) return &copies_[k];
   }
   return nullptr;
 }
 
 void RandomScope::record_start(const at::Generator& generator) {
-  for (const CallDraws::Start& start : draws_->starts) {
+  for (const CallRecord::Start& start : record_->starts) {
     if (start.device == generator.device()) return;
   }
-  draws_->starts.push_back({generator.device(), copy_of(generator)});
+  record_->starts.push_back({generator.device(), copy_of(generator)});
 }
 
 bool RandomScope::owns(const at::Generator& generator) const {
@@ -182,9 +182,10 @@ at::Generator RandomScope::given(const at::Generator& generator) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (again_) {
     // A program may also pass the default generator itself.
-    const bool passed = std::ranges::any_of(
-        draws_->given,
-        [&](const GivenDraw& draw) { return draw.generator == generator; });
+    const bool passed =
+        std::ranges::any_of(record_->given, [&](const CallRecord::Given& draw) {
+          return draw.generator == generator;
+        });
     const at::Generator* const copy =
         is_of_function() && !passed && is_default(generator)
             ? copy_for(generator.device())
@@ -195,7 +196,7 @@ at::Generator RandomScope::given(const at::Generator& generator) {
   // in a recompute, too.
   RandomScope* const outer = is_of_function() ? outer_ : step_->outer_;
   const at::Generator found = outer ? outer->given(generator) : generator;
-  if (draws_) draws_->given.push_back({generator, copy_of(found)});
+  if (record_) record_->given.push_back({generator, copy_of(found)});
   return found;
 }
 
@@ -203,8 +204,8 @@ at::Generator RandomScope::given(const at::Generator& generator) {
 // also seed its generator between draws.
 at::Generator RandomScope::replayed(const at::Generator& generator) {
   std::size_t& next = next_[generator.unsafeGetGeneratorImpl()];
-  while (next < draws_->given.size()) {
-    const GivenDraw& draw = draws_->given[next++];
+  while (next < record_->given.size()) {
+    const CallRecord::Given& draw = record_->given[next++];
     if (draw.generator == generator) return draw.before.clone();
   }
   return generator;  // made by the layer during this call

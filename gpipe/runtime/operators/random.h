@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/libtorch/dispatcher.h"
+#include "gpipe/runtime/operators/call_record.h"
 
 namespace gpipe::internal {
 
@@ -55,26 +56,6 @@ class StepSeed {
   bool used_ = false;
 };
 
-// A generator that a layer passed to an operator, and a copy from before the
-// call.
-struct GivenDraw {
-  at::Generator generator, before;
-};
-
-// The random numbers that one call of a function, or of the layers of a cell,
-// draws, so that a second call draws the same. Filled by a RandomScope, and
-// read by another one.
-struct CallDraws {
-  // The state of the generator of a device before the first draw from it; none
-  // in a cell, which seeds its generators itself.
-  struct Start {
-    c10::Device device;
-    at::Generator before;
-  };
-  std::vector<Start> starts;
-  std::vector<GivenDraw> given;
-};
-
 // Gives random operators on this thread a generator seeded from (step,
 // micro-batch, layer) while in scope, unless they are called with a generator.
 // So random numbers are the same for any balance, schedule and timing, and
@@ -92,16 +73,16 @@ class RandomScope {
  public:
   // `device`: the partition's device. Operators on it and on the CPU are
   // served. `microbatch`: counted over all pipelines that share the step.
-  // `draws`: for a checkpointed cell, filled in the forward and read in the
+  // `record`: for a checkpointed cell, filled in the forward and read in the
   // recompute; else null. `again`: this is a recompute.
   RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-              CallDraws* draws = nullptr, bool again = false);
+              CallRecord* record = nullptr, bool again = false);
   // For one call of a function, inside or outside of a cell. In the first call
-  // (`again` is false) operators draw as without this scope, and `draws` is
+  // (`again` is false) operators draw as without this scope, and `record` is
   // filled. In the second call they draw the same numbers again from copies, so
   // that no generator of the program changes. A generator from which the first
   // call has not drawn is used as without this scope.
-  RandomScope(CallDraws& draws, bool again);
+  RandomScope(CallRecord& record, bool again);
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
@@ -139,15 +120,15 @@ class RandomScope {
   bool is_of_function() const { return !step_; }
 
   StepSeed* const step_ = nullptr;     // null in a call of a function
-  std::vector<at::Generator> copies_;  // of draws_->starts, for a second call
+  std::vector<at::Generator> copies_;  // of record_->starts, for a second call
   const int64_t microbatch_ = 0;
   const c10::Device device_ = c10::Device(c10::kCPU);
   int64_t layer_ = -1;
   Lazy cpu_, accelerator_;
-  CallDraws* const draws_;  // null in a cell without checkpointing
+  CallRecord* const record_;  // null in a cell without checkpointing
   const bool again_;
-  std::mutex mutex_;  // guards draws_ and next_
-  // Index in `draws_->given` from which the next draw of each generator is
+  std::mutex mutex_;  // guards record_ and next_
+  // Index in `record_->given` from which the next draw of each generator is
   // searched. Layers may have their own generators, and the layers of an inner
   // pipeline run at the same time.
   std::unordered_map<const c10::GeneratorImpl*, std::size_t> next_;

@@ -177,9 +177,9 @@ TEST(RandomScope, AnInnerPipelineDrawsItsSeedFromTheLayerAroundIt) {
 }
 
 // Draws twice with a generator of the layer's own.
-Tensor with_own(StepSeed& step, const at::Generator& own, CallDraws* draws,
+Tensor with_own(StepSeed& step, const at::Generator& own, CallRecord* record,
                 bool again) {
-  RandomScope scope(step, 0, testing::device(), draws, again);
+  RandomScope scope(step, 0, testing::device(), record, again);
   scope.enter_layer(0);
   return torch::cat({torch::rand({4}, own), torch::rand({4}, own)});
 }
@@ -189,17 +189,17 @@ TEST(RandomScope, AGeneratorOfTheLayerIsUsedAndReplayedInTheRecompute) {
   step.set(7);
   const at::Generator own = at::detail::createCPUGenerator(11);
   const Tensor expected = torch::rand({4}, own.clone());
-  CallDraws draws;
-  const Tensor first = with_own(step, own, &draws, /*again=*/false);
+  CallRecord record;
+  const Tensor first = with_own(step, own, &record, /*again=*/false);
   EXPECT_TRUE(first.narrow(0, 0, 4).equal(expected));
-  EXPECT_EQ(draws.given.size(), 2u);
+  EXPECT_EQ(record.given.size(), 2u);
   EXPECT_FALSE(step.used());
 
   torch::rand({1}, own);  // other code draws from it in between
   const at::Generator before = own.clone();
-  EXPECT_TRUE(with_own(step, own, &draws, /*again=*/true).equal(first));
+  EXPECT_TRUE(with_own(step, own, &record, /*again=*/true).equal(first));
   EXPECT_TRUE(torch::rand({4}, own).equal(torch::rand({4}, before)));
-  EXPECT_EQ(draws.given.size(), 2u);
+  EXPECT_EQ(record.given.size(), 2u);
 }
 
 // A generator whose state cannot be copied.
@@ -214,10 +214,10 @@ class Uncopyable : public at::CPUGeneratorImpl {
 };
 
 TEST(RandomScope, ThatCannotBeMadeLeavesTheThreadAsItWas) {
-  CallDraws draws;
-  draws.starts.push_back(
+  CallRecord record;
+  record.starts.push_back(
       {c10::Device(c10::kCPU), at::make_generator<Uncopyable>()});
-  EXPECT_THROW(RandomScope(draws, /*again=*/true), c10::Error);
+  EXPECT_THROW(RandomScope(record, /*again=*/true), c10::Error);
   EXPECT_EQ(RandomScope::current(), nullptr);
   torch::rand({8});  // draws from no destroyed scope
 }

@@ -2,23 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "gpipe/runtime/operators/norm_statistics.h"
-#include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/operators/call_record.h"
 #include "gpipe/runtime/recompute/buffers.h"
-#include "gpipe/skip/skippable.h"
 
 namespace gpipe::internal {
 
@@ -37,91 +29,6 @@ struct Outline {
   std::string text() const;
 };
 
-// An input of the first call, kept without its graph for the second call. If
-// the call runs inside another checkpointed function, that function keeps the
-// tensor, or recomputes it.
-class CallInput {
- public:
-  explicit CallInput(const at::Tensor& tensor);
-  // Returns a leaf with the values of the tensor. Requires grad as the tensor
-  // did. Throws what a recompute throws.
-  at::Tensor get() const;
-
- private:
-  torch::autograd::SavedVariable saved_;
-  bool defined_ = false, requires_grad_ = false;
-};
-
-// The autocast state of a thread: for each type of device whether it is on, and
-// the dtype.
-class AutocastState {
- public:
-  // Reads the state of this thread.
-  AutocastState();
-  // Sets the state of this thread.
-  void set() const;
-
- private:
-  struct OfDevice {
-    bool enabled;
-    at::ScalarType type;
-  };
-  std::vector<OfDevice> devices_;
-};
-
-// Sets the autocast state of this thread while in scope, without LibTorch's
-// cache of cast weights: the cache must not get tensors whose graph is dropped.
-class UseAutocast {
- public:
-  explicit UseAutocast(const AutocastState& state);
-  ~UseAutocast();
-  UseAutocast(const UseAutocast&) = delete;
-  UseAutocast& operator=(const UseAutocast&) = delete;
-
- private:
-  const AutocastState before_;
-  const bool cache_;
-};
-
-// The skip tensors that a function pops and stashes in one call.
-class CallSkips {
- public:
-  // The tracker of the first call. It passes tensors on, and keeps those that
-  // the function pops as further inputs. `keep` makes these.
-  class First : public SkipTracker {
-   public:
-    using Keep = std::function<CallInput(const SkipKey&, const at::Tensor&)>;
-    First(CallSkips& skips, SkipTracker& outer, Keep keep)
-        : skips_(skips), outer_(outer), keep_(std::move(keep)) {}
-    void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
-    std::optional<at::Tensor> load(const SkipKey& key) override;
-
-   private:
-    CallSkips& skips_;
-    SkipTracker& outer_;
-    const Keep keep_;
-    std::map<SkipKey, int> stashed_;
-  };
-
-  // The tracker of a second call. It drops stashed tensors.
-  class Second : public SkipTracker {
-   public:
-    explicit Second(const CallSkips& skips);
-    void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
-    std::optional<at::Tensor> load(const SkipKey& key) override;
-
-   private:
-    std::map<SkipKey, std::vector<std::optional<at::Tensor>>> held_;
-  };
-
- private:
-  struct Popped {
-    SkipKey key;
-    std::optional<CallInput> tensor;
-  };
-  std::vector<Popped> popped_;
-};
-
 // The first call of some layers or of a function, which is computed again in
 // the backward: what it has seen (inputs, parameters, training modes, buffers,
 // random numbers) and what it has returned. A cell and a checkpointed function
@@ -129,12 +36,12 @@ class CallSkips {
 //
 //   PastCall past("partition 3", "", &modules);
 //   past.watch_input(...); past.watch_parameter(...);
-//   ... the first call, with draws() and norms() ...
+//   ... the first call, with record() ...
 //   past.first_call_done(outputs, ...);
 //   ... later ...
 //   past.check_unchanged();
 //   PastBuffers buffers(past.changed_buffers());
-//   ... the second call, with draws() and norms() ...
+//   ... the second call, with record() ...
 //   past.check_outputs(outputs); buffers.restore();
 //
 // Tensors are watched by their versions. Threads: one at a time.
@@ -152,8 +59,7 @@ class PastCall {
   void watch_parameter(const at::Tensor& parameter);
 
   // Random numbers and statistics, for RandomScope and NormScope.
-  CallDraws& draws() { return draws_; }
-  CallNorms& norms() { return norms_; }
+  CallRecord& record() { return record_; }
 
   // Notes sizes and dtypes of what the first call has returned. `with_grad`:
   // and which outputs require grad. Throws c10::Error if the call has changed
@@ -202,8 +108,7 @@ class PastCall {
   std::vector<Input> inputs_;
   std::vector<Parameter> parameters_;
   std::vector<BufferValue> buffers_;  // undefined value: the copy was dropped
-  CallDraws draws_;
-  CallNorms norms_;
+  CallRecord record_;
   std::vector<Outline> outputs_;
   bool with_grad_ = false;  // of outputs_
 };

@@ -1,6 +1,5 @@
 #include "gpipe/runtime/recompute/past_call.h"
 
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -43,65 +42,6 @@ TEST(Outline, HasAText) {
   EXPECT_EQ(Outline(tensor, /*with_grad=*/true).text(),
             "[2, 3] Float that requires grad");
   EXPECT_EQ(Outline(torch::Tensor()).text(), "undefined");
-}
-
-TEST(CallInput, ReturnsALeafWithTheValuesAndNoGraph) {
-  const Tensor input = torch::ones({2}).requires_grad_() * 3;
-  const CallInput kept(input);
-  const Tensor leaf = kept.get();
-  EXPECT_TRUE(leaf.is_leaf());
-  EXPECT_TRUE(leaf.requires_grad());
-  EXPECT_TRUE(leaf.equal(input));
-  EXPECT_FALSE(CallInput(input.detach()).get().requires_grad());
-  EXPECT_FALSE(CallInput(Tensor()).get().defined());
-}
-
-TEST(UseAutocast, SetsTheStateOfTheFirstCallAndRestoresTheOther) {
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  const AutocastState on;
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  {
-    const UseAutocast use(on);
-    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
-    EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
-  }
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
-  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
-}
-
-// A tracker that holds one tensor per key.
-struct Store : SkipTracker {
-  std::map<SkipKey, std::optional<Tensor>> held;
-  void save(const SkipKey& key, std::optional<Tensor> tensor) override {
-    held[key] = std::move(tensor);
-  }
-  std::optional<Tensor> load(const SkipKey& key) override {
-    return held.extract(key).mapped();
-  }
-};
-
-TEST(CallSkips, ASecondCallPopsWhatTheFirstOnePopped) {
-  const SkipKey in{Namespace::none(), "in"}, out{Namespace::none(), "out"};
-  Store outer;
-  Tensor popped = torch::ones({2});
-  outer.save(in, popped);
-  CallSkips skips;
-  {
-    CallSkips::First first(skips, outer,
-                           [](const SkipKey& key, const Tensor& tensor) {
-                             EXPECT_EQ(key.name, "in");
-                             return CallInput(tensor);
-                           });
-    EXPECT_TRUE(first.load(in)->is_same(popped));
-    first.save(out, popped);
-    first.load(out);  // stashed by the function itself, so not kept
-  }
-  CallSkips::Second second(skips);
-  EXPECT_TRUE(second.load(in)->equal(popped));
-  EXPECT_NE(error_of([&] { second.load(in); }), "");
-  EXPECT_NE(error_of([&] { second.load(out); }), "");
-  second.save(out, popped);
-  EXPECT_TRUE(second.load(out)->is_same(popped));
 }
 
 std::string error_of_check(const PastCall& past) {
@@ -173,7 +113,7 @@ class PastBuffersTest : public ::testing::Test {
     past = PastCall("Buffers", "", &modules);
     module->changed.add_(1);  // the first call
     module->statistic.data().add_(1);
-    past.norms().statistics = {module->statistic};
+    past.record().statistics = {module->statistic};
   }
 
   // Expects the values of the three buffers.
@@ -223,8 +163,8 @@ TEST_F(PastBuffersTest, StatisticsAreNotAmongOtherBuffers) {
 
 TEST_F(PastBuffersTest, IncludeCountersOnce) {
   const Tensor counter = torch::ones({});
-  past.norms().counters = {{counter, torch::zeros({})},
-                           {module->changed, torch::ones({2})}};
+  past.record().counters = {{counter, torch::zeros({})},
+                            {module->changed, torch::ones({2})}};
   const PastBuffers buffers(past.changed_buffers());
   EXPECT_EQ(counter.item<float>(), 0);
   expect(0, 0, 0);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <exception>
 #include <future>
 #include <limits>
 #include <mutex>
@@ -110,20 +111,11 @@ bool is_device_thread_of_autograd() {
 
 }  // namespace
 
-Plan::Plan(Schedule schedule_in)
+Plan::Plan(Schedule schedule_in, int first_rank)
     : schedule(std::move(schedule_in)),
+      first_rank(first_rank),
       positions(clock_order(schedule)),
       rank_of_stage(gpipe::rank_of_stage(schedule)) {}
-
-Plan Plan::of_rank(int rank) const {
-  Plan part;
-  part.schedule.ranks = {schedule.ranks[rank]};
-  part.positions = {positions[rank]};
-  for (const int each : rank_of_stage) {
-    part.rank_of_stage.push_back(each == rank ? 0 : -1);
-  }
-  return part;
-}
 
 // The state of one run, shared by the workers.
 struct Executor::Run {
@@ -147,8 +139,8 @@ struct Executor::Run {
   std::atomic<std::size_t> turn{0};
 
   void take_turns() {
-    for (std::size_t r = 0; r < plan.positions.size(); ++r) {
-      for (const int64_t position : plan.positions[r]) {
+    for (std::size_t r = 0; r < notifiers.size(); ++r) {
+      for (const int64_t position : plan.positions_of(r)) {
         turns.emplace_back(position, static_cast<int>(r));
       }
     }
@@ -165,13 +157,15 @@ struct Executor::Run {
   // Position of the first failed action so far.
   std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
   std::mutex mutex;
-  ExecutorError error;  // of the action at `failed`
+  std::exception_ptr exception;    // of the action at `failed`
+  std::optional<Failure> failure;  // its place
 
-  void fail(int64_t position, std::exception_ptr exception, Failure failure) {
+  void fail(int64_t position, std::exception_ptr error, Failure place) {
     {
       std::lock_guard<std::mutex> lock(mutex);
       if (position >= failed) return;
-      error = {std::move(exception), std::move(failure)};
+      exception = std::move(error);
+      failure = std::move(place);
       failed = position;
     }
     for (Notifier& notifier : notifiers) notifier.notify();
@@ -189,8 +183,9 @@ struct Executor::Run {
     if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
       return;
     }
-    const int rank = plan.rank_of_stage[stage];
-    if (rank >= 0) notifiers[rank].notify();
+    const int rank = plan.rank_of_stage[stage] - plan.first_rank;
+    const bool is_here = 0 <= rank && rank < static_cast<int>(notifiers.size());
+    if (is_here) notifiers[rank].notify();
   }
 
   // Runs `part` of an action. If it throws, stores the error and returns false.
@@ -210,13 +205,13 @@ struct Executor::Run {
   // actions. An error counts as a failure of that action.
   template <typename Part>
   bool attempt_before(int rank, Part part) {
-    return attempt(rank, plan.schedule.ranks[rank].front(),
-                   plan.positions[rank].front(), part);
+    return attempt(rank, plan.actions(rank).front(),
+                   plan.positions_of(rank).front(), part);
   }
   template <typename Part>
   bool attempt_after(int rank, Part part) {
-    return attempt(rank, plan.schedule.ranks[rank].back(),
-                   plan.positions[rank].back(), part);
+    return attempt(rank, plan.actions(rank).back(),
+                   plan.positions_of(rank).back(), part);
   }
 };
 
@@ -277,24 +272,46 @@ void Executor::check_backward() const {
       "thread that the hook occupies; call it after the outer backward");
 }
 
-std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
-                                           Recording* recording) {
-  Run run(plan, actor, recording, notifiers_);
+std::unique_lock<std::mutex> Executor::enter() {
+  check_caller();
+  return std::unique_lock<std::mutex>(running_);
+}
+
+void Executor::set_failure(std::optional<Failure> failure) {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  failure_ = std::move(failure);
+}
+
+std::optional<Failure> Executor::last_failure() const {
+  std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+void Executor::run(const Plan& plan, Actor& actor, Recording* recording) {
+  std::exception_ptr exception;
+  {
+    Run run(plan, actor, recording, notifiers_);
+    execute(run);
+    set_failure(std::move(run.failure));
+    exception = std::move(run.exception);
+  }
+  if (exception) std::rethrow_exception(exception);
+}
+
+void Executor::execute(Run& run) {
   if (one_at_a_time_) run.take_turns();
   run.begin.resize(devices_.size());
   run.end.resize(devices_.size());
   run.thrown.resize(devices_.size());
-  const auto idle = [&](std::size_t r) {
-    return plan.schedule.ranks[r].empty();
-  };
+  const auto idle = [&](std::size_t r) { return run.plan.actions(r).empty(); };
   auto done = std::make_shared<Countdown>(devices_.size());
-  if (recording) recording->begin();
+  if (run.recording) run.recording->begin();
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (idle(r)) continue;
     const bool taken = run.attempt_before(static_cast<int>(r), [&] {
       run.begin[r] = Event::record(devices_[r]);
     });
-    if (!taken) return std::move(run.error);
+    if (!taken) return;
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     workers_[r]->post([this, &run, done, r] {
@@ -323,7 +340,7 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
     run.attempt_after(static_cast<int>(r),
                       [&] { run.end[r].wait(devices_[r]); });
   }
-  if (!run.error.exception) return std::nullopt;
+  if (!run.exception) return;
   // The failed action may be the one that orders the streams. After this wait
   // all work is done, and the memory of the step can be freed in any order.
   for (const auto& stream : streams_) {
@@ -331,17 +348,16 @@ std::optional<ExecutorError> Executor::run(const Plan& plan, Actor& actor,
       if (stream.get()) stream.get()->synchronize();
     } catch (...) {
       // The stream may report the same failure again. The first error is
-      // returned.
+      // rethrown.
     }
   }
-  return std::move(run.error);
 }
 
 void Executor::work(Run& run, int rank) {
   const Work this_work(this, run.outer);
   at::ThreadLocalStateGuard caller(run.caller);
-  const auto& actions = run.plan.schedule.ranks[rank];
-  const auto& positions = run.plan.positions[rank];
+  const auto& actions = run.plan.actions(rank);
+  const auto& positions = run.plan.positions_of(rank);
   if (actions.empty()) return;
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;

@@ -9,9 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -71,21 +71,25 @@ class RunAhead {
   std::deque<std::shared_ptr<c10::Event>> under_way_;  // the end of each action
 };
 
-// A schedule, with data that the executor derives from it once.
+// A schedule of all ranks, with data that the executor derives from it once.
 struct Plan {
-  // Throws std::invalid_argument if the schedule cannot be executed.
-  explicit Plan(Schedule schedule);
+  // `first_rank`: the rank of the schedule that is rank 0 of the executor. An
+  // executor of one rank runs this rank only. Throws std::invalid_argument if
+  // the schedule cannot be executed.
+  explicit Plan(Schedule schedule, int first_rank = 0);
 
-  // Returns the part of one rank, as rank 0 of an executor that runs this rank
-  // only.
-  Plan of_rank(int rank) const;
+  // Return the actions of rank `rank` of the executor, and their positions.
+  const std::vector<Action>& actions(std::size_t rank) const {
+    return schedule.ranks[first_rank + rank];
+  }
+  const std::vector<int64_t>& positions_of(std::size_t rank) const {
+    return positions[first_rank + rank];
+  }
 
   Schedule schedule;
+  int first_rank;
   std::vector<std::vector<int64_t>> positions;  // see clock_order()
-  std::vector<int> rank_of_stage;               // -1: not in this plan
-
- private:
-  Plan() = default;
+  std::vector<int> rank_of_stage;
 };
 
 // Performs the actions of a plan. Threads: each function is called by the
@@ -106,13 +110,9 @@ class Actor {
   virtual Failure place(const Action& action) = 0;
 };
 
-// An exception of an action, with its place.
-struct ExecutorError {
-  std::exception_ptr exception;
-  Failure failure;
-};
-
-// Runs plans on its own worker threads.
+// Runs plans on its own worker threads, one after the other, and keeps the
+// failure of the last one.
+// Threads: any, unless a function says otherwise.
 class Executor {
  public:
   // Starts one worker per element of `devices`, that is, one per rank. Devices
@@ -123,31 +123,40 @@ class Executor {
   Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time,
            int other_workers = 0);
 
+  // Blocks until no other thread has the lock of the executor, and returns the
+  // lock. Throws c10::Error if run() would deadlock on this thread: on a worker
+  // of this executor, on a worker of a pipeline that a layer of this executor's
+  // run has called, or in a forked process, which has no workers.
+  std::unique_lock<std::mutex> enter();
+
   // Runs all actions of `plan`, and returns when every worker is done. The
   // thread-local state of the caller (grad mode, autocast, ...) applies on the
   // workers. Work that is already on the caller's current streams runs before,
   // and work that is added later runs after.
   //
-  // If actions throw, returns the error of the first one in schedule order,
-  // independent of timing. Actions before it in this order are performed. No
-  // later action is started.
+  // If actions throw, sets the failure and rethrows the exception of the first
+  // one in schedule order, independent of timing. Actions before it in this
+  // order are performed. No later action is started. If no action throws,
+  // clears the failure.
   //
   // `recording`: receives the time of every action, and of the copies of O and
   // L; may be null. LibTorch's profilers show each action as a user range, such
   // as "gpipe 1F0".
-  // Threads: one run at a time.
-  std::optional<ExecutorError> run(const Plan& plan, Actor& actor,
-                                   Recording* recording = nullptr);
+  // Threads: the caller holds the lock of enter().
+  void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
+
+  // Runs `part`, which is work before or after the schedule. If it throws, sets
+  // the failure to `place` and rethrows.
+  template <typename Part>
+  auto outside_schedule(const Failure& place, Part part);
+
+  void set_failure(std::optional<Failure> failure);
+  // Returns the failure of the last run; nullopt if it succeeded.
+  std::optional<Failure> last_failure() const;
 
   // Wakes the worker of `rank` to check again whether its next action is ready.
-  // Call this when input arrives from another process. Thread-safe.
+  // Call this when input arrives from another process.
   void notify(int rank) { notifiers_[rank].notify(); }
-
-  // Throws c10::Error if run() would deadlock on this thread: on a worker of
-  // this executor, on a worker of a pipeline that a layer of this executor's
-  // run has called, or in a forked process, which has no workers. Call this
-  // before taking a lock for run().
-  void check_caller() const;
 
   // Throws c10::Error if a run with backwards would deadlock on this thread: on
   // a thread of the autograd engine for a device, if there are accelerators.
@@ -157,6 +166,8 @@ class Executor {
 
  private:
   struct Run;
+  void check_caller() const;
+  void execute(Run& run);
   void work(Run& run, int rank);
   std::unique_ptr<Worker> new_worker(std::size_t rank) const;
 
@@ -166,8 +177,21 @@ class Executor {
   const int threads_;
   const bool one_at_a_time_;
   int worker_spins_, caller_spins_;
+  std::mutex running_;
+  mutable std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
   std::vector<Notifier> notifiers_;               // by rank
   std::vector<std::unique_ptr<Worker>> workers_;  // last: must end first
 };
+
+template <typename Part>
+auto Executor::outside_schedule(const Failure& place, Part part) {
+  try {
+    return part();
+  } catch (...) {
+    set_failure(caught_at(place));
+    throw;
+  }
+}
 
 }  // namespace gpipe::internal

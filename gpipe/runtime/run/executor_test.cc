@@ -101,9 +101,11 @@ class Fake : public Actor {
   std::set<CopyLog*> logs_;
 };
 
-std::string text_of(const std::optional<ExecutorError>& error) {
-  if (!error) return "";
-  return error_of([&] { std::rethrow_exception(error->exception); });
+// Runs `plan`. Returns the text of the exception; "" if there is none.
+std::string run(Executor& executor, const Plan& plan, Actor& actor) {
+  const std::string error = error_of([&] { executor.run(plan, actor); });
+  EXPECT_EQ(executor.last_failure().has_value(), !error.empty());
+  return error;
 }
 
 TEST(Plan, DerivesPositionsAndRanks) {
@@ -119,11 +121,20 @@ TEST(Plan, DerivesPositionsAndRanks) {
 
 TEST(Plan, OfOneRankKeepsThePositionsOfTheWhole) {
   const Plan whole(fill_drain(3, 2));
-  const Plan part = whole.of_rank(1);
-  ASSERT_EQ(part.schedule.ranks.size(), 1u);
-  EXPECT_EQ(part.schedule.ranks[0], whole.schedule.ranks[1]);
-  EXPECT_THAT(part.positions, ElementsAre(whole.positions[1]));
-  EXPECT_THAT(part.rank_of_stage, ElementsAre(-1, 0, -1));
+  const Plan part(fill_drain(3, 2), /*first_rank=*/1);
+  EXPECT_EQ(part.schedule.ranks, whole.schedule.ranks);
+  EXPECT_EQ(part.actions(0), whole.actions(1));
+  EXPECT_EQ(part.positions_of(0), whole.positions_of(1));
+}
+
+TEST(Executor, OfOneRankPerformsTheActionsOfThisRankOnly) {
+  for (const int rank : {0, 1, 2}) {
+    Executor executor(cpus(1), 1, /*one_at_a_time=*/false);
+    Fake actor;
+    EXPECT_EQ(run(executor, Plan(fill_drain(3, 2), rank), actor), "");
+    EXPECT_THAT(actor.performed(), ElementsAreArray(actor.performed(rank)));
+    EXPECT_EQ(actor.performed().size(), 4u);
+  }
 }
 
 TEST(Executor, PerformsTheActionsOfEachRankInOrderOnAThreadOfItsOwn) {
@@ -136,7 +147,7 @@ TEST(Executor, PerformsTheActionsOfEachRankInOrderOnAThreadOfItsOwn) {
     std::lock_guard<std::mutex> lock(mutex);
     threads.insert(std::this_thread::get_id());
   };
-  EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+  EXPECT_EQ(run(executor, plan, actor), "");
   EXPECT_EQ(threads.size(), 4u);
   for (int rank = 0; rank < 3; ++rank) {
     Names expected;
@@ -156,7 +167,7 @@ TEST(Executor, OneAtATimeFollowsTheOrderOfTheSchedule) {
     std::this_thread::yield();
     --running;
   };
-  EXPECT_EQ(text_of(executor.run(Plan(fill_drain(2, 3)), actor)), "");
+  EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor), "");
   EXPECT_THAT(actor.performed(),
               ElementsAre("0F0", "0F1", "1F0", "0F2", "1F1", "1F2", "1B2",
                           "0B2", "1B1", "0B1", "1B0", "0B0"));
@@ -174,7 +185,7 @@ TEST(Executor, WaitsUntilAnActionIsReady) {
     while (!done) std::this_thread::yield();
     executor.notify(0);  // as for input from another process
   });
-  EXPECT_EQ(text_of(executor.run(Plan(forward_only(2, 2)), actor)), "");
+  EXPECT_EQ(run(executor, Plan(forward_only(2, 2)), actor), "");
   other.join();
   EXPECT_THAT(actor.performed(0), ElementsAre("0F0", "0F1"));
 }
@@ -199,7 +210,7 @@ TEST(Executor, AFusedActionWaitsForWhatTheNextOneNeeds) {
     arrived = true;
     executor.notify(0);
   });
-  EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+  EXPECT_EQ(run(executor, plan, actor), "");
   other.join();
   EXPECT_THAT(actor.performed(), ElementsAre("0F0", "0F1", "0B0", "0B1"));
 }
@@ -215,9 +226,9 @@ TEST(Executor, AnErrorEndsTheRunButActionsBeforeItAreStillPerformed) {
   };
   actor.ready_if["0F1"] = [&] { return thrown.load(); };
   actor.ready_if["0F2"] = [] { return false; };
-  const auto error = executor.run(Plan(fill_drain(2, 3)), actor);
-  EXPECT_EQ(text_of(error), "std::out_of_range: no such row");
-  EXPECT_EQ(error->failure.to_string(),
+  EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor),
+            "std::out_of_range: no such row");
+  EXPECT_EQ(executor.last_failure()->to_string(),
             "partition 1, micro-batch 0, forward: no such row");
   EXPECT_THAT(actor.performed(), ElementsAre("0F0", "0F1"));
 }
@@ -241,7 +252,7 @@ TEST(Executor, OfSeveralErrorsTheFirstInTheScheduleIsReturned) {
       };
     }
     actor.on_place[throws_first] = [&] { thrown.set_value(); };
-    EXPECT_EQ(text_of(executor.run(Plan(fill_drain(2, 3)), actor)),
+    EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor),
               "std::runtime_error: 1F0");
   }
 }
@@ -253,19 +264,19 @@ TEST(Executor, WhatReadyAndFetchThrowIsAnErrorOfTheAction) {
   of_ready.ready_if["1F1"] = []() -> bool {
     throw std::runtime_error("never comes");
   };
-  auto error = executor.run(plan, of_ready);
-  EXPECT_EQ(text_of(error), "std::runtime_error: never comes");
-  EXPECT_EQ(error->failure.place(), "partition 1, micro-batch 1, forward");
+  EXPECT_EQ(run(executor, plan, of_ready), "std::runtime_error: never comes");
+  EXPECT_EQ(executor.last_failure()->place(),
+            "partition 1, micro-batch 1, forward");
 
   Fake of_fetch;
   of_fetch.on_fetch["0F1"] = [] { throw std::runtime_error("no copy"); };
-  error = executor.run(plan, of_fetch);
-  EXPECT_EQ(text_of(error), "std::runtime_error: no copy");
-  EXPECT_EQ(error->failure.place(), "partition 0, micro-batch 1, forward");
+  EXPECT_EQ(run(executor, plan, of_fetch), "std::runtime_error: no copy");
+  EXPECT_EQ(executor.last_failure()->place(),
+            "partition 0, micro-batch 1, forward");
   EXPECT_THAT(of_fetch.performed(0), ElementsAre("0F0"));
 
   Fake fine;
-  EXPECT_EQ(text_of(executor.run(plan, fine)), "");
+  EXPECT_EQ(run(executor, plan, fine), "");
   EXPECT_EQ(fine.performed().size(), 4u);
 }
 
@@ -280,11 +291,11 @@ TEST(Executor, OnlyAWorkerThatHasThrownIsReplaced) {
     second = ++runs;
     if (second == 1) throw std::runtime_error("once");
   };
-  EXPECT_EQ(text_of(executor.run(plan, actor)), "std::runtime_error: once");
+  EXPECT_EQ(run(executor, plan, actor), "std::runtime_error: once");
   actor.on_perform["1F0"] = [&] { second = ++runs; };
   Fake again;
   again.on_perform = actor.on_perform;
-  EXPECT_EQ(text_of(executor.run(plan, again)), "");
+  EXPECT_EQ(run(executor, plan, again), "");
   EXPECT_EQ(first, 2);
   EXPECT_EQ(second, 1);
 }
@@ -301,7 +312,7 @@ TEST(Executor, WorkersHaveTheCallersThreadLocalState) {
       // A cast copy of a weight that one worker makes must not reach another.
       EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
     };
-    EXPECT_EQ(text_of(executor.run(plan, actor)), "");
+    EXPECT_EQ(run(executor, plan, actor), "");
     EXPECT_EQ(seen, enabled);
   }
 }
@@ -354,8 +365,9 @@ TEST(Executor, RefusesACallerThatItWouldWaitFor) {
       "which would be a deadlock; call it between steps, or make a second "
       "pipeline of the layers to be called";
   Names refusals;
-  const auto ask = [&](const Executor& executor) {
-    refusals.push_back(error_of([&] { executor.check_caller(); }));
+  // The test itself does not hold the lock of enter() while it calls run().
+  const auto ask = [&](Executor& executor) {
+    refusals.push_back(error_of([&] { executor.enter(); }));
   };
   Fake in_inner;
   in_inner.on_each = [&] {
@@ -366,11 +378,57 @@ TEST(Executor, RefusesACallerThatItWouldWaitFor) {
   in_outer.on_each = [&] {
     ask(inner);
     ask(outer);
-    EXPECT_EQ(text_of(inner.run(plan, in_inner)), "");
+    EXPECT_EQ(run(inner, plan, in_inner), "");
   };
-  EXPECT_EQ(text_of(outer.run(plan, in_outer)), "");
+  EXPECT_EQ(run(outer, plan, in_outer), "");
   ask(outer);
   EXPECT_THAT(refusals, ElementsAre("", refusal, refusal, refusal, ""));
+}
+
+// Counts the actions of one worker, and throws at the action `at`.
+struct Counter : Actor {
+  int done = 0, at = -1;
+  bool ready(const Action&) override { return true; }
+  void perform(const Action&) override {
+    if (done++ == at) throw std::runtime_error("no");
+  }
+  Failure place(const Action& action) override {
+    return at_partition(action.stage, Phase::kForward);
+  }
+};
+
+TEST(Executor, KeepsTheFailureOfTheLastRun) {
+  Executor executor(cpus(2), 1, false);
+  Schedule schedule = forward_only(2, 4);
+  schedule.ranks[1].clear();
+  const Plan plan(schedule);
+  Counter counter;
+  const auto running = executor.enter();
+  EXPECT_TRUE(running.owns_lock());
+  counter.at = 2;
+  EXPECT_THROW(executor.run(plan, counter), std::runtime_error);
+  EXPECT_EQ(counter.done, 3);
+  ASSERT_TRUE(executor.last_failure());
+  EXPECT_EQ(executor.last_failure()->to_string(),
+            "partition 0, all micro-batches, forward: no");
+  counter.at = -1;
+  executor.run(plan, counter);
+  EXPECT_EQ(counter.done, 7);
+  EXPECT_FALSE(executor.last_failure());
+}
+
+TEST(Executor, GivesAPlaceToWorkOutsideOfTheSchedule) {
+  Executor executor(cpus(2), 1, false);
+  const Failure place = at_partition(1, Phase::kGather);
+  EXPECT_EQ(executor.outside_schedule(place, [] { return 7; }), 7);
+  EXPECT_FALSE(executor.last_failure());
+  EXPECT_EQ(error_of([&] {
+              executor.outside_schedule(
+                  place, [] { throw std::runtime_error("full"); });
+            }),
+            "std::runtime_error: full");
+  EXPECT_EQ(executor.last_failure()->partition, 1);
+  EXPECT_EQ(executor.last_failure()->phase, Phase::kGather);
 }
 
 TEST(Caught, WorkOnAWholeMiniBatchBelongsToAllMicrobatches) {

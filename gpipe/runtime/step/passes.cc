@@ -6,10 +6,8 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
-#include "gpipe/libtorch/dispatcher.h"
 #include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/test_hooks.h"
 
@@ -104,7 +102,7 @@ void StepPass::deliver(const StageEdge& edge, Value::Kind kind,
     inbox.content.boundary = std::move(content);
     inbox.boundary_ready = ready;
   } else {
-    const SkipLink& link = stages_.links[edge.link];
+    const SkipRoute& link = stages_.links[edge.link];
     const int64_t k = edge.backward ? link.exported : link.imported;
     inbox.content.skips[k] = std::move(content.front());
     inbox.skip_ready[k] = ready;
@@ -193,7 +191,7 @@ Activations StepPass::pass_on(const Action& action, Activations output) {
     }
   };
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
-    const SkipLink& link = stages_.links[k];
+    const SkipRoute& link = stages_.links[k];
     if ((backward ? link.to : link.from) != j) continue;
     if (!backward) mark_parameter(k, output.skips[link.exported]);
     pass(backward ? link.from : link.to, static_cast<int64_t>(k),
@@ -450,38 +448,6 @@ std::vector<at::Tensor> StepPass::take_leaf_grads(
     grads.push_back(over_partitions.take(0));
   }
   return grads;
-}
-
-StageWorkers::StageWorkers(std::vector<Partition> partitions, Unsplit unsplit,
-                           std::vector<int> rank_of_stage,
-                           std::vector<c10::Device> devices, int threads,
-                           bool one_at_a_time, int other_workers)
-    : stages_(std::move(partitions), std::move(rank_of_stage)),
-      executor_(std::move(devices), threads, one_at_a_time, other_workers) {
-  check_interceptors(Interceptor::kCell);
-  stages_.unsplit = std::move(unsplit);
-}
-
-std::unique_lock<std::mutex> StageWorkers::enter() {
-  executor_.check_caller();
-  return std::unique_lock<std::mutex>(running_);
-}
-
-void StageWorkers::run(const Plan& plan, Actor& actor, Recording* recording) {
-  auto error = executor_.run(plan, actor, recording);
-  set_failure(error ? std::make_optional(std::move(error->failure))
-                    : std::nullopt);
-  if (error) std::rethrow_exception(error->exception);
-}
-
-void StageWorkers::set_failure(std::optional<Failure> failure) {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  failure_ = std::move(failure);
-}
-
-std::optional<Failure> StageWorkers::last_failure() const {
-  std::lock_guard<std::mutex> lock(failure_mutex_);
-  return failure_;
 }
 
 }  // namespace gpipe::internal

@@ -8,36 +8,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/libtorch/dispatcher.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 
 namespace gpipe::internal {
-namespace {
-
-int64_t find_key(const std::vector<SkipRoute>& routes, const SkipKey& key) {
-  for (std::size_t k = 0; k < routes.size(); ++k) {
-    if (routes[k].key == key) return static_cast<int64_t>(k);
-  }
-  return -1;
-}
-
-}  // namespace
 
 Stages::Stages(std::vector<Partition> partitions_in,
-               std::vector<int> rank_of_stage_in)
+               std::vector<int> rank_of_stage_in, Unsplit unsplit_in)
     : partitions(std::move(partitions_in)),
-      rank_of_stage(std::move(rank_of_stage_in)) {
+      rank_of_stage(std::move(rank_of_stage_in)),
+      unsplit(std::move(unsplit_in)) {
+  check_interceptors(Interceptor::kCell);
   for (const c10::Device& device : devices()) {
     copiers.emplace_back(device);
   }
   for (const Partition& from : partitions) {
-    for (std::size_t k = 0; k < from.exports.size(); ++k) {
-      const SkipRoute& route = from.exports[k];
-      links.push_back({route.from, static_cast<int64_t>(k), route.to,
-                       find_key(partitions[route.to].imports, route.key)});
-    }
+    links.insert(links.end(), from.exports.begin(), from.exports.end());
   }
 }
 

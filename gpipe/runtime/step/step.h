@@ -28,14 +28,9 @@
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/skip/layout.h"
 
 namespace gpipe::internal {
-
-// A route of a skip tensor: from export number `exported` of partition `from`
-// to import number `imported` of partition `to`.
-struct SkipLink {
-  int64_t from, exported, to, imported;
-};
 
 // The state that stays the same from step to step.
 // Threads: partition j, and the copiers of its rank, are used by the rank's
@@ -43,14 +38,15 @@ struct SkipLink {
 struct Stages {
   std::vector<Partition> partitions;
   std::vector<int> rank_of_stage;
-  std::deque<Copier> copiers;  // by rank
-  std::vector<SkipLink> links;
+  std::deque<Copier> copiers;    // by rank
+  std::vector<SkipRoute> links;  // in the order of Partition::exports
   // The elements of the input that every micro-batch gets whole.
   Unsplit unsplit;
 
   // `rank_of_stage`: the rank of each partition; ranks count from 0, and the
   // partitions of a rank that are not remote have one device.
-  Stages(std::vector<Partition> partitions, std::vector<int> rank_of_stage);
+  Stages(std::vector<Partition> partitions, std::vector<int> rank_of_stage,
+         Unsplit unsplit = {});
   int64_t size() const { return static_cast<int64_t>(partitions.size()); }
   // Returns whether the boundary tensors of a stage, and then each skip tensor
   // that it outputs, go to another device.
@@ -64,11 +60,14 @@ struct Stages {
   std::vector<c10::Device> devices() const;
 };
 
-// A leaf, with its number in the list of each partition that uses it, in order
-// of partitions.
+// A leaf, with its number in the list of each partition of this process that
+// uses it, in order of partitions.
 struct SharedLeaf {
   at::Tensor tensor;
   std::vector<std::pair<int64_t, int64_t>> places;  // partition, number
+  // For TrainStep: the gradient that will be added to `tensor`, and the leaf
+  // that gets it if that is another one, such as a shard of `tensor`.
+  at::Tensor grad{}, target{};
 };
 
 // The state of one mini-batch, from forward to backward.

@@ -49,7 +49,7 @@ TEST(Stages, LinkEachExportToItsImport) {
   const Stages stages = stages_of(std::move(layers));
   EXPECT_EQ(stages.size(), 3);
   ASSERT_EQ(stages.links.size(), 2u);
-  const auto numbers = [](const SkipLink& link) {
+  const auto numbers = [](const SkipRoute& link) {
     return std::vector<int64_t>{link.from, link.exported, link.to,
                                 link.imported};
   };

@@ -1,5 +1,5 @@
 // Small stages, and ways to run a pass on them on one thread, for the tests of
-// this folder and of gpipe/runtime/pipeline.
+// this folder.
 #pragma once
 
 #include <gtest/gtest.h>

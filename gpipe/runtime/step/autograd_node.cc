@@ -1,4 +1,4 @@
-#include "gpipe/runtime/pipeline/autograd_node.h"
+#include "gpipe/runtime/step/autograd_node.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/train_step.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -323,16 +323,14 @@ StepResult TrainStep::result() {
   return result;
 }
 
-std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
+std::vector<SharedLeaf>& TrainStep::leaf_grads() {
   if (!leaf_grads_) {
-    const std::vector<SharedLeaf> leaves = step_->shared_leaves();
+    std::vector<SharedLeaf> leaves = step_->shared_leaves();
     std::vector<at::Tensor> grads = pass_->take_leaf_grads(leaves);
-    leaf_grads_.emplace();
     for (std::size_t k = 0; k < leaves.size(); ++k) {
-      leaf_grads_->push_back({leaves[k].tensor, std::move(grads[k]),
-                              leaves[k].places.front().first,
-                              leaves[k].places.size() > 1, at::Tensor()});
+      leaves[k].grad = std::move(grads[k]);
     }
+    leaf_grads_ = std::move(leaves);
   }
   return *leaf_grads_;
 }
@@ -340,10 +338,12 @@ std::vector<TrainStep::LeafGrad>& TrainStep::leaf_grads() {
 void TrainStep::check_sums() {
   if (!options_.check_finite() || !with_backward_) return;
   NonFiniteGradients non_finite;
-  for (const LeafGrad& each : leaf_grads()) {
+  for (const SharedLeaf& each : leaf_grads()) {
     non_finite.watch(each.grad, [this, &each]() -> std::string {
-      if (each.partition < 0) return "a parameter that only other replicas use";
-      return stages_.describe_leaf(each.partition, each.leaf);
+      if (each.places.empty()) {
+        return "a parameter that only other replicas use";
+      }
+      return stages_.describe_leaf(each.places.front().first, each.tensor);
     });
   }
   non_finite.check(", in the sum over all micro-batches");
@@ -356,7 +356,7 @@ void TrainStep::finish() {
 
 void TrainStep::divide_gradients(double weight) {
   if (!with_backward_) return;
-  for (LeafGrad& each : leaf_grads()) {
+  for (SharedLeaf& each : leaf_grads()) {
     if (each.grad.defined()) each.grad = divide(std::move(each.grad), weight);
   }
   divisor_ = weight;
@@ -368,9 +368,9 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
     fault_point("accumulate");
     std::vector<torch::autograd::Edge> edges;
     std::vector<at::Tensor> grads;
-    for (LeafGrad& each : leaf_grads()) {
+    for (SharedLeaf& each : leaf_grads()) {
       edges.push_back(torch::autograd::impl::gradient_edge(
-          each.target.defined() ? each.target : each.leaf));
+          each.target.defined() ? each.target : each.tensor));
       grads.push_back(std::move(each.grad));
     }
     leaf_grads_->clear();
@@ -395,13 +395,14 @@ namespace {
 // here.
 class Training {
  public:
-  Training(StageWorkers& workers, const StepArguments& given, StepPeers& peers)
-      : workers_(workers),
-        stages_(workers.stages()),
+  Training(Stages& stages, Executor& executor, const StepArguments& given,
+           StepPeers& peers)
+      : stages_(stages),
+        executor_(executor),
         given_(given),
         peers_(peers),
-        first_here_(!stages_.partitions.front().remote),
-        last_here_(!stages_.partitions.back().remote) {}
+        first_here_(!stages.partitions.front().remote),
+        last_here_(!stages.partitions.back().remote) {}
 
   void begin() {
     const std::optional<int64_t> all_rows =
@@ -412,12 +413,11 @@ class Training {
 
   void run() {
     if (given_.options.timeline()) {
-      recording_.emplace(workers_.executor().devices(),
-                         given_.options.memory());
+      recording_.emplace(executor_.devices(), given_.options.memory());
     }
     Recording* const recording = recording_ ? &*recording_ : nullptr;
     peers_.connect(*step_, recording);
-    workers_.run(plan_->mine, step_->pass(), recording);
+    executor_.run(*plan_, step_->pass(), recording);
     peers_.disconnect();
   }
 
@@ -451,9 +451,9 @@ class Training {
  private:
   TrainStep& prepare() {
     given_.check();
-    plan_.emplace(peers_.plan(given_.schedule, given_.checkpoint));
-    step_.emplace(stages_, plan_->whole, given_.options, peers_.remote(),
-                  peers_.before(num_microbatches(plan_->whole)));
+    plan_ = &peers_.plan(given_.schedule, given_.checkpoint);
+    step_.emplace(stages_, plan_->schedule, given_.options, peers_.remote(),
+                  peers_.before(num_microbatches(plan_->schedule)));
     outside_schedule(at_partition(0, Phase::kScatter), [this] {
       if (first_here_) step_->give_input(given_.input);
       if (given_.input.split() || given_.target.split()) {
@@ -472,28 +472,28 @@ class Training {
   std::invoke_result_t<Part&> outside_schedule(const Failure& place,
                                                Part part) {
     return peers_.remote() ? part()
-                           : workers_.outside_schedule(place, std::move(part));
+                           : executor_.outside_schedule(place, std::move(part));
   }
 
-  StageWorkers& workers_;
   Stages& stages_;
+  Executor& executor_;
   const StepArguments& given_;
   StepPeers& peers_;
   const bool first_here_, last_here_;
-  std::optional<StepPlan> plan_;
+  const Plan* plan_ = nullptr;
   std::optional<TrainStep> step_;
   std::optional<Recording> recording_;
 };
 
 }  // namespace
 
-StepResult train(StageWorkers& workers, const StepArguments& given,
+StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers) {
-  if (has_backward(given.schedule)) workers.executor().check_backward();
-  std::unique_lock<std::mutex> running = workers.enter();
+  if (has_backward(given.schedule)) executor.check_backward();
+  std::unique_lock<std::mutex> running = executor.enter();
   const WorkScope work;
   peers.open();
-  Training training(workers, given, peers);
+  Training training(stages, executor, given, peers);
   try {
     training.begin();
     training.run();

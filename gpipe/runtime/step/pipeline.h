@@ -14,9 +14,9 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/pipeline/train_step.h"
 #include "gpipe/runtime/run/executor.h"
-#include "gpipe/runtime/step/passes.h"
+#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/train.h"
@@ -31,7 +31,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
                  private StepPeers {
  public:
   // `rank_of_stage`: the worker of each partition; ranks count from 0.
-  // `devices`: of the workers. Other arguments: see StageWorkers.
+  // `devices`: of the workers. Other arguments: see Stages and Executor.
   Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
            std::vector<int> rank_of_stage, std::vector<c10::Device> devices,
            int threads, bool one_at_a_time);
@@ -45,12 +45,12 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
   // Runs a whole step with the loss computed in the pipeline, by any schedule
   // that fits the partitions: see PipelineModule::train_step().
   StepResult train(const StepArguments& given) {
-    return internal::train(workers_, given, *this);
+    return internal::train(stages_, executor_, given, *this);
   }
 
   // Returns the failure of the last pass; nullopt if it succeeded.
   std::optional<Failure> last_failure() const {
-    return workers_.last_failure();
+    return executor_.last_failure();
   }
 
  private:
@@ -62,11 +62,12 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
   };
   // Returns the plans for so many micro-batches; made on first use.
   const Plans& plans(int64_t microbatches, int64_t checkpointed);
-  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override;
   // Checks a schedule for train() and returns its plan.
   Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
 
-  StageWorkers workers_;
+  Stages stages_;
+  Executor executor_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
   RecentPlans<Plan> train_plans_;
 };

@@ -1,4 +1,4 @@
-#include "gpipe/runtime/pipeline/pipeline.h"
+#include "gpipe/runtime/step/pipeline.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -14,8 +14,8 @@
 #include "gpipe/base/threads.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
-#include "gpipe/runtime/pipeline/autograd_node.h"
-#include "gpipe/runtime/step/step.h"
+#include "gpipe/runtime/step/autograd_node.h"
+#include "gpipe/runtime/step/passes.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/transform.h"
@@ -33,7 +33,7 @@ class StepBackward {
   // other streams than forward; the events recorded here make it run after the
   // forward's work.
   void end_forward() {
-    for (const Partition& each : pipeline_->workers_.stages().partitions) {
+    for (const Partition& each : pipeline_->stages_.partitions) {
       if (has_streams(each.device) && !forward_done_.count(each.device)) {
         forward_done_.emplace(each.device, Event::record(each.device));
       }
@@ -48,8 +48,8 @@ class StepBackward {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) {
-    pipeline_->workers_.executor().check_backward();
-    const auto running = pipeline_->workers_.enter();
+    pipeline_->executor_.check_backward();
+    const auto running = pipeline_->executor_.enter();
     const WorkScope work;
     // Without keep_graph the backward consumes the cells, even if it fails
     // halfway.
@@ -57,10 +57,9 @@ class StepBackward {
         keep_graph ? step_ : std::exchange(step_, nullptr);
     TORCH_CHECK(step != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
     const Failure place = at_partition(Failure::kAll, Phase::kGradients);
-    auto pieces = pipeline_->workers_.outside_schedule(place, [&] {
+    auto pieces = pipeline_->executor_.outside_schedule(place, [&] {
       const at::Tensor* const changed = changes_.without_version();
-      TORCH_CHECK(!changed,
-                  pipeline_->workers_.stages().describe_leaf(*changed),
+      TORCH_CHECK(!changed, pipeline_->stages_.describe_leaf(*changed),
                   " has been changed between forward and backward, as by the "
                   "step() of an optimizer. Call step() after backward(), or "
                   "forward() again");
@@ -81,18 +80,18 @@ class StepBackward {
         options.leaf_wanted[partition][number] = true;
       }
     }
-    StepPass pass(pipeline_->workers_.stages(), *step, std::move(options));
+    StepPass pass(pipeline_->stages_, *step, std::move(options));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pass.begin_backward(i, std::move(pieces[i]));
     }
     try {
-      pipeline_->workers_.run(plans_.backward, pass);
+      pipeline_->executor_.run(plans_.backward, pass);
     } catch (c10::Error& error) {
       explain(error);
       throw;
     }
 
-    return pipeline_->workers_.outside_schedule(place, [&] {
+    return pipeline_->executor_.outside_schedule(place, [&] {
       std::vector<at::Tensor> result;
       for (std::size_t n = 0; n < inputs.size(); ++n) {
         result.push_back(wanted[n] ? inputs[n].join(pass.input_grads())
@@ -120,7 +119,7 @@ class StepBackward {
                         std::string::npos) {
       return;
     }
-    error.add_context(pipeline_->workers_.stages().describe_leaf(*changed) +
+    error.add_context(pipeline_->stages_.describe_leaf(*changed) +
                       " has been changed between forward and backward, as by "
                       "the step() of an optimizer; call step() after "
                       "backward(), or forward() again");
@@ -186,23 +185,22 @@ Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
                    std::vector<int> rank_of_stage,
                    std::vector<c10::Device> devices, int threads,
                    bool one_at_a_time)
-    : workers_(std::move(partitions), std::move(unsplit),
-               std::move(rank_of_stage), std::move(devices), threads,
-               one_at_a_time) {}
+    : stages_(std::move(partitions), std::move(rank_of_stage),
+              std::move(unsplit)),
+      executor_(std::move(devices), threads, one_at_a_time) {}
 
 Batch Pipeline::forward(const Batch& input, int64_t chunks,
                         Checkpoint checkpoint) {
-  const auto running = workers_.enter();
+  const auto running = executor_.enter();
   const WorkScope work;
-  Stages& stages = workers_.stages();
   const bool with_graph = c10::GradMode::is_enabled();
   const MiniBatch batch =
-      workers_.outside_schedule(at_partition(0, Phase::kScatter), [&] {
+      executor_.outside_schedule(at_partition(0, Phase::kScatter), [&] {
         std::vector<int64_t> rows;
         if (!input.split()) {
-          rows = chunk_rows(rows_of(input.whole(), stages.unsplit), chunks);
+          rows = chunk_rows(rows_of(input.whole(), stages_.unsplit), chunks);
         }
-        return MiniBatch(input, std::move(rows), stages.unsplit, with_graph);
+        return MiniBatch(input, std::move(rows), stages_.unsplit, with_graph);
       });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
@@ -210,21 +208,21 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   const Plans& plans = this->plans(microbatches, checkpointed);
 
   std::vector<torch::autograd::Edge> accumulators;
-  if (with_graph) accumulators = accumulators_of(stages.partitions);
+  if (with_graph) accumulators = accumulators_of(stages_.partitions);
   auto step = std::make_shared<Step>(
-      stages, microbatches,
+      stages_, microbatches,
       [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
-  MiniBatchNorms norms(stages.partitions);
-  StepPass pass(stages, *step, {});
+  MiniBatchNorms norms(stages_.partitions);
+  StepPass pass(stages_, *step, {});
   pass.begin_forward(batch.activations(), batch.leaf());
-  workers_.run(plans.forward, pass);
+  executor_.run(plans.forward, pass);
 
-  return workers_.outside_schedule(
-      at_partition(stages.size() - 1, Phase::kGather), [&] {
-        fault_point("gather", stages.size() - 1);
+  return executor_.outside_schedule(
+      at_partition(stages_.size() - 1, Phase::kGather), [&] {
+        fault_point("gather", stages_.size() - 1);
         std::vector<Value> outputs;
         for (const Activations& each : pass.outputs()) {
-          outputs.push_back(value_of(each, stages.partitions.back().device));
+          outputs.push_back(value_of(each, stages_.partitions.back().device));
         }
         Batch output = batch.split() ? Batch(outputs) : Batch(gather(outputs));
         if (!batch.split()) warn_of_other_rows(outputs, batch.rows());
@@ -264,10 +262,9 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
                                        int64_t checkpointed) {
   auto& plans = plans_[{microbatches, checkpointed}];
   if (!plans) {
-    const Schedule schedule =
-        with_recompute(breadth_first(workers_.stages().rank_of_stage,
-                                     static_cast<int>(microbatches)),
-                       [&](int i) { return i < checkpointed; });
+    const Schedule schedule = with_recompute(
+        breadth_first(stages_.rank_of_stage, static_cast<int>(microbatches)),
+        [&](int i) { return i < checkpointed; });
     const auto is_forward = [](const Action& action) {
       return action.kind == ActionKind::kForward;
     };
@@ -277,25 +274,23 @@ const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
   return *plans;
 }
 
-StepPlan Pipeline::plan(const Schedule& schedule, Checkpoint checkpoint) {
-  const Plan& plan = train_plans_.get(
-      schedule, checkpoint, [&] { return make_plan(schedule, checkpoint); });
-  return {plan.schedule, plan};
+const Plan& Pipeline::plan(const Schedule& schedule, Checkpoint checkpoint) {
+  return train_plans_.get(schedule, checkpoint,
+                          [&] { return make_plan(schedule, checkpoint); });
 }
 
 Plan Pipeline::make_plan(const Schedule& schedule,
                          Checkpoint checkpoint) const {
-  const std::vector<c10::Device>& devices = workers_.executor().devices();
-  const Stages& stages = workers_.stages();
+  const std::vector<c10::Device>& devices = executor_.devices();
   const std::vector<int> placed =
-      check_schedule(schedule, stages.size(),
+      check_schedule(schedule, stages_.size(),
                      static_cast<int64_t>(devices.size()), "GPipeOptions");
   for (std::size_t s = 0; s < placed.size(); ++s) {
     TORCH_CHECK_VALUE(
-        devices[placed[s]] == stages.partitions[s].device,
+        devices[placed[s]] == stages_.partitions[s].device,
         "the schedule has stage ", s, " on rank ", placed[s], " (",
         devices[placed[s]], "), but partition ", s, " is on ",
-        stages.partitions[s].device,
+        stages_.partitions[s].device,
         "; make the pipeline with the schedule's GPipeOptions::placement");
   }
   return Plan(with_checkpoint(schedule, checkpoint));

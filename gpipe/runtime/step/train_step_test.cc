@@ -1,4 +1,4 @@
-#include "gpipe/runtime/pipeline/train_step.h"
+#include "gpipe/runtime/step/train_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -172,10 +172,10 @@ TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
   step.finish();
   const auto& grads = step.leaf_grads();
   ASSERT_EQ(grads.size(), 2u);
-  EXPECT_TRUE(grads[0].leaf.is_same(model.first->weight));
-  EXPECT_EQ(grads[0].partition, 0);
-  EXPECT_EQ(grads[1].partition, 1);
-  EXPECT_FALSE(grads[0].shared);
+  EXPECT_TRUE(grads[0].tensor.is_same(model.first->weight));
+  EXPECT_EQ(grads[0].places.front().first, 0);
+  EXPECT_EQ(grads[1].places.front().first, 1);
+  EXPECT_EQ(grads[0].places.size(), 1u);
   bool unlock = false;
   step.accumulate([&] {
     unlock = true;
@@ -371,7 +371,7 @@ TEST(StepResult, HasNoOutputUnlessAskedFor) {
 
 // A pipeline without other ranks.
 struct Alone : StepPeers {
-  StepPlan plan(const Schedule&, Checkpoint) override {
+  const Plan& plan(const Schedule&, Checkpoint) override {
     throw std::logic_error("not called");
   }
 };
@@ -440,7 +440,7 @@ TEST(StepPeers, WithoutOtherRanksEndChecksTheTotals) {
 // totals of `replicas` equal replicas.
 class Peers : public StepPeers {
  public:
-  explicit Peers(StageWorkers& workers) : workers_(workers) {}
+  explicit Peers(Executor& executor) : executor_(executor) {}
 
   std::vector<std::string> calls;
   std::string throws;
@@ -455,11 +455,11 @@ class Peers : public StepPeers {
     EXPECT_EQ(step.microbatches(), 2);
     return std::nullopt;
   }
-  StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) override {
+  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override {
     add("plan");
     plan_ =
         std::make_unique<Plan>(internal::with_checkpoint(schedule, checkpoint));
-    return {plan_->schedule, *plan_};
+    return *plan_;
   }
   void connect(TrainStep&, Recording* recording) override {
     add(recording ? "connect, recording" : "connect");
@@ -480,7 +480,7 @@ class Peers : public StepPeers {
   void fail(bool locked) override {
     calls.emplace_back(locked ? "fail, locked" : "fail");
     // Without the lock this would be a deadlock if it were still held.
-    if (!locked) EXPECT_TRUE(workers_.enter().owns_lock());
+    if (!locked) EXPECT_TRUE(executor_.enter().owns_lock());
   }
 
  private:
@@ -488,22 +488,17 @@ class Peers : public StepPeers {
     calls.push_back(call);
     if (call == throws) throw std::runtime_error(call);
   }
-  StageWorkers& workers_;
+  Executor& executor_;
   std::unique_ptr<Plan> plan_;
 };
 
 // x * 3 * 5 on two stages, and a mini-batch of 4 rows.
 struct Trained {
   Scale first{3}, second{5};
-  StageWorkers workers{testing::stages_of({torch::nn::AnyModule(first),
-                                           torch::nn::AnyModule(second)})
-                           .partitions,
-                       Unsplit(),
-                       {0, 1},
-                       testing::devices(2),
-                       1,
-                       false};
-  Peers peers{workers};
+  Stages stages = testing::stages_of(
+      {torch::nn::AnyModule(first), torch::nn::AnyModule(second)});
+  Executor executor{testing::devices(2), 1, /*one_at_a_time=*/false};
+  Peers peers{executor};
   Schedule schedule = fill_drain(2, 2);
   Batch input = Value::wrap(torch::ones({4}).to(testing::device()));
   Batch target = Value::wrap(torch::ones({4}));
@@ -515,7 +510,7 @@ struct Trained {
 
   StepResult train() {
     return internal::train(
-        workers,
+        stages, executor,
         {input, target, &loss, schedule, Checkpoint::kNever, options,
          [this] { peers.calls.push_back("check"); }},
         peers);

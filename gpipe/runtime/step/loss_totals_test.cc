@@ -1,4 +1,4 @@
-#include "gpipe/runtime/pipeline/loss_totals.h"
+#include "gpipe/runtime/step/loss_totals.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

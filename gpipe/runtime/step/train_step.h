@@ -19,9 +19,9 @@
 
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/value.h"
-#include "gpipe/runtime/pipeline/loss_totals.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
+#include "gpipe/runtime/step/loss_totals.h"
 #include "gpipe/runtime/step/passes.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/schedule/microbatches.h"
@@ -154,17 +154,10 @@ class TrainStep {
   // Returns the losses added up; empty before result(), or without a loss.
   const LossTotals& totals() const { return totals_; }
 
-  // The gradient that accumulate() will add to `leaf`, a leaf of this process.
-  struct LeafGrad {
-    at::Tensor leaf, grad;
-    int64_t partition = -1;  // first partition of this process that uses it
-    bool shared = false;     // used by several partitions of this process
-    // The leaf that gets the gradient, if it is not `leaf`: a shard of it.
-    at::Tensor target;
-  };
-  // Returns the gradients of all leaves, summed on the first call. Callers may
-  // change them before accumulate().
-  std::vector<LeafGrad>& leaf_grads();
+  // Returns all leaves with their gradients, summed on the first call. Callers
+  // may change them before accumulate(), and may add leaves that no partition
+  // of this process uses.
+  std::vector<SharedLeaf>& leaf_grads();
 
   // Checks the sums over micro-batches, if TrainOptions::check_finite is set.
   // Throws NonFiniteError if a sum is not finite although its parts are.
@@ -206,7 +199,7 @@ class TrainStep {
   std::vector<double> weights_;      // gradients of the losses
   LossTotals totals_;
   std::optional<StepPass> pass_;
-  std::optional<std::vector<LeafGrad>> leaf_grads_;
+  std::optional<std::vector<SharedLeaf>> leaf_grads_;
   // The total weight of a weighted loss; divides the input's gradients.
   std::optional<double> divisor_;
 };
@@ -224,12 +217,6 @@ struct StepArguments {
   const TrainOptions& options;
   // Throws if the model or the input cannot be used. Called first.
   std::function<void()> check;
-};
-
-// A schedule, and the part of it that this process runs.
-struct StepPlan {
-  const Schedule& whole;
-  const Plan& mine;
 };
 
 // The part of a training step in which a pipeline of one process and one of
@@ -256,7 +243,7 @@ class StepPeers {
   }
   // Returns the plan of a schedule, valid until the step ends. Throws if the
   // schedule does not fit the pipeline.
-  virtual StepPlan plan(const Schedule& schedule, Checkpoint checkpoint) = 0;
+  virtual const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) = 0;
   // Returns the connection to stages of other processes; null if all stages are
   // in this process.
   virtual RemoteStages* remote() { return nullptr; }
@@ -293,10 +280,11 @@ class StepPeers {
 // its result. Waits until no other mini-batch runs, then blocks until the step
 // has ended. PipelineModule::train_step() describes results and errors.
 //
-// `workers`: the stages of this process, with a thread for each rank.
+// `stages`, `executor`: the stages of this process, and the executor with a
+// worker for each rank.
 // `given`: the input, the target, the loss, the schedule and the options.
 // `peers`: what the processes of a pipeline do together in a step.
-StepResult train(StageWorkers& workers, const StepArguments& given,
+StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers);
 
 }  // namespace gpipe::internal
