@@ -11,7 +11,7 @@
 
 #include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/runner/norms.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/topology.h"

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/runner/norms.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
