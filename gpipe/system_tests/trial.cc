@@ -195,7 +195,7 @@ StepState Trial::step(const std::function<void()>& before,
       x, target_,
       [last](const Tensor& output, const Tensor& target) {
         internal::fault_point("loss function", last, microbatch());
-        return (output - target).pow(2).mean();
+        return testing::mean_square(output, target);
       },
       *schedule_, TrainOptions().outputs(true));
   after();
