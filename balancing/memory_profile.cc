@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "balancing/profile/sandbox.h"
-#include "gpipe/meta/ledger.h"
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_ledger.h"
+#include "gpipe/libtorch/meta_scope.h"
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/microbatch.h"

@@ -214,7 +214,7 @@ Problem problem_of(std::vector<planner::Workload> workloads,
 }
 
 [[noreturn]] void throw_infeasible(const Problem& problem) {
-  const planner::Need need = planner::least_memory(problem);
+  const planner::LeastMemory need = planner::least_memory(problem);
   std::ostringstream text;
   text.precision(15);
   text << "no schedule, cut and checkpoint mode of "

@@ -1,5 +1,8 @@
 #include "balancing/refine.h"
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -16,11 +19,7 @@ using Balance = std::vector<int64_t>;
 using Starts = std::vector<Balance>;
 
 std::string to_string(const Balance& balance) {
-  std::string text;
-  for (int64_t length : balance) {
-    text += (text.empty() ? "[" : ", ") + std::to_string(length);
-  }
-  return text + "]";
+  return absl::StrCat("[", absl::StrJoin(balance, ", "), "]");
 }
 
 int64_t layers_of(const Balance& balance) {

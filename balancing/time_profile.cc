@@ -382,10 +382,10 @@ VisitLayer visit_in(std::vector<Sandbox>& sandboxes) {
 }
 
 // Threads that run copies of the model until the end of the scope.
-class Company {
+class ConcurrentCopies {
  public:
-  Company(const torch::nn::Sequential& module, const internal::Value& sample,
-          int64_t threads) {
+  ConcurrentCopies(const torch::nn::Sequential& module,
+                   const internal::Value& sample, int64_t threads) {
     const int intra_op = at::get_num_threads();
     for (int64_t k = 0; k < threads; ++k) {
       auto sandboxes =
@@ -417,12 +417,12 @@ class Company {
           }));
     }
   }
-  ~Company() {
+  ~ConcurrentCopies() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
   }
-  Company(const Company&) = delete;
-  Company& operator=(const Company&) = delete;
+  ConcurrentCopies(const ConcurrentCopies&) = delete;
+  ConcurrentCopies& operator=(const ConcurrentCopies&) = delete;
 
  private:
   std::atomic<bool> stop_{false};
@@ -540,7 +540,7 @@ std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
   const c10::InferenceMode normal_mode(false);
 
   std::vector<Sandbox> sandboxes = sandboxes_of(module);
-  const Company concurrent_copies(
+  const ConcurrentCopies concurrent_copies(
       module, sample, device.is_cpu() ? options.concurrent_copies() : 0);
   return times_of(sandboxes.size(), visit_in(sandboxes), sample, device,
                   device.is_cpu() && is_on_cpu(*module), options);

@@ -1,6 +1,6 @@
 #include "gpipe/meta.h"
 
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_scope.h"
 
 namespace gpipe {
 

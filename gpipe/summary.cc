@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "gpipe/base/text.h"
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_scope.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/skippable.h"

@@ -14,8 +14,8 @@
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/ledger.h"
 #include "gpipe/testing/process.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
@@ -98,8 +98,8 @@ class ModelMemory
 };
 
 // Returns whether the temporary memory of oneDNN's convolutions is predicted.
-// The prediction is for its AVX-512 kernels (gpipe/meta/scope.cc); other
-// kernels take more.
+// The prediction is for its AVX-512 kernels (gpipe/libtorch/meta_scope.cc);
+// other kernels take more.
 bool workspaces_are_known() {
 #ifdef __x86_64__
   return __builtin_cpu_supports("avx512f") &&

@@ -41,7 +41,7 @@ row bazel_7_workspace 'tools/modern_bazel.sh --mode=workspace'
 row asan 'tools/check.sh asan'
 row tsan 'tools/check.sh tsan'
 row fuzz 'tools/check.sh fuzz'
-row faults './bazelw test --keep_going --test_env=GPIPE_THOROUGH=1 //gpipe/faults/...'
+row faults './bazelw test --keep_going --test_env=GPIPE_THOROUGH=1 //gpipe/system_tests:faults'
 row thorough 'tools/check.sh thorough'
 
 only=()

@@ -352,11 +352,6 @@ Durations Evaluator::durations(const Variant& variant,
   return result;
 }
 
-Timeline Evaluator::simulate_with_copies(const Variant& variant,
-                                         const StageTable& table) {
-  return variant.engine->timeline(durations(variant, table));
-}
-
 double Evaluator::seconds(const Balance& balance, double enough) {
   const StageTable table = table_of(balance);
   const double sum_seconds = this->sum_seconds(table);
@@ -373,7 +368,7 @@ double Evaluator::seconds(const Balance& balance, double enough) {
   ++simulations_;
   double seconds = 0;
   if (candidate_.offload) {
-    Timeline timeline = simulate_with_copies(variant, table);
+    Timeline timeline = variant.engine->timeline(durations(variant, table));
     seconds = timeline.makespan;
     if (!fits(peaks(std::move(timeline), table))) return kInfinity;
   } else {
@@ -401,7 +396,7 @@ Prediction Evaluator::predict(const Balance& balance) {
   ++simulations_;
   result.schedule = variant.schedule;
   result.sum_seconds = sum_seconds(result.stages);
-  result.timeline = simulate_with_copies(variant, result.stages);
+  result.timeline = variant.engine->timeline(durations(variant, result.stages));
   result.peak_bytes = candidate_.offload ? peaks(result.timeline, result.stages)
                                          : peaks(result.stages, recomputed);
   if (shares_cores()) {

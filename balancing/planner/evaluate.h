@@ -117,8 +117,6 @@ class Evaluator {
   double sum_seconds(const StageTable& table) const;
   gpipe::internal::Durations durations(const Variant& variant,
                                        const StageTable& table) const;
-  Timeline simulate_with_copies(const Variant& variant,
-                                const StageTable& table);
   bool shares_cores() const;
   StageTable table_of(const Balance& balance) const;
 

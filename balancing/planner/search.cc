@@ -268,8 +268,8 @@ double least_largest(int64_t layers, int64_t partitions, const Begin& begin,
 }
 
 // Returns what one candidate needs.
-Need need_of(const Problem& problem, const Candidate& candidate,
-             const Blocks& blocks) {
+LeastMemory need_of(const Problem& problem, const Candidate& candidate,
+                    const Blocks& blocks) {
   Evaluator evaluator(problem, candidate, blocks);
   if (candidate.stages_per_rank == 1) {
     const bool where_needed = candidate.recompute == kWhereNeeded;
@@ -296,7 +296,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
   const auto least = [&](const auto& measure) {
     return measure(refine(start, measure, {kLeanestCuts}));
   };
-  Need need;
+  LeastMemory need;
   need.bytes = least(
       [&](const Balance& balance) { return evaluator.largest_peak(balance); });
   need.factor = least(
@@ -306,7 +306,7 @@ Need need_of(const Problem& problem, const Candidate& candidate,
 
 }  // namespace
 
-Need least_memory(const Problem& problem, const Effort& effort) {
+LeastMemory least_memory(const Problem& problem, const Effort& effort) {
   const std::vector<Blocks> blocks = blocks_of(problem);
   // Candidates with offload count as those without: their peaks depend on
   // times.
@@ -326,10 +326,11 @@ Need least_memory(const Problem& problem, const Effort& effort) {
       layers * layers * static_cast<double>(problem.ranks.size());
   const auto most = static_cast<std::size_t>(
       std::max(8.0, 1e3 * static_cast<double>(effort.all_cuts) / work));
-  Need need{kInfinity, kInfinity};
+  LeastMemory need{kInfinity, kInfinity};
   for (std::size_t k = 0; k < std::min(most, by_even_cut.size()); ++k) {
     const Candidate& candidate = by_even_cut[k].second;
-    const Need one = need_of(problem, candidate, blocks[candidate.workload]);
+    const LeastMemory one =
+        need_of(problem, candidate, blocks[candidate.workload]);
     need.bytes = std::min(need.bytes, one.bytes);
     need.factor = std::min(need.factor, one.factor);
   }

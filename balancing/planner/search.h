@@ -54,8 +54,8 @@ struct Choice {
 // alone. Threads: pure function.
 std::optional<Choice> choose(const Problem& problem, const Effort& effort = {});
 
-// What nothing that fits would need.
-struct Need {
+// The memory limits with which a problem would have a plan that fits.
+struct LeastMemory {
   // The smallest memory limit of every rank, in bytes, that is known to
   // suffice, and the smallest factor of all limits; infinity if a rank has no
   // memory at all.
@@ -65,6 +65,6 @@ struct Need {
 // Returns how much memory would be enough for a problem for which choose()
 // returns nullopt. Offload is not considered. With few enough cuts (Effort) and
 // with one stage per rank, no smaller limit is enough.
-Need least_memory(const Problem& problem, const Effort& effort = {});
+LeastMemory least_memory(const Problem& problem, const Effort& effort = {});
 
 }  // namespace gpipe::balancing::planner

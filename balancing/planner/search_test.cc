@@ -265,7 +265,7 @@ TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
     Problem problem = random_problem(seed);
     problem.offload = false;
     for (Rank& rank : problem.ranks) rank.memory_bytes = 1;
-    const Need need = least_memory(problem);
+    const LeastMemory need = least_memory(problem);
     const auto with = [&](double bytes) {
       Problem other = problem;
       for (Rank& rank : other.ranks) rank.memory_bytes = bytes;

@@ -16,8 +16,8 @@
 #include "benchmarks/harness/devices.h"
 #include "gpipe/base/text.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::benchmarks {

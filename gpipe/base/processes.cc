@@ -1,5 +1,6 @@
 #include "gpipe/base/processes.h"
 
+#include <absl/strings/str_split.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -23,9 +24,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <future>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -103,12 +104,10 @@ struct Pipe {
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* const path = std::getenv("PATH");
-  std::string rest = path ? path : "/usr/bin:/bin";
-  rest += ':';
-  for (std::size_t colon; (colon = rest.find(':')) != std::string::npos;
-       rest.erase(0, colon + 1)) {
-    const std::string file =
-        (colon == 0 ? "." : rest.substr(0, colon)) + "/" + name;
+  const std::vector<std::string> folders =
+      absl::StrSplit(path ? path : "/usr/bin:/bin", ':');
+  for (const std::string& folder : folders) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
     if (!name.empty() && access(file.c_str(), X_OK) == 0) return file;
   }
   fail(ENOENT, "cannot start '" + name + "', which is not in PATH");
@@ -649,21 +648,6 @@ int free_port() {
     fail(errno, "cannot find a free port of 127.0.0.1");
   }
   return ntohs(address.sin_port);
-}
-
-int64_t count_connections() {
-  int64_t count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int descriptor = std::stoi(entry.path().filename().string());
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    const bool has_peer =
-        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address),
-                      &length) == 0;
-    if (has_peer && address.ss_family != AF_UNIX) ++count;
-  }
-  return count;
 }
 
 int rank_at_fault(std::string_view line) {

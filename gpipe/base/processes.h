@@ -169,10 +169,6 @@ std::string to_string(const Exit& exit);
 // ports at random. Throws std::system_error if there is none.
 int free_port();
 
-// Returns the number of sockets of this process that are connected with
-// another socket over IP. A connection of the process with itself counts twice.
-int64_t count_connections();
-
 // ---- Finds in the output of a rank which rank it calls the cause of its
 // failure.
 

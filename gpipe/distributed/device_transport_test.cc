@@ -27,7 +27,7 @@
 
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/distributed/pipeline.h"
-#include "gpipe/distributed/replicas/replica_sums.h"
+#include "gpipe/distributed/runner/replica_sums.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/testing/simulated_backend.h"

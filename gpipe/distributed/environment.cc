@@ -1,13 +1,16 @@
 #include "gpipe/distributed/environment.h"
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/world_options.h"
@@ -51,14 +54,10 @@ class Variables {
     if (!value) return {};
     const auto number = to_number(*value);
     if (number && least <= *number && *number <= most) return number;
-    std::ostringstream range;
-    if (most == kNoLimit) {
-      range << least << " or more";
-    } else {
-      range << "from " << least << " to " << most;
-    }
     refuse(name, " is '", *value, "', but must be a whole number, ",
-           range.str(), why);
+           most == kNoLimit ? absl::StrCat(least, " or more")
+                            : absl::StrCat("from ", least, " to ", most),
+           why);
   }
 
   // Returns a rank below `size`, or 0 if the variable is not set.
@@ -138,12 +137,8 @@ LaunchEnvironment read_ranks(const Variables& variables, const Names& names) {
 // which stands for 2, 2, 2, 1.
 int tasks_on(const char* name, const std::string& list, int node) {
   int machines = 0;
-  std::string_view rest = list;
-  for (bool more = true; more;) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    std::string_view entry = rest.substr(0, comma);
-    more = comma < rest.size();
-    if (more) rest.remove_prefix(comma + 1);
+  const std::vector<std::string> entries = absl::StrSplit(list, ',');
+  for (std::string_view entry : entries) {
     std::optional<int> times = 1;
     const std::size_t bracket = entry.find("(x");
     if (bracket != std::string_view::npos && entry.back() == ')') {

@@ -3,12 +3,14 @@
 // them was killed.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <set>
 #include <string>
@@ -23,6 +25,23 @@
 
 namespace gpipe::testing {
 namespace {
+
+// Returns the number of sockets of this process that are connected with
+// another socket over IP. A connection of the process with itself counts twice.
+int64_t count_connections() {
+  int64_t count = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename().string());
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    const bool has_peer =
+        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address),
+                      &length) == 0;
+    if (has_peer && address.ss_family != AF_UNIX) ++count;
+  }
+  return count;
+}
 
 // Prints the state of the rank after its first step, then trains until a rank
 // fails.

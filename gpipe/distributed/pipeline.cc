@@ -116,15 +116,13 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(
 std::string encode_layers(const std::vector<internal::Layer>& layers) {
   std::string text;
   const auto add = [&](const std::vector<SkipKey>& keys) {
-    internal::put(text, static_cast<uint64_t>(keys.size()));
+    text += internal::pack(static_cast<uint64_t>(keys.size()));
     for (const SkipKey& key : keys) {
-      internal::put(text, key.ns.number());
-      internal::put_text(text, key.name);
+      text += internal::pack(key.ns.number(), key.name);
     }
   };
   for (const internal::Layer& layer : layers) {
-    internal::put(text, layer.index);
-    internal::put_text(text, layer.name);
+    text += internal::pack(layer.index, layer.name);
     add(layer.skips.stash);
     add(layer.skips.pop);
   }

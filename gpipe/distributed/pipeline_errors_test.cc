@@ -584,14 +584,19 @@ const RankProgramEntry kWrongCalls("wrong calls", [] {
   return 0;
 });
 
+// Returns a pipeline with a layer on each of two ranks.
+DistributedPipeline two_layers(const std::shared_ptr<World>& world) {
+  return DistributedPipeline(
+      nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+      DistributedOptions({1, 1}).device(torch::kCPU).threads(1), world);
+}
+
 // The input is split on the first rank, and the target is not. Then the target
 // has a graph.
 const RankProgramEntry kOtherForm("other form", [] {
   torch::set_num_threads(1);
   const auto world = World::connect(world_options());
-  DistributedPipeline pipeline(
-      nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
-      DistributedOptions({1, 1}).device(torch::kCPU).threads(1), world);
+  DistributedPipeline pipeline = two_layers(world);
   const Schedule schedule = one_forward_one_backward(2, 2);
   const Microbatches<Tensor> parts{{torch::ones({1, 3}), torch::ones({2, 3})}};
   const std::string error = text_of([&] {
@@ -625,9 +630,7 @@ const RankProgramEntry kOtherForm("other form", [] {
 const RankProgramEntry kNoTargetRows("no target rows", [] {
   torch::set_num_threads(1);
   const auto world = World::connect(world_options());
-  DistributedPipeline pipeline(
-      nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
-      DistributedOptions({1, 1}).device(torch::kCPU).threads(1), world);
+  DistributedPipeline pipeline = two_layers(world);
   const std::string error = text_of([&] {
     pipeline->train_step(torch::ones({8, 3}), torch::ones({0, 3}), mean_square,
                          one_forward_one_backward(2, 2));

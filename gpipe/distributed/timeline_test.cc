@@ -18,6 +18,7 @@
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
 namespace gpipe {
@@ -44,10 +45,7 @@ const RankProgramEntry kTimeline("timeline", [] {
                                DistributedOptions({2, 2, 2}), world);
   const StepResult result = pipeline->train_step(
       torch::randn({4, 6}, torch::kDouble),
-      torch::zeros({4, 3}, torch::kDouble),
-      [](const Tensor& output, const Tensor& target) {
-        return (output - target).pow(2).mean();
-      },
+      torch::zeros({4, 3}, torch::kDouble), testing::mean_square,
       one_forward_one_backward(3, 2), TrainOptions().timeline(true));
   const Timeline& timeline = *result.timeline;
   check(timeline.first_rank == world->rank(), "first_rank");
@@ -170,10 +168,7 @@ const RankProgramEntry kWhole("whole", [] {
   for (int step = 0; step < 2; ++step) {
     const StepResult result = pipeline->train_step(
         torch::randn({4, 6}, torch::kDouble),
-        torch::zeros({4, 3}, torch::kDouble),
-        [](const Tensor& output, const Tensor& target) {
-          return (output - target).pow(2).mean();
-        },
+        torch::zeros({4, 3}, torch::kDouble), testing::mean_square,
         one_forward_one_backward(ranks, 2), TrainOptions().timeline(true));
     const WholeTimeline whole = clock.gather(*result.timeline);
     check(whole.clock_error > 0 && whole.clock_error < 30, "the error");

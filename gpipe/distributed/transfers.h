@@ -27,17 +27,9 @@ enum class Transfers {
 
 // Returns "auto", "host", "direct" or "tested".
 constexpr const char* to_string(Transfers transfers) {
-  switch (transfers) {
-    case Transfers::kAuto:
-      return "auto";
-    case Transfers::kHost:
-      return "host";
-    case Transfers::kDirect:
-      return "direct";
-    case Transfers::kTested:
-      return "tested";
-  }
-  return "?";
+  // In the order of Transfers.
+  constexpr const char* kNames[] = {"auto", "host", "direct", "tested"};
+  return kNames[static_cast<int>(transfers)];
 }
 
 // Returns the transfers with this name. Throws c10::ValueError, which lists all

@@ -50,7 +50,7 @@ void check_claimed(c10::DispatchKey key);
 // interceptor falls through both keys.
 enum class Interceptor {
   kCell,  // random numbers and BatchNorm in the cells of a pipeline
-  kMeta,  // dry runs on meta tensors, see gpipe/meta
+  kMeta,  // dry runs on meta tensors, see meta_scope.h
 };
 
 // Throws c10::Error if the interceptors of this copy of gpipe do not work,

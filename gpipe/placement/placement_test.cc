@@ -453,19 +453,28 @@ TEST(Placement, TwoModulesOnTwoThreads) {
   expect_equal(results[1], expected);
 }
 
-TEST(Placement, GradientOfAGradient) {
-  const Tensor x = torch::randn({3, 2});
-  const auto run = [&](bool in_parts) {
-    Mlp net = make<Branches>()->a;
+// A net on four devices, or on one, and an input of it that requires grad.
+struct NetAndInput {
+  NetAndInput(const Tensor& x, bool in_parts) : net(make<Branches>()->a) {
     if (in_parts) {
       parallelize_pipeline(net, {{"up", {device(1), device(0)}},
                                  {"down", {device(2), device(3)}}});
     } else {
       net->to(reference_device());
     }
-    const Tensor input = (in_parts ? x.clone() : x.to(reference_device()))
-                             .detach()
-                             .requires_grad_();
+    input = (in_parts ? x.clone() : x.to(reference_device()))
+                .detach()
+                .requires_grad_();
+  }
+
+  Mlp net;
+  Tensor input;
+};
+
+TEST(Placement, GradientOfAGradient) {
+  const Tensor x = torch::randn({3, 2});
+  const auto run = [&](bool in_parts) {
+    auto [net, input] = NetAndInput(x, in_parts);
     const Tensor slope = torch::autograd::grad({net(input).sum()}, {input}, {},
                                                true, /*create_graph=*/true)[0];
     (slope * slope).sum().backward();
@@ -498,16 +507,7 @@ struct Again : torch::autograd::Function<Again> {
 TEST(Placement, AUsersCheckpoint) {
   const Tensor x = torch::randn({3, 2});
   const auto run = [&](bool in_parts) {
-    Mlp net = make<Branches>()->a;
-    if (in_parts) {
-      parallelize_pipeline(net, {{"up", {device(1), device(0)}},
-                                 {"down", {device(2), device(3)}}});
-    } else {
-      net->to(reference_device());
-    }
-    const Tensor input = (in_parts ? x.clone() : x.to(reference_device()))
-                             .detach()
-                             .requires_grad_();
+    auto [net, input] = NetAndInput(x, in_parts);
     Again::apply(input, &net).sum().backward();
     auto state = state_of(net);
     state.push_back(input.grad());

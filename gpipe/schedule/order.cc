@@ -56,9 +56,9 @@ namespace {
 constexpr int kNobody = -1;
 
 // A simulation of a schedule in which every action takes one tick.
-class Run {
+class TickRun {
  public:
-  explicit Run(const Schedule& schedule)
+  explicit TickRun(const Schedule& schedule)
       : schedule_(schedule), ticks_(schedule.ranks.size()) {
     for (const auto& actions : schedule.ranks) {
       for (const Action& action : actions) slot(action).present = true;
@@ -151,7 +151,7 @@ class Run {
 }  // namespace
 
 std::vector<std::vector<int64_t>> start_ticks(const Schedule& schedule) {
-  return Run(schedule).ticks();
+  return TickRun(schedule).ticks();
 }
 
 std::vector<std::vector<int64_t>> clock_order(const Schedule& schedule) {

@@ -1,13 +1,13 @@
 #include "gpipe/schedule/text.h"
 
+#include <absl/strings/str_cat.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <sstream>
-#include <stdexcept>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -146,16 +146,13 @@ class Line {
     if (first > ' ' && first < 127) {
       return "'" + std::string(text_.substr(at_, size)) + "'";
     }
-    std::ostringstream byte;
-    byte << "the byte 0x" << std::hex << static_cast<int>(first);
-    return byte.str();
+    return absl::StrCat("the byte 0x", absl::Hex(first));
   }
 
   [[noreturn]] void fail(std::string_view expected) const {
-    std::ostringstream message;
-    message << "line " << number_ << ", column " << at_ + 1 << " of a schedule"
-            << ": expected " << expected << "; found " << found();
-    throw std::invalid_argument(message.str());
+    internal::refuse("line ", number_, ", column ", at_ + 1,
+                     " of a schedule: expected ", expected, "; found ",
+                     found());
   }
 
   std::string_view text_;
@@ -190,7 +187,7 @@ std::string to_csv(const Schedule& schedule) {
 
 Schedule parse_schedule(std::string_view csv) {
   if (csv.empty()) {
-    throw std::invalid_argument(
+    internal::refuse(
         "line 1, column 1 of a schedule: expected the actions of rank 0; "
         "found the end of the text");
   }
@@ -199,7 +196,7 @@ Schedule parse_schedule(std::string_view csv) {
     const std::size_t end = std::min(csv.find('\n'), csv.size());
     std::string_view line = csv.substr(0, end);
     csv.remove_prefix(std::min(end + 1, csv.size()));
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
     const int number = static_cast<int>(schedule.ranks.size()) + 1;
     schedule.ranks.push_back(Line(line, number).read());
   }
@@ -310,15 +307,15 @@ std::string grid_around(const Schedule& schedule, std::size_t rank,
   const Range shown_ranks =
       around(static_cast<int64_t>(rank), kRanks, all_ranks);
   const Range shown_ticks = around(tick, kTicks, all_ticks);
-  std::ostringstream text;
-  text << grid(schedule, ticks, shown_ranks, shown_ticks);
+  std::string text = grid(schedule, ticks, shown_ranks, shown_ticks);
   if (shown_ranks.size() < all_ranks.size() ||
       shown_ticks.size() < all_ticks.size()) {
-    text << "(ranks " << shown_ranks.begin << " to " << shown_ranks.end - 1
-         << " of " << all_ranks.end << ", ticks " << shown_ticks.begin << " to "
-         << shown_ticks.end - 1 << " of " << all_ticks.end << ")\n";
+    absl::StrAppend(&text, "(ranks ", shown_ranks.begin, " to ",
+                    shown_ranks.end - 1, " of ", all_ranks.end, ", ticks ",
+                    shown_ticks.begin, " to ", shown_ticks.end - 1, " of ",
+                    all_ticks.end, ")\n");
   }
-  return text.str();
+  return text;
 }
 
 // ---- Differences

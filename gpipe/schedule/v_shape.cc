@@ -116,7 +116,7 @@ constexpr int kInterval = 6;
 
 // Units of time between the actions of one micro-batch. It passes the ranks in
 // four legs: F from rank 0 to p - 1, F back to rank 0, I to p - 1, I back to 0.
-struct Steps {
+struct Offsets {
   std::array<int, 4> legs;   // from one rank to the next
   std::array<int, 3> turns;  // additional units between two legs
 };
@@ -127,7 +127,7 @@ int rank_of(int stage, int ranks) {
 
 // The start times of F and I of micro-batch 0 on each stage. Those of
 // micro-batch i are i * kInterval later.
-struct Block {
+struct BuildingBlock {
   std::vector<int> forward, input;
 
   // Returns how many micro-batches are between the start of F and the end of I
@@ -137,15 +137,15 @@ struct Block {
   }
 };
 
-Block building_block(int ranks, const Steps& steps) {
+BuildingBlock building_block(int ranks, const Offsets& offsets) {
   // For each rank: whether each unit of the interval is taken.
   std::vector<std::array<bool, kInterval>> used(ranks);
-  Block block{std::vector<int>(2 * ranks), std::vector<int>(2 * ranks)};
+  BuildingBlock block{std::vector<int>(2 * ranks), std::vector<int>(2 * ranks)};
   int time = 0;
   for (int k = 0; k < 4 * ranks; ++k) {
     const int leg = k / ranks;
     if (k > 0) {
-      time += k % ranks ? steps.legs[leg] : 1 + steps.turns[leg - 1];
+      time += k % ranks ? offsets.legs[leg] : 1 + offsets.turns[leg - 1];
     }
     const bool is_forward = leg < 2;
     const int stage = is_forward ? k : 4 * ranks - 1 - k;
@@ -164,13 +164,13 @@ struct Done {
 };
 
 // A simulation of all ranks, which run one action per unit of time.
-class Run {
+class VRun {
  public:
-  Run(int ranks, int microbatches, const Steps& steps, int capacity)
+  VRun(int ranks, int microbatches, const Offsets& offsets, int capacity)
       : ranks_(ranks),
         microbatches_(microbatches),
         capacity_(capacity),
-        block_(building_block(ranks, steps)) {
+        block_(building_block(ranks, offsets)) {
     done_.forwards = done_.inputs = done_.weights = std::vector<int>(2 * ranks);
   }
 
@@ -252,7 +252,7 @@ class Run {
   }
 
   int ranks_, microbatches_, capacity_;
-  Block block_;
+  BuildingBlock block_;
   Done done_;
 };
 
@@ -318,14 +318,14 @@ Schedule zero_bubble_v(int ranks, int microbatches) {
 
 Schedule v_half(int ranks, int microbatches) {
   internal::check_sizes(ranks, microbatches);
-  const Steps steps{{1, 2, 1, 2}, {0, 1, 0}};
-  return Run(ranks, microbatches, steps, ranks + 2).schedule();
+  const Offsets offsets{{1, 2, 1, 2}, {0, 1, 0}};
+  return VRun(ranks, microbatches, offsets, ranks + 2).schedule();
 }
 
 Schedule v_min(int ranks, int microbatches) {
   internal::check_sizes(ranks, microbatches);
-  const Steps steps{{1, 1, 1, 1}, {0, 0, 0}};
-  return Run(ranks, microbatches, steps, 2 * ((ranks + 4) / 3)).schedule();
+  const Offsets offsets{{1, 1, 1, 1}, {0, 0, 0}};
+  return VRun(ranks, microbatches, offsets, 2 * ((ranks + 4) / 3)).schedule();
 }
 
 Schedule dual_pipe_v(int ranks, int microbatches) {

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/text.h"
 
 namespace gpipe {
@@ -77,7 +79,7 @@ class Validation {
       ++actions_;
     });
     if (actions_ == 0) {
-      throw std::invalid_argument(
+      internal::refuse(
           "the schedule has no actions: it needs at least a forward");
     }
   }
@@ -117,7 +119,8 @@ class Validation {
   void check_forwards() {
     Missing forwards(stages_ * microbatches_, actions_);
     for_each([&](const Action& action, Place) {
-      if (action.kind == ActionKind::kForward) forwards.see(cell(action));
+      if (action.kind != ActionKind::kForward) return;
+      forwards.see(action.stage * microbatches_ + action.microbatch);
     });
     const auto missing = forwards.first();
     if (!missing.has_value()) return;
@@ -135,16 +138,15 @@ class Validation {
   }
 
   void check_doubles() {
-    // All forwards are present, so this size is linear in the schedule.
-    positions_.assign(stages_ * microbatches_ * kKinds, kAbsent);
+    places_.emplace(schedule_.ranks);
     for_each([&](const Action& action, Place place) {
-      int64_t& position = positions_[index(action)];
-      if (position != kAbsent) {
+      std::optional<Place>& known = (*places_)[action];
+      if (known) {
         refuse(place, to_string(action), " comes twice, at positions ",
-               position, " and ", place.position, " of rank ", place.rank,
-               ": take one out");
+               known->position, " and ", place.position, " of rank ",
+               place.rank, ": take one out");
       }
-      position = static_cast<int64_t>(place.position);
+      known = place;
     });
   }
 
@@ -336,35 +338,23 @@ class Validation {
   const Action& action_at(Place place) const {
     return schedule_.ranks[place.rank][place.position];
   }
-  int64_t cell(const Action& action) const {
-    return action.stage * microbatches_ + action.microbatch;
-  }
-  int64_t index(const Action& action) const {
-    return cell(action) * kKinds + static_cast<int64_t>(action.kind);
-  }
   bool has(const Action& action) const {
-    return 0 <= action.stage && action.stage < stages_ &&
-           positions_[index(action)] != kAbsent;
+    return places_->get(action).has_value();
   }
-  Place place(const Action& action) const {
-    return {rank_of_[action.stage],
-            static_cast<std::size_t>(positions_[index(action)])};
-  }
+  Place place(const Action& action) const { return *places_->get(action); }
 
   template <typename... Parts>
   [[noreturn]] void refuse(Place where, const Parts&... parts) const {
-    std::ostringstream text;
-    (text << ... << parts);
-    text << '\n' << grid_around(schedule_, where.rank, where.position);
-    throw std::invalid_argument(text.str());
+    internal::refuse(parts..., '\n',
+                     grid_around(schedule_, where.rank, where.position));
   }
-
-  static constexpr int64_t kKinds = internal::kActionKinds, kAbsent = -1;
 
   const Schedule& schedule_;
   int64_t actions_ = 0, stages_ = 0, microbatches_ = 0;
   std::vector<std::size_t> rank_of_;  // of each stage
-  std::vector<int64_t> positions_;    // of each action, on its rank
+  // Of each action. Set when all forwards are known to be present: then its
+  // size is linear in the schedule.
+  std::optional<internal::ActionTable<std::optional<Place>>> places_;
 };
 
 }  // namespace

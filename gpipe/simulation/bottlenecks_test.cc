@@ -73,15 +73,7 @@ TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
 
 // 1F1 waits for the whole block of 0F1, and the block waits for 1B0.
 TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-        {0, ActionKind::kBackward, 0},
-        {0, ActionKind::kBackward, 1}},
-       {{1, ActionKind::kForward, 0},
-        {1, ActionKind::kBackward, 0},
-        {1, ActionKind::kForward, 1},
-        {1, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = schedule_with_a_pair(2);
   EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1B0 2-4", "0F1 4-7", "1F1 7-8",
                           "1B1 8-10", "0B1 10-12"));

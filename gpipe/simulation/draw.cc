@@ -408,7 +408,7 @@ class Trace {
 
  private:
   // The track and the time of an action.
-  struct Place {
+  struct TrackSpan {
     int track = 0;  // 0: the action is not in the timeline
     double start = 0, end = 0;
   };
@@ -429,7 +429,7 @@ class Trace {
 
   // Adds a complete event. `more`: its further members.
   void add_event(const std::string& name, const char* category,
-                 const Place& place, const Json& more) {
+                 const TrackSpan& place, const Json& more) {
     Json event = {{"ph", "X"},
                   {"name", name},
                   {"cat", category},
@@ -442,7 +442,7 @@ class Trace {
   }
 
   void add_actions(const Timeline& timeline) {
-    internal::ActionTable<Place> places(timeline.ranks);
+    internal::ActionTable<TrackSpan> places(timeline.ranks);
     const auto idle = idle_spans(timeline);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const std::string name = rank_name(timeline, r);
@@ -457,8 +457,8 @@ class Trace {
         if (second && second_track == 0) {
           second_track = add_track(name + ", overlapped");
         }
-        const Place place = {second ? second_track : track, span.start,
-                             span.end};
+        const TrackSpan place = {second ? second_track : track, span.start,
+                                 span.end};
         places[span.action] = place;
         add_span(span.action, place);
         second = is_overlapped(span.action);
@@ -467,7 +467,7 @@ class Trace {
     for (const auto& spans : timeline.ranks) {
       for (const Span& span : spans) {
         for (const Action& need : internal::needs(span.action)) {
-          const Place from = places.get(need);
+          const TrackSpan from = places.get(need);
           if (need.stage == span.action.stage || from.track == 0) continue;
           add_arrow(need, from, places.get(span.action));
         }
@@ -475,7 +475,7 @@ class Trace {
     }
   }
 
-  void add_span(const Action& action, const Place& place) {
+  void add_span(const Action& action, const TrackSpan& place) {
     const char* const kind = name_of(action.kind);
     add_event(to_string(action), kind, place,
               {{"args",
@@ -488,7 +488,7 @@ class Trace {
   // attaches an end of an arrow to the event at that time on its track. So the
   // arrow begins in the middle of an event, since another one may begin at its
   // end.
-  void add_arrow(const Action& of, const Place& from, const Place& to) {
+  void add_arrow(const Action& of, const TrackSpan& from, const TrackSpan& to) {
     const char* name =
         of.kind == ActionKind::kForward ? "activation" : "gradient";
     ++arrows_;

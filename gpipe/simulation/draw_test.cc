@@ -48,11 +48,7 @@ TEST(TimelineTextTest, WhereThereIsNoRoomALetterStandsForTheName) {
 }
 
 TEST(TimelineTextTest, AnOverlappedPairIsOneBox) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-        {0, ActionKind::kBackward, 0},
-        {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = schedule_with_a_pair(1);
   EXPECT_EQ(to_text(simulate(schedule, costs_of(1)), 18),
             "        0              6 s\n"
             "rank 0 |F--0F1&0B0--0B1---| idle 0.0 %\n");
@@ -153,11 +149,7 @@ TEST(SvgTest, ATickIsARoundNumberOfSeconds) {
 }
 
 TEST(SvgTest, APairSharesItsLane) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-        {0, ActionKind::kBackward, 0},
-        {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = schedule_with_a_pair(1);
   const std::string svg = to_svg(simulate(schedule, costs_of(1)), 800);
   EXPECT_EQ(fault_of(svg), "");
   // 600 pixels show 6 s.
@@ -318,11 +310,7 @@ TEST(ChromeTraceTest, ArrowsGoToTheNeighbouringStages) {
 }
 
 TEST(ChromeTraceTest, APairIsOnTwoTracks) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-        {0, ActionKind::kBackward, 0},
-        {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = schedule_with_a_pair(1);
   const std::string trace = to_chrome_trace(simulate(schedule, costs_of(1)));
   EXPECT_THAT(names(trace, "thread_name"),
               ElementsAre("rank 0", "rank 0, overlapped"));

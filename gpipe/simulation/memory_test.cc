@@ -30,25 +30,14 @@ std::vector<std::pair<double, double>> pairs(
   return result;
 }
 
-// Returns costs with f = 1 and b = 2 = i + w.
-Costs costs_with_bytes(int stages) {
-  Costs costs;
-  costs.forward.assign(stages, 1);
-  costs.backward.assign(stages, 2);
-  costs.backward_input.assign(stages, 1);
-  costs.backward_weight.assign(stages, 1);
-  costs.recompute.assign(stages, 1);
-  return costs;
-}
-
 TEST(MemoryTest, IsUnknownWithoutBytes) {
-  const Timeline timeline = simulate(fill_drain(2, 2), costs_with_bytes(2));
+  const Timeline timeline = simulate(fill_drain(2, 2), costs_of(2));
   EXPECT_THAT(timeline.memory, IsEmpty());
   EXPECT_THAT(timeline.peak_bytes, IsEmpty());
 }
 
 TEST(MemoryTest, ActivationsAreHeldFromForwardToBackward) {
-  Costs costs = costs_with_bytes(2);
+  Costs costs = costs_of(2);
   costs.resident_bytes = {1000, 2000};
   costs.activation_bytes = {10, 20};
   const Timeline timeline = simulate(fill_drain(2, 2), costs);
@@ -63,7 +52,7 @@ TEST(MemoryTest, ActivationsAreHeldFromForwardToBackward) {
 }
 
 TEST(MemoryTest, ARecomputedCellHoldsItsInputUntilItIsRecomputed) {
-  Costs costs = costs_with_bytes(1);
+  Costs costs = costs_of(1);
   costs.activation_bytes = {100};
   costs.input_bytes = {1};
   const auto schedule =
@@ -80,7 +69,7 @@ TEST(MemoryTest, ARecomputedCellHoldsItsInputUntilItIsRecomputed) {
 TEST(MemoryTest, RecomputingLeavesInputsAndOneOfAll) {
   for (const int n : {1, 3}) {
     for (const int m : {1, 2, 7}) {
-      Costs costs = costs_with_bytes(n);
+      Costs costs = costs_of(n);
       costs.activation_bytes.assign(n, 100);
       costs.input_bytes.assign(n, 1);
       EXPECT_THAT(simulate(fill_drain(n, m), costs).peak_bytes, Each(100 * m));
@@ -92,7 +81,7 @@ TEST(MemoryTest, RecomputingLeavesInputsAndOneOfAll) {
 }
 
 TEST(MemoryTest, ALateRecomputeTakesMemoryWhenTheGradientIsThere) {
-  Costs costs = costs_with_bytes(2);
+  Costs costs = costs_of(2);
   costs.activation_bytes = {100, 100};
   costs.input_bytes = {1, 1};
   Schedule schedule =
@@ -109,7 +98,7 @@ TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
   const Schedule schedule = {{{{0, ActionKind::kForward, 0},
                                {0, ActionKind::kBackwardInput, 0},
                                {0, ActionKind::kBackwardWeight, 0}}}};
-  Costs costs = costs_with_bytes(1);
+  Costs costs = costs_of(1);
   costs.activation_bytes = {10};
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
               ElementsAre(Pair(0, 10), Pair(3, 0)));
@@ -119,7 +108,7 @@ TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
 }
 
 TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
-  Costs costs = costs_with_bytes(1);
+  Costs costs = costs_of(1);
   costs.activation_bytes = {10};
   costs.input_bytes = {1};
   costs.weight_activation_bytes = {4};
@@ -145,7 +134,7 @@ TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
         {0, ActionKind::kBackward, 0, /*fused_with_next=*/true},
         {0, ActionKind::kForward, 1},
         {0, ActionKind::kBackward, 1}}}};
-  Costs costs = costs_with_bytes(1);
+  Costs costs = costs_of(1);
   costs.overlap = 1;
   costs.activation_bytes = {10};
   const Timeline timeline = simulate(schedule, costs);

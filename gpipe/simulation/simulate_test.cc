@@ -162,15 +162,7 @@ TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
 }
 
 TEST(SimulateTest, APairBeginsWhenWhatBothNeedIsThere) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1, /*fused_with_next=*/true},
-        {0, ActionKind::kBackward, 0},
-        {0, ActionKind::kBackward, 1}},
-       {{1, ActionKind::kForward, 0},
-        {1, ActionKind::kBackward, 0},
-        {1, ActionKind::kForward, 1},
-        {1, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = schedule_with_a_pair(2);
   // Rank 0: 0F0 . . . 0F1&0B0 . . . 0B1. Rank 1: . 1F0 1B0 . . . 1F1 1B1.
   const Timeline timeline = simulate(schedule, equal_costs(2, 1, 2));
   EXPECT_EQ(timeline.ranks[0][1].start, 4);
@@ -318,12 +310,7 @@ using ::testing::ThrowsMessage;
 // Returns costs of 1 s for F and R, 2 s for B = I + W, and 10 bytes that are
 // held and copied. A copy takes `seconds`; 0: no time.
 Costs copying_costs(int stages, double seconds) {
-  Costs costs;
-  costs.forward.assign(stages, 1);
-  costs.backward.assign(stages, 2);
-  costs.backward_input.assign(stages, 1);
-  costs.backward_weight.assign(stages, 1);
-  costs.recompute.assign(stages, 1);
+  Costs costs = costs_of(stages);
   costs.activation_bytes.assign(stages, 10);
   costs.host_bandwidth = seconds > 0 ? 10 / seconds : 0;
   return costs;

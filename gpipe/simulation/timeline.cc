@@ -295,16 +295,24 @@ static void from_json(const Json& json, T& each) {
       members(each));
 }
 
+// Calls visit(name, member) for the members that JSON has beside `ranks`.
+template <typename AnyTimeline, typename Visit>
+static void visit_members(AnyTimeline& timeline, const Visit& visit) {
+  visit("first_rank", timeline.first_rank);
+  visit("began", timeline.began);
+  visit("transfers", timeline.transfers);
+  visit("host_copies", timeline.host_copies);
+  visit("gradient_sums", timeline.gradient_sums);
+  visit("memory", timeline.memory);
+  visit("peak_bytes", timeline.peak_bytes);
+}
+
 std::string to_json(const Timeline& timeline) {
-  return Json({{"first_rank", timeline.first_rank},
-               {"began", timeline.began},
-               {"ranks", timeline.ranks},
-               {"transfers", timeline.transfers},
-               {"host_copies", timeline.host_copies},
-               {"gradient_sums", timeline.gradient_sums},
-               {"memory", timeline.memory},
-               {"peak_bytes", timeline.peak_bytes}})
-      .dump();
+  Json json = {{"ranks", timeline.ranks}};
+  visit_members(timeline, [&](const char* name, const auto& member) {
+    json[name] = member;
+  });
+  return json.dump();
 }
 
 Timeline parse_timeline(std::string_view text) {
@@ -312,13 +320,9 @@ Timeline parse_timeline(std::string_view text) {
     const Json json = Json::parse(text);
     Timeline timeline =
         timeline_of(json.at("ranks").get<std::vector<std::vector<Span>>>());
-    json.at("first_rank").get_to(timeline.first_rank);
-    json.at("began").get_to(timeline.began);
-    json.at("transfers").get_to(timeline.transfers);
-    json.at("host_copies").get_to(timeline.host_copies);
-    json.at("gradient_sums").get_to(timeline.gradient_sums);
-    json.at("memory").get_to(timeline.memory);
-    json.at("peak_bytes").get_to(timeline.peak_bytes);
+    visit_members(timeline, [&](const char* name, auto& member) {
+      json.at(name).get_to(member);
+    });
     return timeline;
   } catch (const Json::exception& error) {
     internal::refuse("this is no timeline: ", error.what());

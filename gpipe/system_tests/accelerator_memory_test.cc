@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/ledger.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
 #include "gpipe/system_tests/options.h"

@@ -168,6 +168,15 @@ TEST(Random, HasTheRightDistribution) {
   EXPECT_NEAR(output.mean().item<double>(), 1.0, 0.01);
 }
 
+// Runs two backwards of an output that is `x`, ones, times random numbers.
+// Expects the same numbers in both.
+void expect_replayed(const Tensor& output, const Tensor& x) {
+  output.sum().backward({}, /*retain_graph=*/true);
+  EXPECT_TRUE(torch::allclose(x.grad().cpu(), output.cpu()));
+  output.sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad().cpu(), 2 * output.cpu()));
+}
+
 TEST(Random, IsReplayedInTheRecompute) {
   for (const Checkpoint mode : kModes) {
     GPipe pipeline(
@@ -184,10 +193,7 @@ TEST(Random, IsReplayedInTheRecompute) {
     // Advances the default generators.
     torch::rand({3});
     for (const torch::Device& each : devices(3)) torch::rand({3}, each);
-    output.sum().backward({}, /*retain_graph=*/true);
-    EXPECT_TRUE(torch::allclose(x.grad().cpu(), output.cpu()));
-    output.sum().backward();
-    EXPECT_TRUE(torch::allclose(x.grad().cpu(), 2 * output.cpu()));
+    expect_replayed(output, x);
   }
 }
 
@@ -246,10 +252,7 @@ TEST(Random, OfAGeneratorGivenByTheLayerIsReplayedInTheRecompute) {
     auto output = pipeline->forward(x);
     torch::rand({3}, own, x.options());
     states.push_back(own.get_state());
-    output.sum().backward({}, /*retain_graph=*/true);
-    EXPECT_TRUE(torch::allclose(x.grad().cpu(), output.cpu()));
-    output.sum().backward();
-    EXPECT_TRUE(torch::allclose(x.grad().cpu(), 2 * output.cpu()));
+    expect_replayed(output, x);
     EXPECT_TRUE(torch::equal(own.get_state(), states.back()));
     EXPECT_TRUE(torch::equal(states.back(), states.front()));
     outputs.push_back(output.detach().cpu());

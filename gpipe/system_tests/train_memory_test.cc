@@ -16,8 +16,8 @@
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/meta.h"
-#include "gpipe/meta/ledger.h"
 #include "gpipe/recomputed.h"
 #include "gpipe/schedule.h"
 

@@ -585,20 +585,18 @@ std::string compare_offers(Communicator& world, int tag,
                            const c10::Device& device) {
   using Offer = DeviceTransportBackend::Offer;
   const Offer mine = offer_of(device);
-  std::string bytes;
-  for (const std::string& each :
-       {mine.why_not, mine.version, mine.device, mine.why_not_shared}) {
-    put_text(bytes, each);
-  }
-  const auto all = all_gather(world, tag, bytes, "agreeing on the transport");
+  const auto all = all_gather(
+      world, tag,
+      pack(mine.why_not, mine.version, mine.device, mine.why_not_shared),
+      "agreeing on the transport");
 
   std::vector<Offer> offers;
   std::map<std::string, int> ranks;  // the first with each device
   for (int rank = 0; rank < world.size(); ++rank) {
-    std::vector<std::string> texts = take_texts(all[rank]);
-    texts.resize(4);
-    const Offer offer{texts[0], texts[1], texts[2], texts[3]};
-    offers.push_back(offer);
+    Offer& offer = offers.emplace_back();
+    std::size_t at = 0;
+    unpack(all[rank], at, offer.why_not, offer.version, offer.device,
+           offer.why_not_shared);
     std::string why_not = offer.why_not;
     if (why_not.empty() && offer.version != offers[0].version) {
       why_not = c10::str("it has ", offer.version, ", but rank 0 has ",

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <absl/strings/str_cat.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <c10/util/safe_numerics.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <iomanip>
 #include <ios>
 #include <sstream>
 #include <string>
@@ -293,12 +293,11 @@ T load(const uint8_t* from) {
 
 // Returns a text such as " 1f 00".
 std::string hex_bytes(const uint8_t* bytes, std::size_t count) {
-  std::ostringstream text;
-  text << std::hex << std::setfill('0');
+  std::string text;
   for (std::size_t k = 0; k < count; ++k) {
-    text << " " << std::setw(2) << static_cast<int>(bytes[k]);
+    absl::StrAppend(&text, " ", absl::Hex(bytes[k], absl::kZeroPad2));
   }
-  return text.str();
+  return text;
 }
 
 // Returns the checksum of all bytes of a header except the checksum itself.

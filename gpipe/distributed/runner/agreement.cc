@@ -21,7 +21,7 @@ namespace {
 // Appends the dtype and the value of a real scalar. Every such value fits into
 // a double or an int64 without loss.
 void put_scalar(std::string& bytes, const at::Tensor& scalar) {
-  put(bytes, static_cast<int8_t>(scalar.scalar_type()));
+  put(bytes, scalar.scalar_type());
   if (scalar.is_floating_point()) {
     put(bytes, scalar.item<double>());
   } else {
@@ -50,25 +50,14 @@ std::exception_ptr value_error(const std::string& text) {
 }  // namespace
 
 std::string StartReport::encode() const {
-  std::string bytes;
-  put(bytes, static_cast<uint8_t>(refused));
-  put_text(bytes, refusal);
-  put(bytes, schedule);
-  put(bytes, rows);
-  put(bytes, static_cast<uint8_t>(split));
-  put(bytes, seed);
-  return bytes;
+  return pack(refused, refusal, schedule, rows, split, seed);
 }
 
 StartReport StartReport::decode(const std::string& bytes) {
   StartReport report;
   std::size_t at = 0;
-  report.refused = take<uint8_t>(bytes, at) != 0;
-  report.refusal = take_text(bytes, at);
-  report.schedule = take<uint32_t>(bytes, at);
-  report.rows = take<int64_t>(bytes, at);
-  report.split = take<uint8_t>(bytes, at) != 0;
-  report.seed = take<uint64_t>(bytes, at);
+  unpack(bytes, at, report.refused, report.refusal, report.schedule,
+         report.rows, report.split, report.seed);
   TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
               " bytes, but its content takes ", at,
               "; run the same gpipe on all ranks");
@@ -124,19 +113,15 @@ std::optional<OtherSchedule> find_other_schedule(
 }
 
 std::string EndReport::encode() const {
-  std::string bytes;
-  put(bytes, static_cast<uint8_t>(drew));
-  put(bytes, static_cast<int32_t>(replica));
-  put(bytes, static_cast<int8_t>(type));
-  put(bytes, static_cast<uint64_t>(totals.losses.size()));
+  std::string bytes =
+      pack(drew, replica, type, static_cast<uint64_t>(totals.losses.size()));
   for (const double each : totals.losses) put(bytes, each);
   if (totals.losses.empty()) return bytes;
-  put(bytes, static_cast<uint8_t>(totals.weighted));
+  put(bytes, totals.weighted);
   put_scalar(bytes, totals.sum);
-  put(bytes, totals.weight);
-  put(bytes, static_cast<uint64_t>(totals.metrics.size()));
+  bytes += pack(totals.weight, static_cast<uint64_t>(totals.metrics.size()));
   for (const auto& [name, value] : totals.metrics) {
-    put_text(bytes, name);
+    put(bytes, name);
     put_scalar(bytes, value);
   }
   return bytes;
@@ -145,10 +130,8 @@ std::string EndReport::encode() const {
 EndReport EndReport::decode(const std::string& bytes) {
   EndReport report;
   std::size_t at = 0;
-  report.drew = take<uint8_t>(bytes, at) != 0;
-  report.replica = take<int32_t>(bytes, at);
-  report.type = static_cast<at::ScalarType>(take<int8_t>(bytes, at));
-  const auto count = take<uint64_t>(bytes, at);
+  uint64_t count = 0, metrics = 0;
+  unpack(bytes, at, report.drew, report.replica, report.type, count);
   // `count` is checked against a quotient, because the product may overflow.
   TORCH_CHECK(count <= bytes.size() / sizeof(double),
               "the end of a step says that it has ", count,
@@ -158,12 +141,10 @@ EndReport EndReport::decode(const std::string& bytes) {
   for (uint64_t k = 0; k < count; ++k) {
     report.totals.losses.push_back(take<double>(bytes, at));
   }
-  uint64_t metrics = 0;
   if (count > 0) {
-    report.totals.weighted = take<uint8_t>(bytes, at) != 0;
+    unpack(bytes, at, report.totals.weighted);
     report.totals.sum = take_scalar(bytes, at);
-    report.totals.weight = take<double>(bytes, at);
-    metrics = take<uint64_t>(bytes, at);
+    unpack(bytes, at, report.totals.weight, metrics);
     for (uint64_t k = 0; k < metrics && at < bytes.size(); ++k) {
       std::string name = take_text(bytes, at);
       report.totals.metrics.emplace_back(std::move(name),

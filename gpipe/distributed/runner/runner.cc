@@ -11,7 +11,7 @@
 
 #include "gpipe/base/crc32c.h"
 #include "gpipe/distributed/channel/device_transport.h"
-#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/runner/norms.h"
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/topology.h"
@@ -365,8 +365,7 @@ std::unique_lock<std::mutex> Runner::enter() {
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
   const auto running = enter();
   return world_->reporting_failure("the number of micro-batches", [&] {
-    std::string mine;
-    put(mine, layout_.has_first() ? number() : int64_t{0});
+    const std::string mine = pack(layout_.has_first() ? number() : int64_t{0});
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,
                                 "the number of micro-batches");
     std::size_t at = 0;

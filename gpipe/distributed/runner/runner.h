@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/replicas/replica_sums.h"
 #include "gpipe/distributed/runner/agreement.h"
 #include "gpipe/distributed/runner/layout.h"
 #include "gpipe/distributed/runner/messages.h"
+#include "gpipe/distributed/runner/replica_sums.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world/communicator.h"
 #include "gpipe/failure.h"

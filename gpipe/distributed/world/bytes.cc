@@ -28,26 +28,20 @@ std::string cause_of(const std::exception_ptr& exception) {
 
 std::string encode_failure(const RankFailure& failure) {
   constexpr std::size_t kTextBytes = 1500;
-  std::string bytes;
-  put(bytes, static_cast<int32_t>(failure.fault));
-  put(bytes, static_cast<int32_t>(failure.rank));
-  put(bytes, static_cast<int32_t>(failure.reporter));
-  put_text(bytes, failure.action.substr(0, kTextBytes));
-  put_text(bytes, failure.what.substr(0, kTextBytes));
-  return bytes;
+  return pack(static_cast<int32_t>(failure.fault), failure.rank,
+              failure.reporter, failure.action.substr(0, kTextBytes),
+              failure.what.substr(0, kTextBytes));
 }
 
 RankFailure decode_failure(const std::string& bytes) {
   RankFailure failure;
   std::size_t at = 0;
-  const auto fault = take<int32_t>(bytes, at);
+  int32_t fault = 0;
+  unpack(bytes, at, fault, failure.rank, failure.reporter, failure.action,
+         failure.what);
   const bool known =
       0 <= fault && fault <= static_cast<int32_t>(Fault::kRefused);
   if (known) failure.fault = static_cast<Fault>(fault);
-  failure.rank = take<int32_t>(bytes, at);
-  failure.reporter = take<int32_t>(bytes, at);
-  failure.action = take_text(bytes, at);
-  failure.what = take_text(bytes, at);
   return failure;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gpipe/distributed/error.h"
@@ -31,7 +32,7 @@ Number take(const std::string& bytes, std::size_t& at) {
 }
 
 // Appends the length of `text` (uint64), then `text`.
-inline void put_text(std::string& bytes, const std::string& text) {
+inline void put(std::string& bytes, const std::string& text) {
   put(bytes, static_cast<uint64_t>(text.size()));
   bytes += text;
 }
@@ -44,6 +45,31 @@ inline std::string take_text(const std::string& bytes, std::size_t& at) {
   std::string text = bytes.substr(at, size);
   at += text.size();
   return text;
+}
+
+// Returns the bytes of `values`, which are numbers, flags and texts, one after
+// the other.
+template <typename... Values>
+std::string pack(const Values&... values) {
+  std::string bytes;
+  (put(bytes, values), ...);
+  return bytes;
+}
+
+// Does the reverse of pack(): sets `values` to those at `at`, and moves `at`
+// behind them.
+template <typename... Values>
+void unpack(const std::string& bytes, std::size_t& at, Values&... values) {
+  const auto set = [&]<typename Value>(Value& value) {
+    if constexpr (std::is_same_v<Value, std::string>) {
+      value = take_text(bytes, at);
+    } else if constexpr (std::is_same_v<Value, bool>) {
+      value = take<uint8_t>(bytes, at) != 0;
+    } else {
+      value = take<Value>(bytes, at);
+    }
+  };
+  (set(values), ...);
 }
 
 // Returns the texts of which `bytes` consists.

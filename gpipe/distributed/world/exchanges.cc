@@ -41,12 +41,10 @@ class Mail {
     TORCH_CHECK_VALUE(text.size() <= kMost, "all_gather() was given ",
                       text.size(), " bytes in all, but at most ", kMost,
                       " are possible; send large data as tensors");
-    std::string packet(kChecksum, '\0'), checksum;
-    put(packet, static_cast<uint64_t>(text.size()));
+    std::string packet = pack(uint32_t{0}, static_cast<uint64_t>(text.size()));
     packet.append(text, 0, kFits);
     packet.resize(kPacket);
-    put(checksum, checksum_of(packet));
-    post(to, packet.replace(0, kChecksum, checksum));
+    post(to, packet.replace(0, kChecksum, pack(checksum_of(packet))));
     if (text.size() > kFits) post(to, text.substr(kFits));
   }
 
@@ -58,8 +56,9 @@ class Mail {
   std::string receive(int from) {
     const std::string packet = take_bytes(from, kPacket);
     std::size_t at = 0;
-    const auto checksum = take<uint32_t>(packet, at);
-    const auto size = take<uint64_t>(packet, at);
+    uint32_t checksum = 0;
+    uint64_t size = 0;
+    unpack(packet, at, checksum, size);
     if (checksum != checksum_of(packet) || size > kMost) {
       disagree(from, "it sent something that is not a message of gpipe");
     }
@@ -115,9 +114,7 @@ std::vector<std::string> all_gather(Communicator& world,
   const std::size_t own = place - members.begin();
   const auto children = tree_children(own, members.size());
   // The actions and texts of the members of this subtree, in their order.
-  std::string bundle;
-  put_text(bundle, action);
-  put_text(bundle, mine);
+  std::string bundle = pack(action, mine);
   for (const std::size_t child : children) {
     bundle += mail.receive(members[child]);
   }
@@ -175,10 +172,7 @@ std::string difference(const std::vector<std::string>& theirs,
 
 void agree(Communicator& world, int tag, const Terms& terms) {
   std::string mine;
-  for (const auto& [name, value] : terms) {
-    put_text(mine, name);
-    put_text(mine, value);
-  }
+  for (const auto& [name, value] : terms) mine += pack(name, value);
   const auto all =
       all_gather(world, tag, mine, "comparing what the ranks were given");
   // Every rank compares all ranks with rank 0, so that all find the same
@@ -207,21 +201,12 @@ double now() {
 ClockOffset measure_clock(Communicator& world, int channel) {
   const std::string action = "comparing clocks";
   Mail mail(world, Tags(channel).words, action);
-  const auto send_time = [&](int to, double time) {
-    std::string text;
-    put(text, time);
-    mail.send(to, text);
-    mail.flush();
-  };
-  const auto receive_time = [&](int from) {
-    std::size_t at = 0;
-    return take<double>(mail.receive(from), at);
-  };
   if (world.rank() == 0) {
     for (int rank = 1; rank < world.size(); ++rank) {
       for (int round = 0; round < kRounds; ++round) {
-        receive_time(rank);
-        send_time(rank, now());
+        mail.receive(rank);
+        mail.send(rank, pack(now()));
+        mail.flush();
       }
     }
     return {0, 0, now()};
@@ -229,8 +214,10 @@ ClockOffset measure_clock(Communicator& world, int channel) {
   double least = -std::numeric_limits<double>::infinity(), most = -least;
   for (int round = 0; round < kRounds; ++round) {
     const double asked = now();
-    send_time(0, asked);
-    const double theirs = receive_time(0);
+    mail.send(0, "");
+    mail.flush();
+    std::size_t at = 0;
+    const auto theirs = take<double>(mail.receive(0), at);
     const double answered = now();
     least = std::max(least, theirs - answered);
     most = std::min(most, theirs - asked);

@@ -37,9 +37,7 @@ std::string Waits::encode(std::size_t bytes) {
   std::string text;
   const auto add = [&](std::size_t rank) {
     const Known& known = known_[rank];
-    put(text, static_cast<int32_t>(rank));
-    put(text, known.version);
-    put(text, known.waits_for);
+    text += pack(static_cast<int32_t>(rank), known.version, known.waits_for);
   };
   add(rank_);  // always, because only this rank knows
   for (std::size_t k = 0; k < known_.size(); ++k) {
@@ -56,12 +54,12 @@ void Waits::merge(const std::string& bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int size = static_cast<int>(known_.size());
   for (std::size_t at = 0; at + kEntry <= bytes.size();) {
-    const auto rank = take<int32_t>(bytes, at);
-    const auto version = take<int64_t>(bytes, at);
-    const auto waits_for = take<int32_t>(bytes, at);
+    int32_t rank = 0;
+    Known known;
+    unpack(bytes, at, rank, known.version, known.waits_for);
     if (rank < 0 || rank >= size || rank == rank_) continue;
-    if (waits_for < -1 || waits_for >= size) continue;
-    if (version > known_[rank].version) known_[rank] = {version, waits_for};
+    if (known.waits_for < -1 || known.waits_for >= size) continue;
+    if (known.version > known_[rank].version) known_[rank] = known;
   }
 }
 
@@ -104,9 +102,7 @@ at::Tensor message_of(Note note, const std::string& text = "") {
 
 // Returns the message that says that `rank` leaves.
 at::Tensor goodbye_of(int rank) {
-  std::string text;
-  put(text, static_cast<int32_t>(rank));
-  return message_of(Note::kGoodbye, text);
+  return message_of(Note::kGoodbye, pack(static_cast<int32_t>(rank)));
 }
 
 }  // namespace
@@ -205,9 +201,8 @@ void FailureDetector::beat() {
   auto last = Clock::now();
   while (!changed_.wait_for(lock, pause_, [this] { return ending_; })) {
     lock.unlock();
-    std::string waits;
-    put_text(waits, waits_.encode(kBytes - 1 - sizeof(uint64_t)));
-    const at::Tensor message = message_of(Note::kBeat, waits);
+    const at::Tensor message = message_of(
+        Note::kBeat, pack(waits_.encode(kBytes - 1 - sizeof(uint64_t))));
     for (const auto& peer : peers_) {
       if (peer->unanswered >= kUnanswered) continue;
       ++peer->unanswered;

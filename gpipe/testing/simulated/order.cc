@@ -155,7 +155,7 @@ Queue::Queue(std::uint64_t number, std::function<void()> prepare,
     prepare();
     loop();
   });
-  // The name that debuggers and `top -H` show, and by which faults/trial.cc
+  // The name that debuggers and `top -H` show, and by which trial.cc
   // counts. Without one it would be that of the thread that has used the stream
   // first.
   ::pthread_setname_np(thread.native_handle(), "stream");

@@ -1,4 +1,4 @@
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_scope.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/replicas/replica_sums.h"
+#include "gpipe/distributed/runner/replica_sums.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Functions.h>

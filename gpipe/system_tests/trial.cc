@@ -1,4 +1,4 @@
-#include "gpipe/faults/trial.h"
+#include "gpipe/system_tests/trial.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@
 #include "gpipe/base/devices.h"
 #include "gpipe/base/instruments.h"
 #include "gpipe/failure.h"
-#include "gpipe/faults/places.h"
 #include "gpipe/phase.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/skip.h"
 #include "gpipe/system_tests/options.h"
+#include "gpipe/system_tests/places.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
@@ -195,7 +195,7 @@ StepState Trial::step(const std::function<void()>& before,
       x, target_,
       [last](const Tensor& output, const Tensor& target) {
         internal::fault_point("loss function", last, microbatch());
-        return (output - target).pow(2).mean();
+        return testing::mean_square(output, target);
       },
       *schedule_, TrainOptions().outputs(true));
   after();

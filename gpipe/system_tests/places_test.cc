@@ -1,5 +1,5 @@
 // The sleeps are necessary, because time is what these tests are about.
-#include "gpipe/faults/places.h"
+#include "gpipe/system_tests/places.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_scope.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "gpipe/libtorch/dispatcher.h"
-#include "gpipe/meta/ledger.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {

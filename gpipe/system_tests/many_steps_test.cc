@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "gpipe/base/instruments.h"
-#include "gpipe/faults/places.h"
-#include "gpipe/faults/trial.h"
 #include "gpipe/system_tests/options.h"
+#include "gpipe/system_tests/places.h"
+#include "gpipe/system_tests/trial.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/models.h"

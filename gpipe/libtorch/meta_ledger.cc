@@ -1,4 +1,4 @@
-#include "gpipe/meta/ledger.h"
+#include "gpipe/libtorch/meta_ledger.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>

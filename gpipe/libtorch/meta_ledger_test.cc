@@ -1,4 +1,4 @@
-#include "gpipe/meta/ledger.h"
+#include "gpipe/libtorch/meta_ledger.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gpipe/base/instruments.h"
-#include "gpipe/meta/scope.h"
+#include "gpipe/libtorch/meta_scope.h"
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {

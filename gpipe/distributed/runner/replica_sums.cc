@@ -1,4 +1,4 @@
-#include "gpipe/distributed/replicas/replica_sums.h"
+#include "gpipe/distributed/runner/replica_sums.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -30,7 +30,7 @@ int64_t bytes_in(const at::Tensor& like) {
 // same buckets, and each message has the length that its receiver expects.
 std::string describe(const at::Tensor& like) {
   std::string bytes;
-  put(bytes, static_cast<int8_t>(like.scalar_type()));
+  put(bytes, like.scalar_type());
   for (const int64_t size : like.sizes()) put(bytes, size);
   return bytes;
 }
@@ -128,7 +128,7 @@ Reducer::Reducer(Communicator& world, Transport& transport,
 
 void Reducer::agree(const std::vector<Summand>& all) {
   std::string mine;
-  for (const Summand& each : all) put_text(mine, describe(each.like));
+  for (const Summand& each : all) put(mine, describe(each.like));
   const auto texts = all_gather(world_, members_, tag_, mine, action());
   const std::vector<std::string> first = take_texts(texts.front());
   for (std::size_t k = 1; k < texts.size(); ++k) {

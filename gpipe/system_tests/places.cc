@@ -1,4 +1,4 @@
-#include "gpipe/faults/places.h"
+#include "gpipe/system_tests/places.h"
 
 #include <c10/util/Exception.h>
 

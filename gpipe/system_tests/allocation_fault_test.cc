@@ -11,8 +11,8 @@
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/base/text.h"
-#include "gpipe/faults/places.h"
-#include "gpipe/faults/trial.h"
+#include "gpipe/system_tests/places.h"
+#include "gpipe/system_tests/trial.h"
 
 namespace gpipe::faults {
 namespace {

@@ -1,5 +1,5 @@
 // Norms over ranks have the bits of torch::nn::utils in one process.
-#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/runner/norms.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>

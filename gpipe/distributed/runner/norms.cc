@@ -1,4 +1,4 @@
-#include "gpipe/distributed/replicas/norms.h"
+#include "gpipe/distributed/runner/norms.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -31,8 +31,8 @@ void check_arguments(Communicator& world, const std::vector<int>& members,
                      bool& agreed) {
   const auto text = [&](std::size_t k) {
     std::size_t at = 0;
-    const auto max_norm = take<double>(all[k], at);
-    const auto norm_type = take<double>(all[k], at);
+    double max_norm = 0, norm_type = 0;
+    unpack(all[k], at, max_norm, norm_type);
     return c10::str("max_norm ", max_norm, " and norm_type ", norm_type,
                     " on rank ", members[k]);
   };
@@ -53,9 +53,7 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
                       double max_norm, double norm_type, bool& agreed) {
   const c10::AutoGradMode no_graph(false);
-  std::string mine;
-  put(mine, max_norm);
-  put(mine, norm_type);
+  std::string mine = pack(max_norm, norm_type);
   std::vector<at::Tensor> grads, own_norms;
   std::vector<int64_t> layers;
   for (const auto& [layer, parameter] : own) {
@@ -67,9 +65,7 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
   }
   const std::vector<double> values = read_scalars(own_norms);
   for (std::size_t k = 0; k < values.size(); ++k) {
-    put(mine, layers[k]);
-    put(mine, values[k]);
-    put(mine, static_cast<int8_t>(own_norms[k].scalar_type()));
+    mine += pack(layers[k], values[k], own_norms[k].scalar_type());
   }
   const auto texts =
       all_gather(world, members, tag, mine, "the norm of the gradients");
@@ -78,10 +74,10 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
   for (const std::string& bytes : texts) {
     for (std::size_t at = kArguments; at < bytes.size();) {
       Norm norm;
-      norm.layer = take<int64_t>(bytes, at);
-      const auto value = take<double>(bytes, at);
-      norm.value = at::scalar_tensor(
-          value, static_cast<at::ScalarType>(take<int8_t>(bytes, at)));
+      double value = 0;
+      at::ScalarType type{};
+      unpack(bytes, at, norm.layer, value, type);
+      norm.value = at::scalar_tensor(value, type);
       all.push_back(std::move(norm));
     }
   }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gpipe/base/text.h"
-#include "gpipe/faults/places.h"
-#include "gpipe/faults/trial.h"
+#include "gpipe/system_tests/places.h"
+#include "gpipe/system_tests/trial.h"
 #include "gpipe/testing/simulated/simulated.h"
 
 namespace gpipe::faults {
