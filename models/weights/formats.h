@@ -1,5 +1,5 @@
 // What readers and writers of all file formats share: the names of LibTorch's
-// dtypes, the size of tensors in bytes, and the texts of errors.
+// dtypes, the size of tensors in bytes, and the prefixes of errors.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -42,10 +42,6 @@ constexpr std::size_t kMaxDimensions = 64;
 // the tensor has no elements. Thread-safe.
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype);
-
-// Returns `text` in single quotes, cut after 100 bytes. Control characters are
-// shown as "\x1b". Thread-safe.
-std::string in_quotes(std::string_view text);
 
 // Returns what `body` returns. If `body` throws an `Error`, throws a
 // c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.

@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "gpipe/base/text.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text.h"
 #include "models/weights/files.h"
 #include "models/weights/formats.h"
 #include "models/weights/pickle.h"

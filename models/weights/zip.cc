@@ -9,6 +9,7 @@
 #include <ios>
 #include <utility>
 
+#include "gpipe/base/text.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {
