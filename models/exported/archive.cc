@@ -4,8 +4,10 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -102,21 +104,13 @@ std::vector<int64_t> numbers_in(const Json& json) {
 // Returns the bytes that a weight reaches into its record. Throws if the number
 // does not fit into 64 bits.
 uint64_t bytes_of(const Weight& weight) {
-  uint64_t last = weight.offset;  // the last element
-  for (std::size_t k = 0; k < weight.sizes.size(); ++k) {
-    if (weight.sizes[k] == 0) return 0;
-    uint64_t step = 0;
-    TORCH_CHECK_VALUE(!__builtin_mul_overflow(
-                          static_cast<uint64_t>(weight.sizes[k] - 1),
-                          static_cast<uint64_t>(weight.strides[k]), &step) &&
-                          !__builtin_add_overflow(last, step, &last),
-                      "has sizes and strides beyond 64 bits");
-  }
-  uint64_t bytes = 0;
-  TORCH_CHECK_VALUE(
-      !__builtin_mul_overflow(last + 1, c10::elementSize(weight.dtype), &bytes),
-      "has sizes and strides beyond 64 bits");
-  return bytes;
+  if (std::ranges::count(weight.sizes, 0) > 0) return 0;
+  const auto elements =
+      internal::extent_of(weight.offset, weight.sizes, weight.strides);
+  const auto bytes =
+      elements ? internal::bytes_of({*elements}, weight.dtype) : std::nullopt;
+  TORCH_CHECK_VALUE(bytes, "has sizes and strides beyond 64 bits");
+  return *bytes;
 }
 
 Weight read_entry(const std::string& folder, const std::string& name,

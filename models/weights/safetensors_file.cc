@@ -170,19 +170,6 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
 
 // ---- Writing
 
-namespace {
-
-void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
-                    in_quotes(name), " is a ", tensor.toString(),
-                    "; only plain tensors can be written");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
-                    " is on the meta device, and so has no values");
-}
-
-}  // namespace
-
 SafetensorsLayout lay_out(const StateDict& tensors,
                           const std::map<std::string, std::string>& metadata) {
   SafetensorsLayout layout;
