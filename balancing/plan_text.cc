@@ -18,7 +18,7 @@
 
 #include "balancing/machines.h"
 #include "balancing/plan.h"
-#include "balancing/profile/json_reader.h"
+#include "gpipe/base/json.h"
 #include "gpipe/base/read_file.h"
 #include "gpipe/base/text.h"
 
@@ -156,11 +156,13 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
 
 namespace {
 
-using detail::Json;
-using detail::JsonReader;
+using gpipe::internal::Json;
+using gpipe::internal::JsonFormat;
+using gpipe::internal::JsonReader;
+using gpipe::internal::read_document;
 
 // The deepest nesting is {"ranks": [{"stages": [0]}]}.
-constexpr detail::JsonFormat kPlanFormat = {"gpipe plan 1", "a plan", 5};
+constexpr JsonFormat kPlanFormat = {"gpipe plan 1", "a plan", 5};
 
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -243,8 +245,8 @@ class PlanReader {
  public:
   PlanReader(const std::string& text, const std::string& source)
       : source_(source) {
-    detail::read_json(text, source, kPlanFormat,
-                      [this](JsonReader& reader) { read(reader); });
+    read_document(text, source, kPlanFormat,
+                  [this](JsonReader& reader) { read(reader); });
     check();
   }
 
@@ -386,8 +388,8 @@ std::string to_json(const Plan& plan) {
 namespace {
 
 // The deepest nesting is {"hosts": [{"devices": [{"type": ...}]}]}.
-constexpr detail::JsonFormat kMachinesFormat = {"gpipe machines 1",
-                                                "a description of machines", 5};
+constexpr JsonFormat kMachinesFormat = {"gpipe machines 1",
+                                        "a description of machines", 5};
 constexpr int64_t kMostDevices = 1024;
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
@@ -395,7 +397,7 @@ class MachinesReader {
  public:
   MachinesReader(const std::string& text, const std::string& source)
       : source_(source) {
-    detail::read_json(text, source, kMachinesFormat, [&](JsonReader& reader) {
+    read_document(text, source, kMachinesFormat, [&](JsonReader& reader) {
       between_hosts_ = link_of(reader);
       reader.each("hosts", "host", [&](JsonReader& host) { read_host(host); });
       reader.each("links", "link", [&](JsonReader& link) { read_link(link); });

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "balancing/profile/json_reader.h"
+#include "gpipe/base/json.h"
 #include "gpipe/base/read_file.h"
 #include "gpipe/base/text.h"
 
@@ -36,11 +36,13 @@ Profile detail::profile(const torch::nn::Sequential& module,
 
 namespace {
 
-using detail::Json;
-using detail::JsonReader;
+using gpipe::internal::Json;
+using gpipe::internal::JsonFormat;
+using gpipe::internal::JsonReader;
+using gpipe::internal::read_document;
 
 // The deepest nesting is that of "saved_by_several": {"": [{"": [""]}]}.
-constexpr detail::JsonFormat kFormat = {"gpipe profile 1", "a profile", 4};
+constexpr JsonFormat kFormat = {"gpipe profile 1", "a profile", 4};
 
 // A byte count of a layer that is a plain member of LayerMemory.
 struct ByteMember {
@@ -60,8 +62,8 @@ class ProfileReader {
  public:
   ProfileReader(const std::string& text, std::string source)
       : source_(std::move(source)) {
-    detail::read_json(text, source_, kFormat,
-                      [this](JsonReader& reader) { read(reader); });
+    read_document(text, source_, kFormat,
+                  [this](JsonReader& reader) { read(reader); });
   }
 
   Profile take() { return std::move(profile_); }

@@ -14,8 +14,8 @@
 #include <ostream>
 #include <string>
 
-#include "models/zoo/amoebanet_cell.h"
-#include "models/zoo/image_layers.h"
+#include "models/amoebanet_cell.h"
+#include "models/image_layers.h"
 
 namespace gpipe::models {
 namespace {

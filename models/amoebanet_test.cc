@@ -21,8 +21,8 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
+#include "models/amoebanet_cell.h"
 #include "models/testing/figures.h"
-#include "models/zoo/amoebanet_cell.h"
 
 namespace gpipe::models {
 namespace {

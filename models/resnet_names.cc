@@ -2,68 +2,47 @@
 
 #include <array>
 #include <cstddef>
-#include <initializer_list>
 #include <string>
-#include <utility>
+#include <vector>
 
 namespace gpipe::models {
 namespace {
 
-// Adds layers one by one, with the tensors of their type.
-class Table {
- public:
-  void conv(const std::string& ours, const std::string& theirs) {
-    add(ours, theirs, {"weight"});
-  }
-
-  void batch_norm(const std::string& ours, const std::string& theirs) {
-    add(ours, theirs,
-        {"weight", "bias", "running_mean", "running_var",
-         "num_batches_tracked"});
-  }
-
-  void linear(const std::string& ours, const std::string& theirs) {
-    add(ours, theirs, {"weight", "bias"});
-  }
-
-  NameTable take() { return std::move(table_); }
-
- private:
-  void add(const std::string& ours, const std::string& theirs,
-           std::initializer_list<const char*> tensors) {
-    for (const char* tensor : tensors) {
-      table_.emplace_back(ours + "." + tensor, theirs + "." + tensor);
-    }
-  }
-
-  NameTable table_;
-};
+using Tensors = std::vector<std::string>;  // of a layer
 
 // Returns the names for the bottlenecks of models/resnet.cc. The first
 // one of each stage has a projection, because it changes the number of
 // channels.
 NameTable names(const std::array<int, 4>& blocks) {
-  Table table;
-  table.conv("conv1", "conv1");
-  table.batch_norm("bn1", "bn1");
+  const Tensors conv = {"weight"};
+  const Tensors linear = {"weight", "bias"};
+  const Tensors norm = {"weight", "bias", "running_mean", "running_var",
+                        "num_batches_tracked"};
+  NameTable table;
+  const auto add = [&](const std::string& ours, const std::string& theirs,
+                       const Tensors& tensors) {
+    for (const std::string& each : tensors) {
+      table.emplace_back(ours + "." + each, theirs + "." + each);
+    }
+  };
+  add("conv1", "conv1", conv);
+  add("bn1", "bn1", norm);
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
     for (int block = 0; block < blocks[stage]; ++block) {
       const std::string layer = "layer" + std::to_string(stage + 1);
       const std::string ours = layer + "_" + std::to_string(block) + "_";
       const std::string theirs = layer + "." + std::to_string(block) + ".";
-      for (const char* number : {"1", "2", "3"}) {
-        const std::string conv = std::string("conv") + number;
-        const std::string bn = std::string("bn") + number;
-        table.conv(ours + conv, theirs + conv);
-        table.batch_norm(ours + bn, theirs + bn);
+      for (const std::string number : {"1", "2", "3"}) {
+        add(ours + "conv" + number, theirs + "conv" + number, conv);
+        add(ours + "bn" + number, theirs + "bn" + number, norm);
       }
       if (block > 0) continue;
-      table.conv(ours + "residual.downsample.0", theirs + "downsample.0");
-      table.batch_norm(ours + "residual.downsample.1", theirs + "downsample.1");
+      add(ours + "residual.downsample.0", theirs + "downsample.0", conv);
+      add(ours + "residual.downsample.1", theirs + "downsample.1", norm);
     }
   }
-  table.linear("fc", "fc");
-  return table.take();
+  add("fc", "fc", linear);
+  return table;
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/zoo/image_layers.h"
+#include "models/image_layers.h"
 
 namespace gpipe::models {
 namespace {
@@ -127,21 +127,21 @@ void append_decoder(Sequential& model, const std::string& prefix,
   append_convs(model, prefix + "_decode", convs);
 }
 
+void check_positive(const char* name, int64_t value) {
+  TORCH_CHECK_VALUE(value >= 1, kName, ": ", name,
+                    " must be at least 1, but is ", value);
+}
+
 void check(int64_t depth, int64_t num_convs, int64_t base_channels,
            int64_t input_channels, int64_t output_channels) {
   TORCH_CHECK_VALUE(depth >= 1 && depth <= kMaxDepth, kName,
                     ": depth must be 1 to ", kMaxDepth, ", but is ", depth);
-  TORCH_CHECK_VALUE(num_convs >= 1, kName,
-                    ": num_convs must be at least 1, but is ", num_convs);
+  check_positive("num_convs", num_convs);
   TORCH_CHECK_VALUE(base_channels >= 2 && base_channels % 2 == 0, kName,
                     ": base_channels must be even, at least 2, but is ",
                     base_channels);
-  TORCH_CHECK_VALUE(input_channels >= 1, kName,
-                    ": input_channels must be at least 1, but is ",
-                    input_channels);
-  TORCH_CHECK_VALUE(output_channels >= 1, kName,
-                    ": output_channels must be at least 1, but is ",
-                    output_channels);
+  check_positive("input_channels", input_channels);
+  check_positive("output_channels", output_channels);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/skip.h"
+#include "models/image_layers.h"
 #include "models/testing/figures.h"
-#include "models/zoo/image_layers.h"
 
 namespace gpipe::models {
 namespace {

@@ -34,6 +34,7 @@
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
+#include "models/exported/cuts.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"

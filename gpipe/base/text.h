@@ -22,6 +22,10 @@ template <typename... Parts>
   throw std::invalid_argument(text.str());
 }
 
+// Returns `text` in single quotes, cut after 100 bytes. Control characters are
+// shown as "\x1b". Thread-safe.
+std::string in_quotes(std::string_view text);
+
 }  // namespace gpipe::internal
 
 namespace gpipe {

@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 namespace gpipe {
 namespace {
@@ -21,6 +23,18 @@ std::string error_of(const std::function<void()>& body) {
     return error.what();
   }
   return "no error";
+}
+
+TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
+  EXPECT_EQ(internal::in_quotes(""), "''");
+  EXPECT_EQ(internal::in_quotes("conv1.weight"), "'conv1.weight'");
+  EXPECT_EQ(internal::in_quotes(std::string_view("a\n\x1b\0\x7f", 5)),
+            "'a\\x0a\\x1b\\x00\\x7f'");
+  EXPECT_EQ(internal::in_quotes("\xc3\xbc"), "'\xc3\xbc'");
+  EXPECT_EQ(internal::in_quotes(std::string(100, 'x')),
+            "'" + std::string(100, 'x') + "'");
+  EXPECT_EQ(internal::in_quotes(std::string(101, 'x')),
+            "'" + std::string(100, 'x') + "...'");
 }
 
 TEST(ParseTest, SplitsAtCommas) {

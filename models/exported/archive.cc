@@ -4,13 +4,16 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
+#include "gpipe/base/text.h"
 #include "models/exported/schema.h"
 #include "models/weights/formats.h"
 
@@ -33,12 +36,12 @@ std::string find_model(const std::vector<internal::ZipRecord>& records) {
   constexpr std::string_view kBegin = "models/", kEnd = ".json";
   std::vector<std::string> names;
   for (const internal::ZipRecord& each : records) {
-    const std::string& record = each.name;
-    if (record.size() > kBegin.size() + kEnd.size() &&
-        record.starts_with(kBegin) && record.ends_with(kEnd)) {
-      names.push_back(record.substr(
-          kBegin.size(), record.size() - kBegin.size() - kEnd.size()));
-    }
+    std::string_view name = each.name;
+    if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
+    name.remove_prefix(kBegin.size());
+    if (name.size() <= kEnd.size()) continue;
+    name.remove_suffix(kEnd.size());
+    names.emplace_back(name);
   }
   TORCH_CHECK_VALUE(!names.empty(),
                     "has no record models/NAME.json, so it is no exported "
@@ -101,21 +104,13 @@ std::vector<int64_t> numbers_in(const Json& json) {
 // Returns the bytes that a weight reaches into its record. Throws if the number
 // does not fit into 64 bits.
 uint64_t bytes_of(const Weight& weight) {
-  uint64_t last = weight.offset;  // the last element
-  for (std::size_t k = 0; k < weight.sizes.size(); ++k) {
-    if (weight.sizes[k] == 0) return 0;
-    uint64_t step = 0;
-    TORCH_CHECK_VALUE(!__builtin_mul_overflow(
-                          static_cast<uint64_t>(weight.sizes[k] - 1),
-                          static_cast<uint64_t>(weight.strides[k]), &step) &&
-                          !__builtin_add_overflow(last, step, &last),
-                      "has sizes and strides beyond 64 bits");
-  }
-  uint64_t bytes = 0;
-  TORCH_CHECK_VALUE(
-      !__builtin_mul_overflow(last + 1, c10::elementSize(weight.dtype), &bytes),
-      "has sizes and strides beyond 64 bits");
-  return bytes;
+  if (std::ranges::count(weight.sizes, 0) > 0) return 0;
+  const auto elements =
+      internal::extent_of(weight.offset, weight.sizes, weight.strides);
+  const auto bytes =
+      elements ? internal::bytes_of({*elements}, weight.dtype) : std::nullopt;
+  TORCH_CHECK_VALUE(bytes, "has sizes and strides beyond 64 bits");
+  return *bytes;
 }
 
 Weight read_entry(const std::string& folder, const std::string& name,
@@ -154,43 +149,60 @@ void check_fits(Archive& archive, const Weight& weight) {
                     in_quotes(weight.record), " has ", there);
 }
 
+// Adds the entries of a list, in the order of their names, so that the first of
+// tied weights does not depend on the file.
+void add_entries(const Json& list, const std::string& folder, Archive& archive,
+                 std::vector<Weight>& weights) {
+  std::map<std::string, const Json*> entries;
+  for (const auto& [name, entry] : object(field(list, "config")).items()) {
+    entries.emplace(name, &entry);
+  }
+  for (const auto& [name, entry] : entries) {
+    try {
+      weights.push_back(read_entry(folder, name, *entry));
+      check_fits(archive, weights.back());
+    } catch (c10::Error& error) {
+      error.add_context("in the weight " + in_quotes(name));
+      throw;
+    }
+  }
+}
+
+void find_ties(std::vector<Weight>& weights) {
+  std::map<std::tuple<std::string, int64_t, std::vector<int64_t>,
+                      std::vector<int64_t>, c10::ScalarType>,
+           int>
+      first_with;
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    Weight& weight = weights[k];
+    weight.tied_to = static_cast<int>(k);
+    if (!weight.has_values) continue;
+    const auto found =
+        first_with.try_emplace({weight.record, weight.offset, weight.sizes,
+                                weight.strides, weight.dtype},
+                               weight.tied_to);
+    weight.tied_to = found.first->second;
+  }
+}
+
 }  // namespace
 
 std::vector<Weight> read_weight_list(Archive& archive) {
-  using Key = std::tuple<std::string, int64_t, std::vector<int64_t>,
-                         std::vector<int64_t>, c10::ScalarType>;
-  std::map<Key, int> first_with;
   std::vector<Weight> weights;
-  const std::string& model = archive.model();
-  for (const auto& [folder, kind] :
-       {std::pair<std::string, std::string>{"data/weights/", "_weights"},
-        {"data/constants/", "_constants"}}) {
-    const std::string record = folder + model + kind + "_config.json";
+  for (const std::string kind : {"weights", "constants"}) {
+    const std::string folder = "data/" + kind + "/";
+    const std::string record =
+        folder + archive.model() + "_" + kind + "_config.json";
     if (!archive.has(record)) continue;
-    const Json json = parse_json(archive.text(record), record);
-    for (const auto& [name, entry] : object(field(json, "config")).items()) {
-      try {
-        weights.push_back(read_entry(folder, name, entry));
-        weights.back().persistent = kind == "_weights";
-        check_fits(archive, weights.back());
-      } catch (c10::Error& error) {
-        error.add_context("in the weight " + in_quotes(name));
-        throw;
-      }
-      Weight& weight = weights.back();
-      const auto number = static_cast<int>(weights.size()) - 1;
-      if (!weight.has_values) {
-        weight.tied_to = number;
-        continue;
-      }
-      weight.tied_to =
-          first_with
-              .emplace(Key(weight.record, weight.offset, weight.sizes,
-                           weight.strides, weight.dtype),
-                       number)
-              .first->second;
+    const std::size_t first = weights.size();
+    read_json(
+        archive.text(record), "record " + in_quotes(record) + " ", {},
+        [&](const Json& json) { add_entries(json, folder, archive, weights); });
+    for (std::size_t k = first; k < weights.size(); ++k) {
+      weights[k].persistent = kind == "weights";
     }
   }
+  find_ties(weights);
   return weights;
 }
 

@@ -296,8 +296,8 @@ std::vector<Cut> find_cuts(const Program& program, const Lives& lives,
   return cuts;
 }
 
-std::string uncut_reason(const Program& program, const Lives& lives,
-                         int64_t max_crossing) {
+std::string uncut_reason(const Program& program, int64_t max_crossing) {
+  const Lives lives(program);
   CrossingWalk walk(program, lives);
   std::vector<int> places;  // with nodes that compute on both sides
   std::size_t fewest = program.values.size() + 1;

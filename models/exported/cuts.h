@@ -122,7 +122,6 @@ std::vector<Cut> find_cuts(const Program& program, const Lives& lives,
 // Returns why `program` has no cut where at most `max_crossing` tensors cross:
 // how many cross, or else the obstacle that is in the way at most places, and
 // its nodes. "" if there is such a cut.
-std::string uncut_reason(const Program& program, const Lives& lives,
-                         int64_t max_crossing);
+std::string uncut_reason(const Program& program, int64_t max_crossing);
 
 }  // namespace gpipe::exported

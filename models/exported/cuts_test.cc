@@ -323,8 +323,8 @@ TEST(CutsTest, TheReasonForNoCutIsTheLargestObstacle) {
   const Program& program = draft.finish(with_short);
   const Lives lives(program);
   EXPECT_EQ(places_of(find_cuts(program, lives, 4)), std::vector<int>{2});
-  EXPECT_EQ(uncut_reason(program, lives, 4), "");
-  EXPECT_EQ(uncut_reason(program, lives, 0),
+  EXPECT_EQ(uncut_reason(program, 4), "");
+  EXPECT_EQ(uncut_reason(program, 0),
             "2 or more tensors cross at each place to cut, but max_crossing is "
             "0");
 
@@ -337,7 +337,7 @@ TEST(CutsTest, TheReasonForNoCutIsTheLargestObstacle) {
     other.program.values[each].is_tensor = false;
   }
   const Program& uncut = other.finish(y);
-  EXPECT_EQ(uncut_reason(uncut, Lives(uncut), 4),
+  EXPECT_EQ(uncut_reason(uncut, 4),
             "a number that is computed from tensors cannot cross a cut: 'v1', "
             "from node '' (node 0) to node '' (node 2)");
 }
@@ -345,8 +345,7 @@ TEST(CutsTest, TheReasonForNoCutIsTheLargestObstacle) {
 TEST(CutsTest, OneNodeHasNoPlaceToCut) {
   Draft draft;
   const Program& program = draft.finish(draft.node({draft.input()}));
-  EXPECT_EQ(uncut_reason(program, Lives(program), 4),
-            "there are not two nodes that compute");
+  EXPECT_EQ(uncut_reason(program, 4), "there are not two nodes that compute");
 }
 
 TEST(CutsTest, NoCutWhereNothingCrosses) {

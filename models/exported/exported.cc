@@ -12,6 +12,7 @@
 #include "gpipe/base/text.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
+#include "models/exported/cuts.h"
 #include "models/exported/layer.h"
 #include "models/exported/plan.h"
 #include "models/exported/program.h"

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <ostream>
 
 #include "gpipe/gpipe.h"
@@ -461,32 +462,12 @@ int64_t stream_of(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
 }
 
-IValue list_of_tensors(const std::vector<int>& slots, const Stack& values) {
-  c10::List<at::Tensor> list;
-  list.reserve(slots.size());
-  for (const int each : slots) list.push_back(values[each].toTensor());
-  return list;
-}
-
-IValue list_of_optional_tensors(const std::vector<int>& slots,
-                                const Stack& values) {
-  c10::List<std::optional<at::Tensor>> list;
-  list.reserve(slots.size());
-  for (const int each : slots) {
-    list.push_back(each < 0 ? std::nullopt
-                            : std::make_optional(values[each].toTensor()));
-  }
-  return list;
-}
-
-IValue list_of_integers(const Argument& argument, const std::vector<int>& slots,
-                        const Stack& values) {
-  c10::List<int64_t> list;
-  list.reserve(slots.size());
-  for (std::size_t k = 0; k < slots.size(); ++k) {
-    list.push_back(slots[k] < 0 ? argument.elements[k].number
-                                : values[slots[k]].toInt());
-  }
+// Returns the list of get(k) for each of `count` elements.
+template <typename T, typename Get>
+IValue list_of(std::size_t count, const Get& get) {
+  c10::List<T> list;
+  list.reserve(count);
+  for (std::size_t k = 0; k < count; ++k) list.push_back(get(k));
   return list;
 }
 
@@ -742,6 +723,7 @@ void ProgramLayer::push_arguments(const std::vector<Input>& inputs,
                                   Stack& stack) {
   for (const Input& input : inputs) {
     const Argument& argument = *input.argument;
+    const std::size_t count = input.slots.size();
     switch (argument.kind) {
       case Kind::kConstant:
         stack.push_back(argument.constant);
@@ -759,13 +741,23 @@ void ProgramLayer::push_arguments(const std::vector<Input>& inputs,
         stack.emplace_back(device);
         break;
       case Kind::kTensors:
-        stack.push_back(list_of_tensors(input.slots, slots));
+        stack.push_back(list_of<at::Tensor>(count, [&](std::size_t k) {
+          return slots[input.slots[k]].toTensor();
+        }));
         break;
       case Kind::kOptionalTensors:
-        stack.push_back(list_of_optional_tensors(input.slots, slots));
+        stack.push_back(
+            list_of<std::optional<at::Tensor>>(count, [&](std::size_t k) {
+              const int slot = input.slots[k];
+              return slot < 0 ? std::nullopt
+                              : std::make_optional(slots[slot].toTensor());
+            }));
         break;
       case Kind::kIntegers:
-        stack.push_back(list_of_integers(argument, input.slots, slots));
+        stack.push_back(list_of<int64_t>(count, [&](std::size_t k) {
+          const int slot = input.slots[k];
+          return slot < 0 ? argument.elements[k].number : slots[slot].toInt();
+        }));
         break;
     }
   }

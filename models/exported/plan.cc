@@ -221,10 +221,6 @@ std::vector<LayerPlan> plan_layers(const Program& program,
       .plan();
 }
 
-std::string uncut_reason(const Program& program, int64_t max_crossing) {
-  return uncut_reason(program, Lives(program), max_crossing);
-}
-
 std::vector<int> crossings(const Program& program) {
   const Lives lives(program);
   CrossingWalk walk(program, lives);

@@ -56,10 +56,6 @@ struct LayerPlan {
 std::vector<LayerPlan> plan_layers(const Program& program,
                                    int64_t max_crossing);
 
-// Returns why `program` would be one layer: see uncut_reason() in cuts.h. "" if
-// there would be several.
-std::string uncut_reason(const Program& program, int64_t max_crossing);
-
 // Returns the number of tensors that cross at each place (before node k), and
 // kNoCut where no cut is correct. For reports.
 constexpr int kNoCut = -1;

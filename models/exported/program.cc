@@ -1,7 +1,8 @@
 #include "models/exported/program.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <string_view>
 
@@ -12,7 +13,7 @@ namespace gpipe::exported {
 namespace {
 
 bool drop_prefix(std::string_view& text, std::string_view prefix) {
-  if (text.substr(0, prefix.size()) != prefix) return false;
+  if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
   return true;
 }
@@ -37,12 +38,9 @@ std::optional<std::string> symbol_name(std::string_view text) {
     }
     return std::string(text.substr(0, end));
   }
-  for (const char each : text) {
-    if (!std::isalnum(static_cast<unsigned char>(each)) && each != '_') {
-      return std::nullopt;
-    }
-  }
-  if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0]))) {
+  const bool is_name = std::ranges::all_of(
+      text, [](char each) { return absl::ascii_isalnum(each) || each == '_'; });
+  if (text.empty() || !is_name || absl::ascii_isdigit(text[0])) {
     return std::nullopt;
   }
   return std::string(text);
@@ -65,8 +63,7 @@ Extent Symbols::parse(const std::string& expression) {
   std::string_view rest = expression;
   if (drop_prefix(rest, "Mul(Integer(")) {
     const auto factor = take_number(rest);
-    if (factor && drop_prefix(rest, "), ") && !rest.empty() &&
-        rest.back() == ')') {
+    if (factor && drop_prefix(rest, "), ") && rest.ends_with(')')) {
       rest.remove_suffix(1);
       if (const auto name = symbol_name(rest)) {
         return {number_of(*name), *factor};
@@ -119,13 +116,11 @@ const Extent* size_extent(const Program& program, const Node& node) {
 }
 
 std::string operator_name(const Node& node) {
-  std::string name = node.target;
-  constexpr std::string_view kPrefix = "torch.ops.";
-  if (name.starts_with(kPrefix)) {
-    name.erase(0, kPrefix.size());
-    name.erase(std::min(name.rfind('.'), name.size()));
+  std::string_view name = node.target;
+  if (drop_prefix(name, "torch.ops.")) {
+    name = name.substr(0, name.rfind('.'));
   }
-  return name;
+  return std::string(name);
 }
 
 }  // namespace gpipe::exported

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/base/text.h"
 #include "models/exported/operators.h"
-#include "models/weights/formats.h"
 
 namespace gpipe::exported {
 
@@ -139,6 +139,7 @@ class GraphReader {
   GraphReader(const Json& graph, Names& names, Program& program,
               std::vector<Node>& nodes, int region, int depth)
       : graph_(graph),
+        values_(graph),
         names_(names),
         program_(program),
         nodes_(nodes),
@@ -304,8 +305,7 @@ class GraphReader {
   }
 
   ValueId define(const std::string& name, bool is_tensor) {
-    const ValueId id =
-        add_value(program_, graph_, name, is_tensor, Origin::kNode);
+    const ValueId id = values_.add(program_, name, is_tensor, Origin::kNode);
     TORCH_CHECK_VALUE(names_.emplace(name, id).second, "the value ",
                       in_quotes(name), " is computed twice");
     return id;
@@ -434,15 +434,16 @@ class GraphReader {
                       operands.size(), " values to a graph of ", inputs.size(),
                       " inputs");
     Names inner;
+    GraphReader reader(graph, inner, program_, body.nodes, region_, depth_ + 1);
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       const std::string& name = value_name(inputs[k]);
-      const ValueId id = add_value(program_, graph, name,
-                                   !is_named_number(inputs[k]), Origin::kNode);
+      const ValueId id = reader.values_.add(
+          program_, name, !is_named_number(inputs[k]), Origin::kNode);
       program_.values[id].memory = program_.values[operands[k]].memory;
       inner.emplace(name, id);
       body.inputs.push_back(id);
     }
-    GraphReader(graph, inner, program_, body.nodes, region_, depth_ + 1).read();
+    reader.read();
     for (const Json& output : list(field(graph, "outputs"))) {
       body.outputs.push_back(
           read_argument(output, c10::NumberType::get(), inner));
@@ -559,6 +560,7 @@ class GraphReader {
   }
 
   const Json& graph_;
+  const GraphValues values_;
   Names& names_;
   Program& program_;
   std::vector<Node>& nodes_;
@@ -625,7 +627,7 @@ class SignatureReader {
   SignatureReader(const Json& module, Program& program)
       : program_(program),
         signature_(field(module, "signature")),
-        graph_(field(module, "graph")) {
+        values_(field(module, "graph")) {
     for (std::size_t k = 0; k < program.weights.size(); ++k) {
       weights_.emplace(program.weights[k].name, static_cast<int>(k));
     }
@@ -701,7 +703,7 @@ class SignatureReader {
     const int first = program_.weights[found->second].tied_to;
     auto& value = value_of_weight_.try_emplace(first, kNoValue).first->second;
     if (value == kNoValue) {
-      value = add_value(program_, graph_, name, /*is_tensor=*/true, origin);
+      value = values_.add(program_, name, /*is_tensor=*/true, origin);
       program_.values[value].weight = found->second;
     }
     names.emplace(name, value);
@@ -712,7 +714,7 @@ class SignatureReader {
     if (kind == "as_tensor") {
       const std::string& name = text(field(value, "name"));
       const ValueId id =
-          add_value(program_, graph_, name, /*is_tensor=*/true, Origin::kInput);
+          values_.add(program_, name, /*is_tensor=*/true, Origin::kInput);
       program_.inputs.push_back(id);
       names.emplace(name, id);
     } else if (kind == "as_custom_obj" || is_named_number(argument)) {
@@ -724,7 +726,7 @@ class SignatureReader {
 
   Program& program_;
   const Json& signature_;
-  const Json& graph_;
+  const GraphValues values_;
   std::unordered_map<std::string, int> weights_;
   std::map<int, ValueId> value_of_weight_;
 };
@@ -733,24 +735,26 @@ class SignatureReader {
 
 Program read_program(Archive& archive, const std::vector<int64_t>& outputs) {
   const std::string record = "models/" + archive.model() + ".json";
-  const Json json = parse_json(archive.text(record), record);
-  check_version(json);
-  Program program;
-  if (const Json* version = find_field(json, "torch_version")) {
-    program.torch_version = text(*version);
-  }
-  read_ranges(json, program.symbols);
-  program.weights = read_weight_list(archive);
-  const Json& module = field(json, "graph_module");
-  SignatureReader signature(module, program);
-  Names names;
-  signature.read_inputs(names);
-  complete_order(program);
-  GraphReader(field(module, "graph"), names, program, program.nodes,
-              /*region=*/0, /*depth=*/0)
-      .read();
-  signature.read_outputs(names, outputs);
-  return program;
+  const std::string source = "record " + in_quotes(record) + " ";
+  return read_json(archive.text(record), source, {}, [&](const Json& json) {
+    check_version(json);
+    Program program;
+    if (const Json* version = find_field(json, "torch_version")) {
+      program.torch_version = text(*version);
+    }
+    read_ranges(json, program.symbols);
+    program.weights = read_weight_list(archive);
+    const Json& module = field(json, "graph_module");
+    SignatureReader signature(module, program);
+    Names names;
+    signature.read_inputs(names);
+    complete_order(program);
+    GraphReader(field(module, "graph"), names, program, program.nodes,
+                /*region=*/0, /*depth=*/0)
+        .read();
+    signature.read_outputs(names, outputs);
+    return program;
+  });
 }
 
 }  // namespace gpipe::exported

@@ -49,11 +49,11 @@ const std::string kOperator = "torch.ops.higher_order.";
 // Returns the JSON of a call with `before` in front of the graph and one tensor
 // after it.
 Json call_with(const std::string& before) {
-  return parse_json(
+  return internal::parse_json(
       R"({"inputs": [)" + before +
           R"({"arg": {"as_graph": {"name": "g", "graph": {"nodes": [1]}}}},
              {"arg": {"as_tensor": {"name": "x"}}}]})",
-      "test");
+      "");
 }
 
 const std::string kNoGrad = R"({"arg": {"as_bool": false}}, )";
@@ -141,7 +141,7 @@ TEST(RegionReaderTest, ControlFlowIsFoundByItsTarget) {
 
 TEST(RegionReaderTest, ACallWithoutAGraphIsDamaged) {
   const Json json =
-      parse_json(R"({"inputs": [{"arg": {"as_bool": false}}]})", "test");
+      internal::parse_json(R"({"inputs": [{"arg": {"as_bool": false}}]})", "");
   EXPECT_EQ(testing::value_error_of([&] {
               read_region(json, kOperator + "wrap_with_set_grad_enabled",
                           Region());

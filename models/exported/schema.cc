@@ -12,86 +12,12 @@
 #include <limits>
 #include <vector>
 
-#include "models/weights/formats.h"
+#include "gpipe/base/text.h"
 
 namespace gpipe::exported {
 
-// ---- Checked access
-
-namespace {
-
 using internal::in_quotes;
-
-// Returns the beginning of `json` as text, for errors. Does not write out large
-// values.
-std::string shown(const Json& json) {
-  if (json.is_structured()) {
-    return std::string(json.is_array() ? "a list" : "an object") + " of " +
-           std::to_string(json.size()) + " entries";
-  }
-  if (json.is_string()) return in_quotes(json.get_ref<const std::string&>());
-  return json.dump();
-}
-
-[[noreturn]] void refuse(const char* wanted, const Json& json) {
-  C10_THROW_ERROR(ValueError, std::string("expected ") + wanted +
-                                  ", but found " + shown(json) +
-                                  "; the file is damaged");
-}
-
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& source) {
-  try {
-    return Json::parse(text.begin(), text.end());
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, "record ", in_quotes(source),
-                      " is not JSON: ", error.what());
-  }
-}
-
-const Json& field(const Json& json, const char* name) {
-  const auto found = object(json).find(name);
-  TORCH_CHECK_VALUE(found != json.end(), "an entry '", name,
-                    "' is missing in an object of ", json.size(),
-                    " entries; the file is damaged");
-  return *found;
-}
-
-const Json* find_field(const Json& json, const char* name) {
-  const auto found = object(json).find(name);
-  return found == json.end() || found->is_null() ? nullptr : &*found;
-}
-
-int64_t integer(const Json& json) {
-  if (!json.is_number_integer()) refuse("an integer", json);
-  if (json.is_number_unsigned() &&
-      json.get<uint64_t>() >
-          static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    refuse("an integer of 64 bits", json);
-  }
-  return json.get<int64_t>();
-}
-
-bool boolean(const Json& json) {
-  if (!json.is_boolean()) refuse("true or false", json);
-  return json.get<bool>();
-}
-
-const std::string& text(const Json& json) {
-  if (!json.is_string()) refuse("a text", json);
-  return json.get_ref<const std::string&>();
-}
-
-const Json& list(const Json& json) {
-  if (!json.is_array()) refuse("a list", json);
-  return json;
-}
-
-const Json& object(const Json& json) {
-  if (!json.is_object()) refuse("an object", json);
-  return json;
-}
+using internal::refuse_json;
 
 double real(const Json& json) {
   if (json.is_number()) return json.get<double>();
@@ -99,12 +25,12 @@ double real(const Json& json) {
   if (word == "Infinity") return std::numeric_limits<double>::infinity();
   if (word == "-Infinity") return -std::numeric_limits<double>::infinity();
   if (word == "NaN") return std::numeric_limits<double>::quiet_NaN();
-  refuse("a number", json);
+  refuse_json("a number", json);
 }
 
 Alternative alternative(const Json& json) {
   if (!json.is_object() || json.size() != 1) {
-    refuse("an object of one entry", json);
+    refuse_json("an object of one entry", json);
   }
   const auto entry = json.begin();
   return {entry.key(), entry.value()};
@@ -136,8 +62,6 @@ void check_layout(int64_t number) {
 // ---- Values
 
 namespace {
-
-using internal::in_quotes;
 
 // The start of the names of all kinds of numbers in a union Argument.
 constexpr std::string_view kNumber = "as_sym_";
@@ -199,26 +123,35 @@ bool is_named_number(const Json& argument) {
   return alternative(argument).name.starts_with(kNumber);
 }
 
-ValueId add_value(Program& program, const Json& graph, const std::string& name,
-                  bool is_tensor, Origin origin) {
+GraphValues::GraphValues(const Json& graph) {
+  const auto note = [&](const char* kind, auto& values) {
+    for (const auto& [name, value] : object(field(graph, kind)).items()) {
+      if (!value.is_null()) values.emplace(name, &value);
+    }
+  };
+  note("tensor_values", tensors_);
+  note("sym_int_values", numbers_);
+}
+
+ValueId GraphValues::add(Program& program, const std::string& name,
+                         bool is_tensor, Origin origin) const {
   const auto id = static_cast<ValueId>(program.values.size());
   Value value;
   value.name = name;
   value.is_tensor = is_tensor;
   value.origin = origin;
   value.memory = id;
-  if (is_tensor) {
-    const Json* meta = find_field(field(graph, "tensor_values"), name.c_str());
-    if (meta) {
-      for (const Json& each : list(field(*meta, "sizes"))) {
-        value.sizes.push_back(read_extent(each, program.symbols));
-      }
-      value.dense = is_dense(field(*meta, "sizes"), field(*meta, "strides"));
-      value.dtype = dtype_of(integer(field(*meta, "dtype")));
+  const auto& known = is_tensor ? tensors_ : numbers_;
+  const auto found = known.find(name);
+  if (found != known.end() && is_tensor) {
+    const Json& meta = *found->second;
+    for (const Json& each : list(field(meta, "sizes"))) {
+      value.sizes.push_back(read_extent(each, program.symbols));
     }
-  } else if (const Json* extent =
-                 find_field(field(graph, "sym_int_values"), name.c_str())) {
-    value.extent = read_extent(*extent, program.symbols);
+    value.dense = is_dense(field(meta, "sizes"), field(meta, "strides"));
+    value.dtype = dtype_of(integer(field(meta, "dtype")));
+  } else if (found != known.end()) {
+    value.extent = read_extent(*found->second, program.symbols);
   }
   program.values.push_back(std::move(value));
   return id;

@@ -1,6 +1,5 @@
-// Reads the JSON of exported programs, which comes from outside: checked
-// access, the numbers of dtypes, layouts and memory formats, values, and
-// arguments.
+// Reads the JSON of exported programs: the numbers of dtypes, layouts and
+// memory formats, values, and arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,34 +8,28 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/base/json.h"
 #include "models/exported/program.h"
 
 namespace gpipe::exported {
 
-using Json = nlohmann::json;
+using internal::boolean;
+using internal::field;
+using internal::find_field;
+using internal::integer;
+using internal::Json;
+using internal::list;
+using internal::object;
+using internal::read_json;
+using internal::text;
 
-// Parses `text`. `source`: the name of the record, for errors. All functions of
-// this file throw c10::ValueError if the JSON is not what they return.
-// Thread-safe.
-Json parse_json(std::string_view text, const std::string& source);
-
-// Returns the entry `name` of an object. find_field() returns null if there is
-// none, or if it is null.
-const Json& field(const Json& object, const char* name);
-const Json* find_field(const Json& object, const char* name);
-
-// Return the value of a number, a text, a truth value, a list or an object.
-int64_t integer(const Json& json);
-bool boolean(const Json& json);
-const std::string& text(const Json& json);
-const Json& list(const Json& json);
-const Json& object(const Json& json);
+// All functions of this file throw c10::ValueError if the JSON is not what they
+// return. Thread-safe.
 
 // Returns a floating-point number. JSON has no infinities, so PyTorch writes
 // the texts "Infinity", "-Infinity" and "NaN".
@@ -73,11 +66,20 @@ const std::string& value_name(const Json& argument);
 // its name, and not a tensor or a constant.
 bool is_named_number(const Json& argument);
 
-// Adds a value to `program`. Its sizes, its dtype and whether it is dense come
-// from the entry `name` of the lists of values in `graph`, if there is one.
-// Throws c10::ValueError if the entry is damaged.
-ValueId add_value(Program& program, const Json& graph, const std::string& name,
-                  bool is_tensor, Origin origin);
+// What a Graph of the schema says about its values, by their names. Refers to
+// the JSON.
+class GraphValues {
+ public:
+  explicit GraphValues(const Json& graph);
+
+  // Adds a value to `program`. Its sizes, its dtype and whether it is dense are
+  // those of the entry `name`, if there is one.
+  ValueId add(Program& program, const std::string& name, bool is_tensor,
+              Origin origin) const;
+
+ private:
+  std::unordered_map<std::string_view, const Json*> tensors_, numbers_;
+};
 
 // Returns the argument that `json`, a union Argument of the schema, describes.
 // `type`: the type in the operator's schema; c10::NumberType for operations on

@@ -15,44 +15,23 @@ namespace {
 
 using testing::value_error_of;
 
-TEST(JsonTest, ValuesOfAnotherKindAreRefused) {
-  const Json json = parse_json(
-      R"({"i": 3, "f": 1.5, "t": "x", "l": [1], "big": 18446744073709551615})",
-      "record");
-  EXPECT_EQ(integer(field(json, "i")), 3);
-  EXPECT_EQ(value_error_of([&] { integer(field(json, "f")); }),
-            "expected an integer, but found 1.5; the file is damaged");
-  EXPECT_EQ(value_error_of([&] { integer(field(json, "big")); }),
-            "expected an integer of 64 bits, but found 18446744073709551615; "
-            "the file is damaged");
-  EXPECT_EQ(value_error_of([&] { text(field(json, "l")); }),
-            "expected a text, but found a list of 1 entries; the file is "
-            "damaged");
-  EXPECT_EQ(value_error_of([&] { field(json, "x"); }),
-            "an entry 'x' is missing in an object of 5 entries; the file is "
-            "damaged");
-  EXPECT_EQ(find_field(json, "x"), nullptr);
-  EXPECT_EQ(value_error_of([&] { alternative(json); }),
-            "expected an object of one entry, but found an object of 5 "
-            "entries; the file is damaged");
-}
+Json json_of(const std::string& text) { return internal::parse_json(text, ""); }
 
-TEST(JsonTest, InfinitiesAreTexts) {
-  const Json json = parse_json(R"(["Infinity", "-Infinity", "NaN", 2])", "r");
+TEST(SchemaTest, InfinitiesAreTexts) {
+  const Json json = json_of(R"(["Infinity", "-Infinity", "NaN", 2])");
   EXPECT_EQ(real(json[0]), INFINITY);
   EXPECT_EQ(real(json[1]), -INFINITY);
   EXPECT_TRUE(std::isnan(real(json[2])));
   EXPECT_EQ(real(json[3]), 2.0);
-  EXPECT_THROW(real(parse_json("\"inf\"", "r")), c10::ValueError);
-  EXPECT_NE(value_error_of([] {
-              parse_json("{", "a/b.json");
-            }).find("record 'a/b.json' is not JSON"),
-            std::string::npos);
+  EXPECT_THROW(real(json_of("\"inf\"")), c10::ValueError);
 }
 
-using testing::value_error_of;
-
-Json json_of(const std::string& text) { return parse_json(text, "test"); }
+TEST(SchemaTest, AUnionHasOneEntry) {
+  EXPECT_EQ(alternative(json_of(R"({"as_int": 3})")).name, "as_int");
+  EXPECT_EQ(value_error_of([] { alternative(json_of(R"({"a": 1, "b": 2})")); }),
+            "expected an object of one entry, but found an object of 2 "
+            "entries; the file is damaged");
+}
 
 // Returns a graph whose only tensor "x" has these sizes and strides.
 Json graph_with(const std::string& sizes, const std::string& strides) {
@@ -64,7 +43,7 @@ Json graph_with(const std::string& sizes, const std::string& strides) {
 bool is_dense_with(const std::string& sizes, const std::string& strides) {
   Program program;
   const Json graph = graph_with(sizes, strides);
-  add_value(program, graph, "x", /*is_tensor=*/true, Origin::kNode);
+  GraphValues(graph).add(program, "x", /*is_tensor=*/true, Origin::kNode);
   return program.values.at(0).dense;
 }
 
@@ -77,8 +56,8 @@ TEST(ValueReaderTest, ATensorHasSizesAndADtype) {
   Program program;
   const Json graph = graph_with("[" + symbol("s7", 4) + R"(, {"as_int": 3}])",
                                 R"([{"as_int": 3}, {"as_int": 1}])");
-  EXPECT_EQ(add_value(program, graph, "x", /*is_tensor=*/true, Origin::kInput),
-            0);
+  const GraphValues values(graph);
+  EXPECT_EQ(values.add(program, "x", /*is_tensor=*/true, Origin::kInput), 0);
   const Value& value = program.values.at(0);
   EXPECT_EQ(value.name, "x");
   EXPECT_EQ(value.origin, Origin::kInput);
@@ -87,8 +66,7 @@ TEST(ValueReaderTest, ATensorHasSizesAndADtype) {
   EXPECT_TRUE(value.dense);
   EXPECT_EQ(shape_text(program, 0), "Float [s7, 3]");
   // A tensor that the file does not describe.
-  EXPECT_EQ(add_value(program, graph, "y", /*is_tensor=*/true, Origin::kNode),
-            1);
+  EXPECT_EQ(values.add(program, "y", /*is_tensor=*/true, Origin::kNode), 1);
   EXPECT_FALSE(program.values.at(1).dtype);
   EXPECT_EQ(program.values.at(1).sizes.size(), 0u);
   EXPECT_EQ(program.values.at(1).memory, 1);
@@ -100,7 +78,7 @@ TEST(ValueReaderTest, ANumberHasAnExtentIfTheFileSaysSo) {
       json_of(R"({"tensor_values": {}, "sym_int_values": {"n": )" +
               symbol("2*s7", 8) + R"(, "three": {"as_int": 3}}})");
   for (const char* each : {"n", "three", "other"}) {
-    add_value(program, graph, each, /*is_tensor=*/false, Origin::kNode);
+    GraphValues(graph).add(program, each, /*is_tensor=*/false, Origin::kNode);
   }
   ASSERT_TRUE(program.values[0].extent);
   EXPECT_EQ(program.symbols.text(*program.values[0].extent), "2*s7");

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gpipe/base/text.h"
+
 namespace gpipe::internal {
 
 namespace {
@@ -64,20 +66,29 @@ std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
   return empty ? 0 : bytes;
 }
 
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kLongest = 100;
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string result = "'";
-  for (const char each : text.substr(0, kLongest)) {
-    const auto byte = static_cast<uint8_t>(each);
-    // Bytes from 0x80 on stay: they may be UTF-8.
-    if (byte < 0x20 || byte == 0x7f) {
-      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    } else {
-      result += each;
+std::optional<int64_t> extent_of(int64_t offset, c10::ArrayRef<int64_t> sizes,
+                                 c10::ArrayRef<int64_t> strides) {
+  int64_t end = offset;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    if (sizes[k] == 0) return offset;
+    int64_t step = 0;
+    if (__builtin_mul_overflow(sizes[k] - 1, strides[k], &step) ||
+        __builtin_add_overflow(end, step, &end)) {
+      return std::nullopt;
     }
   }
-  return result + (text.size() > kLongest ? "...'" : "'");
+  if (__builtin_add_overflow(end, 1, &end)) return std::nullopt;
+  return end;
+}
+
+void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                        find_dtype(tensor.scalar_type()),
+                    in_quotes(name), " is a ", tensor.toString(),
+                    "; only plain tensors can be written");
+  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
+                    " is on the meta device, and so has no values");
 }
 
 }  // namespace gpipe::internal

@@ -1,7 +1,8 @@
 // What readers and writers of all file formats share: the names of LibTorch's
-// dtypes, the size of tensors in bytes, and the texts of errors.
+// dtypes, the size of tensors in bytes, and the prefixes of errors.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
@@ -43,9 +44,16 @@ constexpr std::size_t kMaxDimensions = 64;
 std::optional<int64_t> bytes_of(c10::ArrayRef<int64_t> sizes,
                                 at::ScalarType dtype);
 
-// Returns `text` in single quotes, cut after 100 bytes. Control characters are
-// shown as "\x1b". Thread-safe.
-std::string in_quotes(std::string_view text);
+// Returns the number of elements from the start of a storage to the last
+// element of a tensor; `offset` for a tensor without elements. Returns nothing
+// if the number would overflow 63 bits. No argument is negative. Thread-safe.
+std::optional<int64_t> extent_of(int64_t offset, c10::ArrayRef<int64_t> sizes,
+                                 c10::ArrayRef<int64_t> strides);
+
+// Throws c10::ValueError with the name unless the tensor has values that a file
+// can hold: defined, strided, of a dtype in the table, and not on the meta
+// device. Thread-safe.
+void check_can_be_written(const std::string& name, const at::Tensor& tensor);
 
 // Returns what `body` returns. If `body` throws an `Error`, throws a
 // c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.

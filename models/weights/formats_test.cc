@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace gpipe::internal {
@@ -41,18 +39,6 @@ TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {
   EXPECT_EQ(bytes({0, int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);
   EXPECT_EQ(bytes(std::vector<int64_t>(64, 1)), 4);
   EXPECT_EQ(bytes(std::vector<int64_t>(65, 1)), std::nullopt);
-}
-
-TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
-  EXPECT_EQ(in_quotes(""), "''");
-  EXPECT_EQ(in_quotes("conv1.weight"), "'conv1.weight'");
-  EXPECT_EQ(in_quotes(std::string_view("a\n\x1b\0\x7f", 5)),
-            "'a\\x0a\\x1b\\x00\\x7f'");
-  EXPECT_EQ(in_quotes("\xc3\xbc"), "'\xc3\xbc'");
-  EXPECT_EQ(in_quotes(std::string(100, 'x')),
-            "'" + std::string(100, 'x') + "'");
-  EXPECT_EQ(in_quotes(std::string(101, 'x')),
-            "'" + std::string(100, 'x') + "...'");
 }
 
 }  // namespace

@@ -398,12 +398,14 @@ TEST_F(LyingFolderTest, SizesBeyondTheFileAreRefused) {
 
 TEST_F(LyingFolderTest, OtherFilesAreRefused) {
   write_bytes(path(kIndex), "{}");
-  expect_error(folder_, {std::string(kIndex) + ": has no 'weight_map'"});
+  expect_error(folder_, {std::string(kIndex) +
+                         ": an entry 'weight_map' is missing in an object"});
   write_bytes(path(kIndex), "[]");
-  expect_error(folder_, {std::string(kIndex) + ": is a list"});
+  expect_error(folder_, {std::string(kIndex) +
+                         ": expected an object, but found a list"});
   write_bytes(path(kIndex), "{\"weight_map\": {\"a\": 1}}");
-  expect_error(folder_, {"has a number for 'a', but should have the name of a "
-                         "file"});
+  expect_error(folder_, {"expected a text, but found 1; the file is damaged "
+                         "(at '/weight_map/a')"});
   std::filesystem::remove(path(kIndex));
   expect_error(folder_,
                {folder_ + ": has neither model.safetensors nor " + kIndex});

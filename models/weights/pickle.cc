@@ -2,13 +2,16 @@
 
 #include <c10/macros/Macros.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/jit/serialization/pickler_helper.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/base/text.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {
@@ -16,63 +19,11 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// The opcodes, with the names of Python's pickletools.py.
-enum class PickleOpcode : uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kPopMark = '1',
-  kDup = '2',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kEmptyList = ']',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kDict = 'd',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kList = 'l',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kEmptyTuple = ')',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kEmptySet = 0x8f,
-  kAddItems = 0x90,
-  kFrozenSet = 0x91,
-  kNewObjEx = 0x92,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-  kByteArray8 = 0x96,
-};
-using enum PickleOpcode;
+using torch::jit::PickleOpCode;
+using enum PickleOpCode;
+
+// An opcode of protocol 5, which LibTorch's list lacks.
+constexpr auto kByteArray8 = static_cast<PickleOpCode>('\x96');
 
 // ---- The objects that a pickle may make by name, without executing code
 
@@ -114,13 +65,31 @@ bool is_plain_tensor_class(const PickleValue& type) {
           (type.text == "Parameter" || type.text == "Buffer"));
 }
 
-// The part of a pickle reader that makes values. The comment of Pickle lists
-// the names that a pickle may use. All methods but check() and add() throw
-// c10::ValueError if the pickle is not valid. Not thread-safe.
-class PickleObjects {
- protected:
+// ---- The reader
+
+// The maximum number of nested MARKs. A state dict has 3.
+constexpr std::size_t kMaxMarks = 1000;
+
+// The machine that executes the opcodes of a pickle. The comment of Pickle in
+// the header says what the opcodes may do.
+class Machine {
+ public:
   // Adds all values to `values`, which must outlive this object.
-  explicit PickleObjects(std::deque<PickleValue>& values) : values_(values) {}
+  Machine(std::string_view bytes, std::deque<PickleValue>& values)
+      : values_(values), bytes_(bytes) {}
+
+  const PickleValue* run() {
+    while (true) {
+      at_ = position_;
+      const auto opcode = static_cast<PickleOpCode>(byte());
+      if (opcode == STOP) return pop();
+      step(opcode);
+    }
+  }
+
+ private:
+  // ---- The values that a pickle may make. The comment of Pickle lists the
+  // ---- names that it may use.
 
   // Throws c10::ValueError with the position of the current opcode.
   template <typename... Parts>
@@ -225,9 +194,6 @@ class PickleObjects {
     return storage;
   }
 
-  std::size_t at_ = 0;  // position of the opcode that is being executed
-
- private:
   PickleValue* name(std::string_view module, std::string_view name) {
     PickleValue* in = add(Kind::kString);
     in->text = module;
@@ -318,31 +284,6 @@ class PickleObjects {
     }
   }
 
-  std::deque<PickleValue>& values_;
-};
-
-// ---- The reader
-
-// The maximum number of nested MARKs. A state dict has 3.
-constexpr std::size_t kMaxMarks = 1000;
-
-// The machine that executes the opcodes of a pickle. The comment of Pickle in
-// the header says what the opcodes may do.
-class Machine : private PickleObjects {
- public:
-  Machine(std::string_view bytes, std::deque<PickleValue>& values)
-      : PickleObjects(values), bytes_(bytes) {}
-
-  const PickleValue* run() {
-    while (true) {
-      at_ = position_;
-      const auto opcode = static_cast<PickleOpcode>(byte());
-      if (opcode == kStop) return pop();
-      step(opcode);
-    }
-  }
-
- private:
   // ---- The bytes
 
   std::string_view take(uint64_t count) {
@@ -358,21 +299,7 @@ class Machine : private PickleObjects {
   // Reads an unsigned little-endian number.
   uint64_t number(std::size_t width) {
     uint64_t value = 0;
-    const std::string_view taken = take(width);
-    for (std::size_t k = 0; k < width; ++k) {
-      value |= uint64_t{static_cast<uint8_t>(taken[k])} << (8 * k);
-    }
-    return value;
-  }
-
-  // Reads a big-endian double.
-  double real() {
-    uint64_t bits = 0;
-    for (const char each : take(8)) {
-      bits = bits << 8 | static_cast<uint8_t>(each);
-    }
-    double value = 0;
-    std::memcpy(&value, &bits, sizeof value);
+    std::memcpy(&value, take(width).data(), width);
     return value;
   }
 
@@ -497,175 +424,166 @@ class Machine : private PickleObjects {
 
   // ---- The opcodes
 
-  void step(PickleOpcode opcode) {
+  void step(PickleOpCode opcode) {
+    if (opcode == kByteArray8) return push_text(Kind::kBytes, number(8));
     switch (opcode) {
-      case kProto: {
+      case PROTO: {
         const int protocol = byte();
         return check(protocol >= 2 && protocol <= 5, "protocol ", protocol,
                      "; 2 to 5 are read");
       }
-      case kFrame:
+      case FRAME:
         take(8);  // a hint for readers: the size of the next block
         return;
-      case kMark:
+      case MARK:
         check(marks_.size() < kMaxMarks, "nested deeper than ", kMaxMarks);
         return marks_.push_back(stack_.size());
-      case kPop:
+      case POP:
         pop();
         return;
-      case kPopMark:
+      case POP_MARK:
         dropped_.clear();
         return pop_mark(dropped_);
-      case kDup:
+      case DUP:
         return push(top());
 
-      case kBinPut:
+      case BINPUT:
         return memoize(number(1));
-      case kLongBinPut:
+      case LONG_BINPUT:
         return memoize(number(4));
-      case kMemoize:
+      case MEMOIZE:
         return memoize(memo_.size());
-      case kBinGet:
+      case BINGET:
         return recall(number(1));
-      case kLongBinGet:
+      case LONG_BINGET:
         return recall(number(4));
 
-      case kGlobal: {
+      case GLOBAL: {
         const std::string_view module = line();
         return push(global(module, line()));
       }
-      case kStackGlobal: {
+      case STACK_GLOBAL: {
         const PickleValue* name = pop(Kind::kString, "a name");
         return push(
             global(pop(Kind::kString, "a module's name")->text, name->text));
       }
-      case kBinPersId:
+      case BINPERSID:
         return push(storage(*pop()));
-      case kNewObjEx:
+      case NEWOBJ_EX:
         pop();  // arguments by name
         [[fallthrough]];
-      case kReduce:
-      case kNewObj: {
+      case REDUCE:
+      case NEWOBJ: {
         const PickleValue* arguments =
             pop(Kind::kTuple, "what a function is called with");
         const PickleValue* function = pop();
         return push(call(*function, *arguments));
       }
-      case kBuild: {
+      case BUILD: {
         pop();
         const PickleValue* object = top();
         return check(
             object->kind == Kind::kDict || object->kind == Kind::kObject,
             "sets attributes of ", object->kind_name());
       }
-      default:
-        return push_scalar(opcode);
-    }
-  }
 
-  void push_scalar(PickleOpcode opcode) {
-    switch (opcode) {
-      case kNone:
+      case NONE:
         push_new(Kind::kNone);
         return;
-      case kNewTrue:
-      case kNewFalse:
-        push_new(Kind::kBool)->integer = opcode == kNewTrue;
+      case NEWTRUE:
+      case NEWFALSE:
+        push_new(Kind::kBool)->integer = opcode == NEWTRUE;
         return;
-      case kBinInt:
+      case BININT:
         return push_integer(static_cast<int32_t>(number(4)));
-      case kBinInt1:
+      case BININT1:
         return push_integer(byte());
-      case kBinInt2:
+      case BININT2:
         return push_integer(static_cast<int64_t>(number(2)));
-      case kLong1:
+      case LONG1:
         return push_long(number(1));
-      case kLong4:
+      case LONG4:
         return push_long(number(4));
-      case kBinFloat:
-        push_new(Kind::kFloat)->real = real();
+      case BINFLOAT:
+        push_new(Kind::kFloat)->real =
+            std::bit_cast<double>(__builtin_bswap64(number(8)));
         return;
 
-      case kShortBinUnicode:
-      case kShortBinString:
+      case SHORT_BINUNICODE:
+      case SHORT_BINSTRING:
         return push_text(Kind::kString, number(1));
-      case kBinUnicode:
-      case kBinString:
+      case BINUNICODE:
+      case BINSTRING:
         return push_text(Kind::kString, number(4));
-      case kBinUnicode8:
+      case BINUNICODE8:
         return push_text(Kind::kString, number(8));
-      case kShortBinBytes:
+      case SHORT_BINBYTES:
         return push_text(Kind::kBytes, number(1));
-      case kBinBytes:
+      case BINBYTES:
         return push_text(Kind::kBytes, number(4));
-      case kBinBytes8:
-      case kByteArray8:
+      case BINBYTES8:
         return push_text(Kind::kBytes, number(8));
-      default:
-        return build_container(opcode);
-    }
-  }
 
-  void build_container(PickleOpcode opcode) {
-    switch (opcode) {
-      case kEmptyTuple:
+      case EMPTY_TUPLE:
         return push_tuple(0);
-      case kTuple1:
+      case TUPLE1:
         return push_tuple(1);
-      case kTuple2:
+      case TUPLE2:
         return push_tuple(2);
-      case kTuple3:
+      case TUPLE3:
         return push_tuple(3);
-      case kTuple:
+      case TUPLE:
         return push_marked(Kind::kTuple);
 
-      case kEmptyList:
+      case EMPTY_LIST:
         push_new(Kind::kList);
         return;
-      case kList:
+      case LIST:
         return push_marked(Kind::kList);
-      case kAppend: {
+      case APPEND: {
         const PickleValue* item = pop();
         return items_of(top(), Kind::kList).push_back(item);
       }
-      case kAppends:
+      case APPENDS:
         return pop_mark(items_below_mark(Kind::kList));
 
-      case kEmptySet:
+      case EMPTY_SET:
         push_new(Kind::kSet);
         return;
-      case kFrozenSet:
+      case FROZENSET:
         return push_marked(Kind::kSet);
-      case kAddItems:
+      case ADDITEMS:
         return pop_mark(items_below_mark(Kind::kSet));
 
-      case kEmptyDict:
+      case EMPTY_DICT:
         push_new(Kind::kDict);
         return;
-      case kDict:
+      case DICT:
         push_marked(Kind::kDict);
         return check_pairs(stack_.back()->items.size());
-      case kSetItem: {
+      case SETITEM: {
         const PickleValue* value = pop();
         const PickleValue* key = pop();
         auto& items = items_of(top(), Kind::kDict);
         items.push_back(key);
         return items.push_back(value);
       }
-      case kSetItems: {
+      case SETITEMS: {
         auto& items = items_below_mark(Kind::kDict);
         check_pairs(stack_.size() - marks_.back());
         return pop_mark(items);
       }
       default:
-        fail("opcode ", static_cast<int>(opcode), " (",
+        fail("opcode ", int{static_cast<uint8_t>(opcode)}, " (",
              in_quotes(bytes_.substr(at_, 1)),
              "), which torch.save does not use for a state dict; nothing was "
              "executed");
     }
   }
 
+  std::deque<PickleValue>& values_;
   const std::string_view bytes_;
+  std::size_t at_ = 0;  // position of the opcode that is being executed
   std::size_t position_ = 0;
   std::vector<PickleValue*> stack_;
   std::vector<const PickleValue*> dropped_;  // items that are not kept
@@ -702,21 +620,21 @@ namespace {
 class Writer {
  public:
   std::string take() {
-    opcode(kStop);
+    opcode(STOP);
     return std::move(bytes_);
   }
 
-  void opcode(PickleOpcode opcode) {
+  void opcode(PickleOpCode opcode) {
     bytes_.push_back(static_cast<char>(opcode));
   }
 
   void protocol() {
-    opcode(kProto);
+    opcode(PROTO);
     number(2, 1);
   }
 
   void text(std::string_view text) {
-    opcode(kBinUnicode);
+    opcode(BINUNICODE);
     TORCH_CHECK_VALUE(text.size() <= UINT32_MAX, "a name of ", text.size(),
                       " bytes is too long for a pickle");
     number(text.size(), 4);
@@ -725,50 +643,48 @@ class Writer {
 
   void integer(int64_t value) {
     if (value >= 0 && value < 1 << 8) {
-      opcode(kBinInt1);
+      opcode(BININT1);
       number(value, 1);
     } else if (value >= INT32_MIN && value <= INT32_MAX) {
-      opcode(kBinInt);
+      opcode(BININT);
       number(static_cast<uint64_t>(value), 4);
     } else {
-      opcode(kLong1);
+      opcode(LONG1);
       number(8, 1);
       number(static_cast<uint64_t>(value), 8);
     }
   }
 
   void integers(const std::vector<int64_t>& values) {
-    if (values.empty()) return opcode(kEmptyTuple);
-    opcode(kMark);
+    if (values.empty()) return opcode(EMPTY_TUPLE);
+    opcode(MARK);
     for (const int64_t value : values) integer(value);
-    opcode(kTuple);
+    opcode(TUPLE);
   }
 
   // `lines`: "module\nname\n".
   void global(const std::string& lines) {
     const auto [found, is_new] = memo_.emplace(lines, memo_.size());
     if (!is_new) {
-      opcode(kLongBinGet);
+      opcode(LONG_BINGET);
       number(found->second, 4);
       return;
     }
-    opcode(kGlobal);
+    opcode(GLOBAL);
     bytes_ += lines;
-    opcode(kLongBinPut);
+    opcode(LONG_BINPUT);
     number(found->second, 4);
   }
 
   void ordered_dict() {
     global("collections\nOrderedDict\n");
-    opcode(kEmptyTuple);
-    opcode(kReduce);
+    opcode(EMPTY_TUPLE);
+    opcode(REDUCE);
   }
 
  private:
   void number(uint64_t value, std::size_t width) {
-    for (std::size_t k = 0; k < width; ++k) {
-      bytes_.push_back(static_cast<char>(value >> (8 * k)));
-    }
+    bytes_.append(reinterpret_cast<const char*>(&value), width);
   }
 
   std::string bytes_;
@@ -785,27 +701,27 @@ void write_tensor(Writer& to, const PickledTensor& tensor) {
   const auto element = static_cast<int64_t>(c10::elementSize(tensor.dtype));
   to.global(v3 ? "torch._utils\n_rebuild_tensor_v3\n"
                : "torch._utils\n_rebuild_tensor_v2\n");
-  to.opcode(kMark);
+  to.opcode(MARK);
 
-  to.opcode(kMark);
+  to.opcode(MARK);
   to.text("storage");
   to.global(v3 ? std::string("torch.storage\nUntypedStorage\n")
                : std::string("torch\n") + names->storage + "\n");
   to.text(tensor.key);
   to.text("cpu");
   to.integer(v3 ? tensor.storage_bytes : tensor.storage_bytes / element);
-  to.opcode(kTuple);
-  to.opcode(kBinPersId);
+  to.opcode(TUPLE);
+  to.opcode(BINPERSID);
 
   to.integer(tensor.offset);
   to.integers(tensor.sizes);
   to.integers(tensor.strides);
-  to.opcode(kNewFalse);  // requires_grad
-  to.ordered_dict();     // hooks
+  to.opcode(NEWFALSE);  // requires_grad
+  to.ordered_dict();    // hooks
   if (v3) to.global(std::string("torch\n") + names->python + "\n");
 
-  to.opcode(kTuple);
-  to.opcode(kReduce);
+  to.opcode(TUPLE);
+  to.opcode(REDUCE);
 }
 
 }  // namespace
@@ -814,12 +730,12 @@ std::string pickle_tensors(const std::vector<PickledTensor>& tensors) {
   Writer writer;
   writer.protocol();
   writer.ordered_dict();
-  writer.opcode(kMark);
+  writer.opcode(MARK);
   for (const PickledTensor& tensor : tensors) {
     writer.text(tensor.name);
     write_tensor(writer, tensor);
   }
-  writer.opcode(kSetItems);
+  writer.opcode(SETITEMS);
   return writer.take();
 }
 

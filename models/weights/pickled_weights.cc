@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "gpipe/base/text.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {
@@ -238,22 +239,6 @@ std::vector<int64_t> integers(const PickleValue& tuple) {
   return result;
 }
 
-// Returns the number of elements of the storage that a tensor needs, or -1 if
-// the number overflows.
-int64_t extent(int64_t offset, const std::vector<int64_t>& sizes,
-               const std::vector<int64_t>& strides) {
-  int64_t last = offset;
-  for (std::size_t k = 0; k < sizes.size(); ++k) {
-    if (sizes[k] == 0) return offset;
-    int64_t step = 0;
-    if (__builtin_mul_overflow(sizes[k] - 1, strides[k], &step) ||
-        __builtin_add_overflow(last, step, &last)) {
-      return -1;
-    }
-  }
-  return last == INT64_MAX ? -1 : last + 1;
-}
-
 class Builder {
  public:
   explicit Builder(const StorageReader& read) : read_(read) {}
@@ -269,9 +254,9 @@ class Builder {
     TORCH_CHECK_VALUE(bytes, in_quotes(name), " has a storage of ",
                       storage.integer, " elements");
     const int64_t elements = *bytes / element;
-    const int64_t needed = extent(value.integer, sizes, strides);
-    TORCH_CHECK_VALUE(bytes_of(sizes, value.dtype) && needed >= 0 &&
-                          needed <= elements && fit(strides, sizes),
+    const auto needed = extent_of(value.integer, sizes, strides);
+    TORCH_CHECK_VALUE(bytes_of(sizes, value.dtype) && needed &&
+                          *needed <= elements && fit(strides, sizes),
                       in_quotes(name), " has sizes ", c10::IntArrayRef(sizes),
                       ", strides ", c10::IntArrayRef(strides), " and offset ",
                       value.integer, ", which is beyond its storage of ",
@@ -312,23 +297,18 @@ class Builder {
 // Whether an object is one of those that torch.load(weights_only=True) makes
 // and that is not a tensor.
 bool is_no_tensor(const PickleValue& object) {
-  constexpr std::string_view kNames[][2] = {
-      {"collections", "Counter"},
-      {"_codecs", "encode"},
-      {"torch", "device"},
-      {"torch", "Size"},
-      {"torch.serialization", "_get_layout"}};
-  constexpr std::string_view kBuiltins[] = {"bytearray", "complex", "frozenset",
-                                            "set"};
+  constexpr std::string_view kNames[] = {
+      "_codecs.encode",      "collections.Counter",
+      "torch.Size",          "torch.device",
+      "builtins.bytearray",  "torch.serialization._get_layout",
+      "builtins.complex",    "builtins.frozenset",
+      "builtins.set",        "__builtin__.bytearray",
+      "__builtin__.complex", "__builtin__.frozenset",
+      "__builtin__.set"};
   const std::string_view name = object.items[0]->text;
   const std::string_view module = object.items[0]->items[0]->text;
-  if (module == "builtins" || module == "__builtin__") {
-    return std::find(std::begin(kBuiltins), std::end(kBuiltins), name) !=
-           std::end(kBuiltins);
-  }
-  return std::any_of(
-      std::begin(kNames), std::end(kNames),
-      [&](const auto& each) { return module == each[0] && name == each[1]; });
+  return std::ranges::find(kNames, std::string(module).append(".").append(
+                                       name)) != std::end(kNames);
 }
 
 [[noreturn]] void refuse(std::string_view name, const PickleValue& object) {

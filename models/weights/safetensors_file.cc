@@ -3,12 +3,12 @@
 #include <c10/util/ArrayRef.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 
+#include "gpipe/base/json.h"
+#include "gpipe/base/text.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {
@@ -17,158 +17,44 @@ namespace gpipe::internal {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr char kMetadata[] = "__metadata__";
 // The largest header in bytes that the format allows.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-// A handler that gets the JSON piece by piece, so that nothing is stored that
-// does not belong in a header, however deep or long the JSON is.
-class HeaderHandler : public nlohmann::json_sax<Json> {
- public:
-  SafetensorsHeader take() { return std::move(header_); }
+SafetensorsEntry read_entry(const std::string& name, const Json& json) {
+  SafetensorsEntry entry;
+  entry.name = name;
+  JsonReader reader(json, in_quotes(name), "a tensor of safetensors");
+  const std::string dtype = reader.text("dtype");
+  const DtypeNames* found = find_dtype(&DtypeNames::safetensors, dtype);
+  TORCH_CHECK_VALUE(found, in_quotes(name), " has dtype ", in_quotes(dtype),
+                    ", which LibTorch does not have");
+  entry.dtype = found->dtype;
+  entry.sizes = reader.whole_list("shape");
+  const std::vector<int64_t> offsets = reader.whole_list("data_offsets");
+  reader.end();
+  TORCH_CHECK_VALUE(reader.find("shape") && offsets.size() == 2,
+                    in_quotes(name),
+                    " needs dtype, shape, and data_offsets of 2 numbers");
+  entry.begin = offsets[0];
+  entry.end = offsets[1];
+  return entry;
+}
 
-  bool null() override {
-    // Python's safetensors writes no metadata as null.
-    if (place_ != Place::kTop || key_ != kMetadata) refuse("null");
-    return true;
-  }
-  bool boolean(bool) override { refuse("a boolean"); }
-  bool number_float(double, const std::string& text) override {
-    refuse(in_quotes(text).c_str());
-  }
-  bool binary(Json::binary_t&) override { refuse("bytes"); }
-  bool number_integer(int64_t) override { refuse("a negative number"); }
-
-  bool number_unsigned(uint64_t value) override {
-    if (place_ != Place::kShape && place_ != Place::kOffsets) {
-      refuse("a number");
-    }
-    TORCH_CHECK_VALUE(value <= INT64_MAX, where(), " has the number ", value,
-                      ", which is too large");
-    numbers_.push_back(value);
-    TORCH_CHECK_VALUE(
-        numbers_.size() <= (place_ == Place::kShape ? kMaxDimensions : 2),
-        where(), " has too many numbers");
-    return true;
-  }
-
-  bool string(std::string& value) override {
-    if (place_ == Place::kMetadata) {
-      TORCH_CHECK_VALUE(header_.metadata.emplace(key_, std::move(value)).second,
-                        kMetadata, " has ", in_quotes(key_), " twice");
-      return true;
-    }
-    if (place_ != Place::kEntry || key_ != "dtype") refuse("a text");
-    const DtypeNames* found = find_dtype(&DtypeNames::safetensors, value);
-    TORCH_CHECK_VALUE(found, where(), " has dtype ", in_quotes(value),
-                      ", which LibTorch does not have");
-    header_.entries.back().dtype = found->dtype;
-    return true;
-  }
-
-  bool key(std::string& value) override {
-    key_ = std::move(value);
-    if (place_ == Place::kTop) {
-      TORCH_CHECK_VALUE(names_.insert(key_).second, in_quotes(key_),
-                        " appears twice");
-    } else if (place_ == Place::kEntry) {
-      const int field = key_ == "dtype"          ? 1
-                        : key_ == "shape"        ? 2
-                        : key_ == "data_offsets" ? 4
-                                                 : 0;
-      TORCH_CHECK_VALUE(field != 0, where(), " is not part of the format");
-      TORCH_CHECK_VALUE((fields_ & field) == 0, where(), " appears twice");
-      fields_ |= field;
-    }
-    return true;
-  }
-
-  bool start_object(std::size_t) override {
-    if (place_ == Place::kOutside) {
-      place_ = Place::kTop;
-    } else if (place_ != Place::kTop) {
-      refuse("an object");
-    } else if (key_ == kMetadata) {
-      place_ = Place::kMetadata;
-    } else {
-      place_ = Place::kEntry;
-      fields_ = 0;
-      header_.entries.emplace_back();
-      header_.entries.back().name = key_;
-    }
-    return true;
-  }
-
-  bool end_object() override {
-    if (place_ == Place::kEntry) {
-      TORCH_CHECK_VALUE(fields_ == 7, in_quotes(header_.entries.back().name),
-                        " needs dtype, shape and data_offsets");
-    }
-    place_ = place_ == Place::kTop ? Place::kOutside : Place::kTop;
-    return true;
-  }
-
-  bool start_array(std::size_t) override {
-    if (place_ == Place::kEntry && key_ == "shape") {
-      place_ = Place::kShape;
-    } else if (place_ == Place::kEntry && key_ == "data_offsets") {
-      place_ = Place::kOffsets;
-    } else {
-      refuse("a list");
-    }
-    numbers_.clear();
-    return true;
-  }
-
-  bool end_array() override {
-    SafetensorsEntry& entry = header_.entries.back();
-    if (place_ == Place::kShape) {
-      entry.sizes.assign(numbers_.begin(), numbers_.end());
-    } else {
-      TORCH_CHECK_VALUE(numbers_.size() == 2, where(), " has ", numbers_.size(),
-                        " numbers, but should have 2");
-      entry.begin = numbers_[0];
-      entry.end = numbers_[1];
-    }
-    place_ = Place::kEntry;
-    return true;
-  }
-
-  bool parse_error(std::size_t, const std::string&,
-                   const Json::exception& error) override {
-    TORCH_CHECK_VALUE(false, "the header is not JSON: ", error.what());
-  }
-
- private:
-  enum class Place { kOutside, kTop, kMetadata, kEntry, kShape, kOffsets };
-
-  std::string where() const {
-    switch (place_) {
-      case Place::kOutside:
-        return "the header";
-      case Place::kTop:
-        return in_quotes(key_);
-      case Place::kMetadata:
-        return std::string(kMetadata) + ": " + in_quotes(key_);
-      default:
-        return in_quotes(header_.entries.back().name) + ": " + in_quotes(key_);
+SafetensorsHeader read_header(const Json& json) {
+  SafetensorsHeader header;
+  header.entries.reserve(object(json).size());
+  for (const auto& [name, value] : json.items()) {
+    if (name != kMetadata) {
+      header.entries.push_back(read_entry(name, value));
+    } else if (!value.is_null()) {  // Python writes no metadata as null.
+      for (const auto& [key, each] : object(value).items()) {
+        header.metadata.emplace(key, internal::text(each));
+      }
     }
   }
-
-  [[noreturn]] void refuse(const char* what) const {
-    TORCH_CHECK_VALUE(false, where(), " is or contains ", what,
-                      ", which the format does not allow there");
-  }
-
-  SafetensorsHeader header_;
-  Place place_ = Place::kOutside;
-  std::string key_;  // the last key
-  int fields_ = 0;   // one bit for each field that the entry has
-  std::vector<uint64_t> numbers_;
-  std::unordered_set<std::string> names_;
-};
+  return header;
+}
 
 // Changes the last size from numbers to elements of LibTorch.
 void count_elements(SafetensorsEntry& entry) {
@@ -237,9 +123,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json,
                                            uint64_t data_bytes) {
   TORCH_CHECK_VALUE(!json.empty() && json[0] == '{',
                     "the header does not begin with '{'");
-  HeaderHandler handler;
-  Json::sax_parse(json.begin(), json.end(), &handler);
-  SafetensorsHeader header = handler.take();
+  SafetensorsHeader header = read_json(
+      json, "the header ", {.depth = 3, .list = kMaxDimensions}, read_header);
   for (SafetensorsEntry& entry : header.entries) {
     count_elements(entry);
     check_sizes(entry);
@@ -284,19 +169,6 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
 }
 
 // ---- Writing
-
-namespace {
-
-void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(),
-                    in_quotes(name), " is a ", tensor.toString(),
-                    "; only plain tensors can be written");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
-                    " is on the meta device, and so has no values");
-}
-
-}  // namespace
 
 SafetensorsLayout lay_out(const StateDict& tensors,
                           const std::map<std::string, std::string>& metadata) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/text.h"
 #include "models/weights/files.h"
 #include "models/weights/formats.h"
 #include "models/weights/pickle.h"
@@ -76,17 +77,6 @@ struct Storages {
   std::vector<std::string> names;  // the first tensor of each storage
   std::unordered_map<c10::StorageImpl*, std::size_t> numbers;
 };
-
-void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), internal::in_quotes(name),
-                    " is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
-                        internal::find_dtype(tensor.scalar_type()),
-                    internal::in_quotes(name), " is a ", tensor.toString(),
-                    ", which cannot be written; only plain tensors can");
-  TORCH_CHECK_VALUE(!tensor.is_meta(), internal::in_quotes(name),
-                    " is on the meta device, and so has no values");
-}
 
 internal::PickledTensor describe(const std::string& name,
                                  const at::Tensor& tensor, Storages& storages) {
@@ -163,7 +153,7 @@ void write_torch_file(const std::string& path, const StateDict& dict) {
   std::vector<internal::PickledTensor> tensors;
   tensors.reserve(dict.size());
   for (const auto& item : dict) {
-    check_can_be_written(item.key(), item.value());
+    internal::check_can_be_written(item.key(), item.value());
     const at::Tensor tensor = item.value().resolve_conj().resolve_neg();
     tensors.push_back(describe(item.key(), tensor, storages));
   }

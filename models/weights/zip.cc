@@ -2,28 +2,35 @@
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
-#include <ios>
+#include <cstring>
 #include <utility>
 
+#include "gpipe/base/text.h"
+#include "models/weights/files.h"
 #include "models/weights/formats.h"
 
 namespace gpipe::internal {
 
 using caffe2::serialize::PyTorchStreamReader;
 
+namespace {
+
+FileReader open_file(const std::string& path) {
+  try {
+    return FileReader(path);
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "is not a regular file, or cannot be read");
+  }
+}
+
+}  // namespace
+
 std::string read_start(const std::string& path, std::size_t bytes) {
-  struct stat status;
-  TORCH_CHECK_VALUE(stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode),
-                    "is not a regular file, or cannot be read");
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file, "cannot be read");
-  std::string start(bytes, '\0');
-  file.read(start.data(), static_cast<std::streamsize>(bytes));
-  start.resize(static_cast<std::size_t>(file.gcount()));
+  const FileReader file = open_file(path);
+  std::string start(std::min<uint64_t>(bytes, file.size()), '\0');
+  file.read_at(0, start.data(), start.size());
   return start;
 }
 
@@ -48,50 +55,30 @@ constexpr uint64_t kExtra64 = 1;        // id of the extra field with that field
 // Returns the little-endian number of `size` bytes at `at`.
 uint64_t number(std::string_view bytes, std::size_t at, std::size_t size) {
   uint64_t value = 0;
-  for (std::size_t k = size; k-- > 0;) {
-    value = value << 8 | static_cast<uint8_t>(bytes[at + k]);
-  }
+  std::memcpy(&value, &bytes[at], size);
   return value;
 }
 
-class File {
- public:
-  explicit File(const std::string& path) : file_(path, std::ios::binary) {
-    file_.seekg(0, std::ios::end);
-    TORCH_CHECK_VALUE(file_, "cannot be read");
-    size_ = static_cast<uint64_t>(file_.tellg());
-  }
-
-  uint64_t size() const { return size_; }
-
-  // Returns `size` bytes at `at`. Throws c10::ValueError if the file does not
-  // have all of them.
-  std::string read(uint64_t at, uint64_t size) {
-    TORCH_CHECK_VALUE(
-        at <= size_ && size <= size_ - at,
-        "is a zip archive whose directory is cut off, or damaged");
-    std::string bytes(size, '\0');
-    file_.seekg(static_cast<std::streamoff>(at));
-    file_.read(bytes.data(), static_cast<std::streamsize>(size));
-    TORCH_CHECK_VALUE(file_, "cannot be read");
-    return bytes;
-  }
-
- private:
-  std::ifstream file_;
-  uint64_t size_ = 0;
-};
+// Returns `size` bytes at `at`. Throws c10::ValueError if the file does not
+// have all of them.
+std::string read(const FileReader& file, uint64_t at, uint64_t size) {
+  TORCH_CHECK_VALUE(at <= file.size() && size <= file.size() - at,
+                    "is a zip archive whose directory is cut off, or damaged");
+  std::string bytes(size, '\0');
+  file.read_at(at, bytes.data(), size);
+  return bytes;
+}
 
 struct Directory {
   uint64_t records = 0;
   std::string bytes;
 };
 
-Directory read_directory(File& file) {
+Directory read_directory(const FileReader& file) {
   const uint64_t tail_bytes =
       std::min<uint64_t>(file.size(), kEndBytes + kLongestComment);
   const uint64_t tail_at = file.size() - tail_bytes;
-  const std::string tail = file.read(tail_at, tail_bytes);
+  const std::string tail = read(file, tail_at, tail_bytes);
   const std::size_t in_tail = tail_bytes < kEndBytes
                                   ? std::string::npos
                                   : tail.rfind(kEnd, tail_bytes - kEndBytes);
@@ -102,17 +89,17 @@ Directory read_directory(File& file) {
   const uint64_t end_at = tail_at + in_tail;
   if (end_at >= kLocatorBytes) {
     const std::string locator =
-        file.read(end_at - kLocatorBytes, kLocatorBytes);
+        read(file, end_at - kLocatorBytes, kLocatorBytes);
     if (locator.starts_with(kEnd64Locator)) {
-      const std::string end64 = file.read(number(locator, 8, 8), kEnd64Bytes);
+      const std::string end64 = read(file, number(locator, 8, 8), kEnd64Bytes);
       TORCH_CHECK_VALUE(end64.starts_with(kEnd64),
                         "is a zip archive whose directory is damaged");
       return {number(end64, 32, 8),
-              file.read(number(end64, 48, 8), number(end64, 40, 8))};
+              read(file, number(end64, 48, 8), number(end64, 40, 8))};
     }
   }
   return {number(end, 10, 2),
-          file.read(number(end, 16, 4), number(end, 12, 4))};
+          read(file, number(end, 16, 4), number(end, 12, 4))};
 }
 
 // Returns the size of a record from its extra fields. The field has only the
@@ -132,7 +119,7 @@ uint64_t size_in(std::string_view extra) {
 }  // namespace
 
 std::vector<ZipRecord> read_zip_directory(const std::string& path) {
-  File file(path);
+  const FileReader file = open_file(path);
   const Directory directory = read_directory(file);
   std::string_view rest = directory.bytes;
   uint64_t total = 0;

@@ -1,5 +1,6 @@
 #include "training/checkpoint/manifest.h"
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
@@ -7,17 +8,14 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
+#include "gpipe/base/json.h"
 #include "training/checkpoint/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe run state";
 constexpr int kVersion = 1;
@@ -26,8 +24,12 @@ std::string hexadecimal(uint32_t number) {
   return absl::StrFormat("%08x", number);
 }
 
-uint32_t number_of(const std::string& hexadecimal) {
-  return static_cast<uint32_t>(std::stoul(hexadecimal, nullptr, 16));
+uint32_t checksum_in(const Json& json) {
+  uint32_t number = 0;
+  if (!absl::SimpleHexAtoi(text(json), &number)) {
+    refuse_json("a checksum", json);
+  }
+  return number;
 }
 
 // Returns the end of a manifest. `checksum` covers all bytes before it.
@@ -43,10 +45,10 @@ Json json_of(double value) {
 
 double double_of(const Json& json) {
   if (json.is_number()) return json.get<double>();
-  const auto text = json.get<std::string>();
+  const std::string& word = text(json);
   const double infinity = std::numeric_limits<double>::infinity();
-  if (text == "inf") return infinity;
-  if (text == "-inf") return -infinity;
+  if (word == "inf") return infinity;
+  if (word == "-inf") return -infinity;
   return std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -77,20 +79,22 @@ c10::ScalarType dtype_of(const std::string& name) {
 
 TensorFileRecord file_of(const Json& json) {
   TensorFileRecord file;
-  file.name = json.at("file").get<std::string>();
-  file.size = json.at("size").get<uint64_t>();
-  file.header_size = json.at("header_size").get<uint64_t>();
-  file.header_checksum = number_of(json.at("header_crc32c").get<std::string>());
+  file.name = text(field(json, "file"));
+  file.size = whole(field(json, "size"));
+  file.header_size = whole(field(json, "header_size"));
+  file.header_checksum = checksum_in(field(json, "header_crc32c"));
   if (file.name.find('/') != std::string::npos || file.header_size < 8 ||
       file.header_size > file.size) {
     throw Damage("impossible file '" + file.name + "'");
   }
-  for (const Json& each : json.at("tensors")) {
+  for (const Json& each : list(field(json, "tensors"))) {
     TensorRecord& tensor = file.tensors.emplace_back();
-    tensor.name = each.at("name").get<std::string>();
-    tensor.dtype = dtype_of(each.at("dtype").get<std::string>());
-    tensor.sizes = each.at("shape").get<std::vector<int64_t>>();
-    tensor.checksum = number_of(each.at("crc32c").get<std::string>());
+    tensor.name = text(field(each, "name"));
+    tensor.dtype = dtype_of(text(field(each, "dtype")));
+    for (const Json& size : list(field(each, "shape"))) {
+      tensor.sizes.push_back(integer(size));
+    }
+    tensor.checksum = checksum_in(field(each, "crc32c"));
   }
   return file;
 }
@@ -113,7 +117,8 @@ Json json_of(const Manifest::Part& part) {
 Manifest::Part part_of(const Json& json) {
   Manifest::Part part;
   for (const auto& [name, file] : kFiles) {
-    if (json.contains(name)) part.*file = file_of(json.at(name));
+    if (const Json* found = find_field(json, name))
+      part.*file = file_of(*found);
   }
   return part;
 }
@@ -144,26 +149,26 @@ Json json_of(const OptimizerState& state) {
 
 OptimizerState optimizer_of(const Json& json) {
   OptimizerState state;
-  state.type = json.at("type").get<std::string>();
-  for (const Json& group : json.at("groups")) {
+  state.type = text(field(json, "type"));
+  for (const Json& group : list(field(json, "groups"))) {
     auto& options = state.groups.emplace_back();
-    for (const auto& item : group.items()) {
-      options[item.key()] = double_of(item.value());
+    for (const auto& [name, value] : object(group).items()) {
+      options[name] = double_of(value);
     }
   }
-  for (const Json& each : json.at("parameters")) {
+  for (const Json& each : list(field(json, "parameters"))) {
     OptimizerState::Parameter parameter;
-    parameter.group = each.at("group").get<std::size_t>();
+    parameter.group = whole(field(each, "group"));
     if (parameter.group >= state.groups.size()) {
       throw Damage("a parameter of group " + std::to_string(parameter.group));
     }
-    for (const auto& item : each.at("counts").items()) {
-      parameter.counts[item.key()] = item.value().get<int64_t>();
+    for (const auto& [what, count] : object(field(each, "counts")).items()) {
+      parameter.counts[what] = integer(count);
     }
-    for (const Json& what : each.at("tensors")) {
-      parameter.tensors[what.get<std::string>()] = at::Tensor();
+    for (const Json& what : list(field(each, "tensors"))) {
+      parameter.tensors[text(what)] = at::Tensor();
     }
-    state.parameters[each.at("name").get<std::string>()] = parameter;
+    state.parameters[text(field(each, "name"))] = parameter;
   }
   return state;
 }
@@ -188,14 +193,21 @@ void add(const OptimizerState& more, OptimizerState& to) {
 
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
-  manifest.step = json.at("step").get<int64_t>();
-  manifest.metadata =
-      json.at("words").get<std::map<std::string, std::string>>();
-  for (const Json& each : json.at("parts")) {
+  if (text(field(json, "format")) != kFormat)
+    throw Damage("has another format");
+  const int64_t version = integer(field(json, "version"));
+  TORCH_CHECK_VALUE(version <= kVersion, "has version ", version,
+                    " of the format; this gpipe reads versions up to ",
+                    kVersion);
+  manifest.step = integer(field(json, "step"));
+  for (const auto& [name, word] : object(field(json, "words")).items()) {
+    manifest.metadata.emplace(name, text(word));
+  }
+  for (const Json& each : list(field(json, "parts"))) {
     manifest.parts.push_back(part_of(each));
   }
-  if (json.contains("optimizer")) {
-    manifest.optimizer = optimizer_of(json.at("optimizer"));
+  if (const Json* optimizer = find_field(json, "optimizer")) {
+    manifest.optimizer = optimizer_of(*optimizer);
   }
   return manifest;
 }
@@ -237,19 +249,11 @@ Manifest parse_manifest(std::string_view text) {
   if (text.substr(size) != ending(crc32c(text.data(), size))) {
     throw Damage("has changed since it was written");
   }
-  Json json;
   try {
-    json = Json::parse(text);
-    if (json.at("format") != kFormat) throw Damage("has another format");
-    const auto version = json.at("version").get<int>();
-    TORCH_CHECK_VALUE(version <= kVersion, "has version ", version,
-                      " of the format; this gpipe reads versions up to ",
-                      kVersion);
-    return manifest_of(json);
-  } catch (const std::logic_error& error) {  // from std::stoul
-    throw Damage(std::string("cannot be understood: ") + error.what());
-  } catch (const Json::exception& error) {
-    throw Damage(std::string("cannot be understood: ") + error.what());
+    return read_json(text, "", {}, manifest_of);
+  } catch (const JsonError& error) {
+    throw Damage(std::string("cannot be understood: ") +
+                 error.what_without_backtrace());
   }
 }
 

@@ -1,14 +1,15 @@
 #include "training/data/image.h"
 
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <absl/strings/ascii.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cctype>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 // jpeglib.h requires that FILE and size_t are declared before it.
@@ -36,16 +37,11 @@ struct Pixels {
   std::vector<uint8_t> bytes;  // [height, width, 3]
 };
 
-at::Tensor to_planes(const Pixels& pixels) {
-  at::Tensor image = at::empty({3, pixels.height, pixels.width}, at::kByte);
-  auto* out = image.mutable_data_ptr<uint8_t>();
-  const int64_t area = pixels.height * pixels.width;
-  for (int64_t i = 0; i < area; ++i) {
-    for (int64_t channel = 0; channel < 3; ++channel) {
-      out[channel * area + i] = pixels.bytes[3 * i + channel];
-    }
-  }
-  return image;
+at::Tensor to_planes(Pixels pixels) {
+  return at::from_blob(pixels.bytes.data(), {pixels.height, pixels.width, 3},
+                       at::kByte)
+      .permute({2, 0, 1})
+      .clone(at::MemoryFormat::Contiguous);
 }
 
 void check_size(int64_t height, int64_t width, const std::string& name) {
@@ -133,7 +129,7 @@ at::Tensor decode_jpeg(std::string_view bytes, const std::string& name) {
   std::vector<uint8_t> row;
   TORCH_CHECK_VALUE(decode_jpeg_into(bytes, &errors, &pixels, &row), name,
                     ": broken JPEG file: ", errors.text);
-  return to_planes(pixels);
+  return to_planes(std::move(pixels));
 }
 
 class Png {
@@ -198,11 +194,9 @@ at::Tensor decode_image(std::string_view bytes, const std::string& name) {
 }  // namespace
 
 bool has_image_name(const std::filesystem::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return path.filename().string().rfind('.', 0) != 0 &&
+  const std::string extension =
+      absl::AsciiStrToLower(path.extension().string());
+  return !path.filename().string().starts_with('.') &&
          (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
 }
 

@@ -86,19 +86,12 @@ Split hold_out(std::shared_ptr<const ImageDataset> all,
 
 // ---- A folder of class folders
 
-namespace {
-
-bool is_hidden(const fs::path& path) {
-  return path.filename().string().rfind('.', 0) == 0;
-}
-
-}  // namespace
-
 ImageFolder::ImageFolder(const std::string& root) : root_(root) {
   TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
   for (const auto& entry : fs::directory_iterator(root)) {
-    if (entry.is_directory() && !is_hidden(entry.path())) {
-      classes_.push_back(entry.path().filename().string());
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && !name.starts_with('.')) {
+      classes_.push_back(name);
     }
   }
   TORCH_CHECK_VALUE(!classes_.empty(), root,
@@ -336,8 +329,7 @@ std::vector<std::string> cifar_batches(const fs::path& folder) {
   std::vector<std::string> paths;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("data_batch_", 0) == 0 &&
-        entry.path().extension() == ".bin") {
+    if (name.starts_with("data_batch_") && entry.path().extension() == ".bin") {
       paths.push_back(entry.path().string());
     }
   }

@@ -1,4 +1,4 @@
-#include "models/zoo/amoebanet_cell.h"
+#include "models/amoebanet_cell.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -10,6 +10,7 @@
 #include <torch/nn/modules/pooling.h>
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -30,14 +31,14 @@ using torch::nn::MaxPool2d;
 using torch::nn::MaxPool2dOptions;
 using torch::nn::ReLU;
 
-void append_relu_conv_bn(Chain& chain, const Conv2dOptions& options) {
+void append_relu_conv_bn(Nested& chain, const Conv2dOptions& options) {
   chain->push_back(ReLU());
   chain->push_back(Conv2d(Conv2dOptions(options).bias(false)));
   chain->push_back(BatchNorm2d(options.out_channels()));
 }
 
 AnyModule conv_1x1(int64_t channels, int64_t stride) {
-  Chain chain;
+  Nested chain;
   append_relu_conv_bn(chain,
                       Conv2dOptions(channels, channels, 1).stride(stride));
   return AnyModule(chain);
@@ -46,7 +47,7 @@ AnyModule conv_1x1(int64_t channels, int64_t stride) {
 // Wide kernels use a quarter of the channels.
 AnyModule conv_3x3(int64_t channels, int64_t stride) {
   const int64_t quarter = channels / 4;
-  Chain chain;
+  Nested chain;
   append_relu_conv_bn(chain, Conv2dOptions(channels, quarter, 1));
   append_relu_conv_bn(
       chain, Conv2dOptions(quarter, quarter, 3).stride(stride).padding(1));
@@ -56,7 +57,7 @@ AnyModule conv_3x3(int64_t channels, int64_t stride) {
 
 AnyModule conv_1x7_7x1(int64_t channels, int64_t stride) {
   const int64_t quarter = channels / 4;
-  Chain chain;
+  Nested chain;
   append_relu_conv_bn(chain, Conv2dOptions(channels, quarter, 1));
   append_relu_conv_bn(chain, Conv2dOptions(quarter, quarter, {1, 7})
                                  .stride({1, stride})
@@ -111,19 +112,8 @@ const char* to_string(Operation operation) {
 
 }  // namespace
 
-torch::Tensor ChainImpl::forward(torch::Tensor x) {
-  return SequentialImpl::forward(std::move(x));
-}
-
-std::shared_ptr<torch::nn::Module> ChainImpl::clone(
-    const std::optional<torch::Device>& device) const {
-  auto copy = std::make_shared<ChainImpl>();
-  for (const AnyModule& layer : *this) copy->push_back(layer.clone(device));
-  return copy;
-}
-
-Chain relu_conv_bn(int64_t in_channels, int64_t out_channels) {
-  Chain chain;
+Nested relu_conv_bn(int64_t in_channels, int64_t out_channels) {
+  Nested chain;
   append_relu_conv_bn(chain, Conv2dOptions(in_channels, out_channels, 1));
   return chain;
 }
@@ -309,7 +299,7 @@ class CellImpl : public torch::nn::Cloneable<CellImpl<Input>> {
  private:
   Cell cell_;
   Genotype genotype_;
-  Chain reduce1_{nullptr};
+  Nested reduce1_{nullptr};
   AnyModule reduce2_;
   // Two per pair, in order.
   torch::nn::ModuleList operations_{nullptr};

@@ -10,11 +10,11 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
+
+#include "gpipe/sequential.h"
 
 namespace gpipe::models::amoebanet {
 
@@ -37,21 +37,8 @@ enum class Operation {
 // LibTorch's default generator. Only one thread at a time may call a layer,
 // since BatchNorm writes to its buffers.
 
-// A sequence of layers that an AnyModule can hold. It cannot hold a Sequential,
-// whose forward() is a template.
-class ChainImpl : public torch::nn::SequentialImpl {
- public:
-  using torch::nn::SequentialImpl::SequentialImpl;
-
-  torch::Tensor forward(torch::Tensor x);
-
-  std::shared_ptr<torch::nn::Module> clone(
-      const std::optional<torch::Device>& device = std::nullopt) const override;
-};
-TORCH_MODULE(Chain);
-
 // Returns ReLU, a 1x1 convolution without bias, and BatchNorm.
-Chain relu_conv_bn(int64_t in_channels, int64_t out_channels);
+Nested relu_conv_bn(int64_t in_channels, int64_t out_channels);
 
 // Halves height and width, rounded up, without losing whole rows or columns of
 // pixels. One half of the output channels reads every other pixel of every

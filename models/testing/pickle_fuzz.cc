@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gpipe/testing/fuzz_check.h"
-#include "models/fuzz/fuzz_reader.h"
+#include "models/testing/fuzz_reader.h"
 #include "models/weights/pickle.h"
 #include "models/weights/pickled_weights.h"
 

@@ -1,4 +1,4 @@
-#include "models/fuzz/fuzz_reader.h"
+#include "models/testing/fuzz_reader.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gpipe/testing/fuzz_check.h"
-#include "models/fuzz/fuzz_reader.h"
+#include "models/testing/fuzz_reader.h"
 #include "models/weights/torch_file.h"
 
 // Turns LeakSanitizer off. LibTorch's reader leaks if its constructor throws,

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "gpipe/testing/fuzz_check.h"
-#include "models/fuzz/fuzz_reader.h"
+#include "models/testing/fuzz_reader.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/safetensors_file.h"
 

@@ -1,20 +1,91 @@
-// Checked reading of the JSON files of profiles, plans and machines. Internal
-// to balancing.
+// Reads JSON that comes from outside: a parser with limits, checked access to
+// values, and a reader of objects whose members are all known.
+//
+// All functions throw c10::ValueError if the JSON is not what they return. All
+// are thread-safe.
 #pragma once
 
+#include <c10/util/Exception.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace gpipe::balancing::detail {
+namespace gpipe::internal {
 
-// Keeps members in the order in which they were added.
+// Keeps members in the order of the text.
 using Json = nlohmann::ordered_json;
 
+// ---- Parsing
+
+struct JsonLimits {
+  // Levels of nesting. Deep values are printed and searched by recursion.
+  std::size_t depth = 256;
+  // Entries of one list.
+  std::size_t list = std::numeric_limits<std::size_t>::max();
+};
+
+// Parses `text`. `source`: what stands before "is not JSON" in an error, such
+// as "profile.json: ". Also throws if a limit is exceeded, or if an object has
+// two members of one name. Takes time n log n, and memory of a small multiple
+// of the text.
+Json parse_json(std::string_view text, const std::string& source,
+                const JsonLimits& limits = {});
+
+// An error in JSON, or in one of its values.
+class JsonError : public c10::ValueError {
+ public:
+  // `place`: the value, or null.
+  explicit JsonError(std::string text, const Json* place = nullptr);
+  const Json* place() const { return place_; }
+
+ private:
+  const Json* place_;
+};
+
+// Adds to an error where in `root` the value is: "at '/layers/3/name'".
+void add_place(JsonError& error, const Json& root);
+
+// Parses `text` and returns what read(value) returns. An error of the functions
+// below says where the value is.
+template <typename Read>
+auto read_json(std::string_view text, const std::string& source,
+               const JsonLimits& limits, const Read& read) {
+  const Json root = parse_json(text, source, limits);
+  try {
+    return read(root);
+  } catch (JsonError& error) {
+    add_place(error, root);
+    throw;
+  }
+}
+
+// ---- Values
+
+// Return the member `name` of an object. find_field() returns null if there is
+// none, or if it is null.
+const Json& field(const Json& json, const char* name);
+const Json* find_field(const Json& json, const char* name);
+
+// Return the value of a number, a text, a truth value, a list or an object.
+int64_t integer(const Json& json);
+int64_t whole(const Json& json);  // 0 or more
+bool boolean(const Json& json);
+const std::string& text(const Json& json);
+const Json& list(const Json& json);
+const Json& object(const Json& json);
+
+// Throws "expected `wanted`, but found ..." with the beginning of `json`.
+[[noreturn]] void refuse_json(const char* wanted, const Json& json);
+
+// ---- Objects whose members are all known
+
 // Reads the members of a JSON object, and reports members that were not asked
-// for. All functions throw c10::ValueError, which names the place and the
-// value.
+// for. Errors name the place and the value.
 class JsonReader {
  public:
   // `object` must outlive the reader. `place`: the object's name in messages
@@ -42,7 +113,7 @@ class JsonReader {
   // Returns false if the member is missing.
   bool flag(const std::string& name);
   // Return an empty list if the member is missing.
-  Json list(const std::string& name);
+  const Json& list(const std::string& name);
   std::vector<int64_t> whole_list(const std::string& name);
   // Calls `read` with a reader of each object of a list, and then its end().
   // The place of object k is this one's with "`what` k".
@@ -85,24 +156,20 @@ class JsonReader {
 struct JsonFormat {
   const char* format;    // the value of its member "format"
   const char* document;  // its name in messages: "a profile"
-  int depth;             // its levels of nesting
+  std::size_t depth;     // its levels of nesting
 };
 
-// Parses JSON. `source`: for messages. Throws c10::ValueError, with line and
-// column.
-Json parse_json(const std::string& text, const std::string& source,
-                const JsonFormat& format);
-
 // Parses JSON and calls `read` with a reader of its object, and then its end().
-// Throws c10::ValueError also unless its "format" is that of `format`.
+// `source`: the reader's place. Also throws unless the object's "format" is
+// that of `format`.
 template <typename Read>
-void read_json(const std::string& text, const std::string& source,
-               const JsonFormat& format, const Read& read) {
-  const Json json = parse_json(text, source, format);
+void read_document(std::string_view text, const std::string& source,
+                   const JsonFormat& format, const Read& read) {
+  const Json json = parse_json(text, source + ": ", {.depth = format.depth});
   JsonReader reader(json, source, format.document);
   reader.check_format(format.format);
   read(reader);
   reader.end();
 }
 
-}  // namespace gpipe::balancing::detail
+}  // namespace gpipe::internal
