@@ -1,5 +1,6 @@
-// Trains the adapters of an exported program for tools/lora_python_check.sh,
-// which trains the same ones with Python's PEFT.
+// Trains the adapters of an exported program for
+// tools/python_checks/lora_python_check.sh, which trains the same ones with
+// Python's PEFT.
 //
 //   bazel-bin/tools/lora_steps --in=/a/llama.pt2 --adapter=/a/adapter
 //       --data=/a/data.safetensors --out=/a/ours --partitions=2
@@ -177,9 +178,10 @@ void train() {
 int main(int argc, char** argv) {
   try {
     gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv,
-                           "trains adapters for tools/lora_python_check.sh",
-                           "tools/lora_steps")) {
+    if (!gpipe::read_flags(
+            &argc, &argv,
+            "trains adapters for tools/python_checks/lora_python_check.sh",
+            "tools/lora_steps")) {
       return 0;
     }
     train();
