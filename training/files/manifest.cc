@@ -1,4 +1,4 @@
-#include "training/checkpoint/manifest.h"
+#include "training/files/manifest.h"
 
 #include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {
