@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 
 #include "balancing/balancing.h"
 #include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
@@ -216,17 +216,6 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  if (!gpipe::read_flags(&argc, &argv, kUsage, "examples/distributed")) {
-    return 0;
-  }
-  try {
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    run();
-  } catch (const c10::Error& error) {  // also gpipe::PeerError
-    std::cerr << "distributed: " << error.what_without_backtrace() << std::endl;
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << "distributed: " << error.what() << std::endl;
-    return 1;
-  }
+  return gpipe::run_main(argc, argv, "distributed", kUsage,
+                         "examples/distributed", run, /*failed=*/1);
 }

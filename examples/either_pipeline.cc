@@ -4,12 +4,11 @@
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
-#include <exception>
-#include <iostream>
 #include <string>
 #include <utility>
 
 #include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
@@ -60,21 +59,7 @@ std::shared_ptr<gpipe::PipelineModule> make_pipeline(
 
 int run_example(int argc, char** argv, const char* name, const char* about,
                 const std::function<void()>& run) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv, about, "examples/")) return 0;
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    run();
-    return 0;
-  } catch (const c10::ValueError& error) {  // a wrong flag or wrong data
-    std::cerr << name << ": " << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const c10::Error& error) {  // also one in another process
-    std::cerr << name << ": " << error.what_without_backtrace() << "\n";
-  } catch (const std::exception& error) {
-    std::cerr << name << ": " << error.what() << "\n";
-  }
-  return 2;
+  return gpipe::run_main(argc, argv, name, about, "examples/", run);
 }
 
 }  // namespace examples

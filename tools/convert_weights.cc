@@ -17,7 +17,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -27,7 +26,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "models/lora.h"
 #include "models/named.h"
 #include "models/weights/formats.h"
@@ -232,19 +231,7 @@ void convert() {
 }
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv, "converts weights between files",
-                           "tools/convert_weights")) {
-      return 0;
-    }
-    convert();
-  } catch (const c10::Error& error) {
-    std::cerr << "convert_weights: " << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << "convert_weights: " << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return gpipe::run_main(argc, argv, "convert_weights",
+                         "converts weights between files",
+                         "tools/convert_weights", convert, /*failed=*/1);
 }

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -13,41 +14,41 @@ import unittest
 
 TOOLS = pathlib.Path(__file__).parent
 
-# The stand-in of `run`. It answers as the probe does on a machine with $GPUS GPUs. The
-# variable $BROKEN names a check that fails, and $STUCK one that never ends, not even
-# after SIGTERM.
+# The stand-in of `run`. It answers as the tests do on a machine with $GPUS GPUs. The
+# variable $BROKEN is the beginning of the name of a case that fails, and $STUCK of one
+# that never ends, not even after SIGTERM.
 RUN = r"""#!/usr/bin/env bash
 echo "$*${GPIPE_NCCL:+ with ${GPIPE_NCCL##*/}}" >>"$CALLS"
-if [[ $1 == launch ]]; then
-  for word; do
-    case $word in
-      --die_at=*) echo "[0] told of the end of rank 1: rank 1 has died"; exit 137 ;;
-      --at_end=*) bash -c "${word#*=}" ;;
-      --transfers=direct)
-        if ((GPUS == 1)) && [[ -z ${GPIPE_NCCL:-} ]]; then
-          echo "[1] rank 0 has the same device" >&2
-          exit 1
-        fi
-        ;;
-    esac
-  done
-fi
-for word; do
-  if [[ $word == "--check=${STUCK:-none}" ]]; then
+case $* in
+  *--gtest_filter=\*.${STUCK:-none}*)
     trap '' TERM
     echo "waits for ever"
     echo $$ >"$CALLS.pid"
     while :; do sleep 0.1; done
-  fi
-  if [[ $word == "--check=${BROKEN:-none}" ]]; then echo "bits differ"; exit 1; fi
-  if [[ $word == "--check=${KILLED:-none}" ]]; then kill -KILL $$; fi
-done
-case $* in
-  *--check=devices*) echo "accelerators: $GPUS" ;;
-  *--check=near-full*) echo "no completed step made the allocator retry"; exit 77 ;;
-  --check\ *) ;;
+    ;;
+  *--gtest_filter=\*.${BROKEN:-none}*)
+    echo "bits differ"
+    echo "[  FAILED  ] Hardware.Bits (3 ms)"
+    echo " 1 FAILED TEST"
+    exit 1
+    ;;
+  *--gtest_filter=\*.${KILLED:-none}*) kill -KILL $$ ;;
+  *--gtest_filter=\*.Devices) echo "accelerators: $GPUS" ;;
+  *--gtest_filter=\*.NearlyFull*)
+    echo "no completed step made the allocator retry"
+    echo "[  SKIPPED ] Hardware.NearlyFullMemoryChangesNoBit (3 ms)"
+    echo "[  PASSED  ] 0 tests."
+    exit
+    ;;
+  *Refused*) echo "rank 0 has the same device" ;;
+  --check\ *) exit ;;
   *) echo "fine" ;;
 esac
+if [[ $* == *HaveTheBits* ]]; then bash -c "${GPIPE_TEST_AT_END:-}"; fi
+if [[ $* == *--gtest_filter=* ]]; then
+  echo "[       OK ] Hardware.Case (3 ms)"
+  echo "[  PASSED  ] 1 test."
+fi
 """
 
 RUN_TESTS = r"""#!/usr/bin/env bash
@@ -193,11 +194,10 @@ class GpuCheckTest(unittest.TestCase):
             "ranks_host": ("passed", "fine"),
             "ranks_direct": ("passed", "fine"),
             "ranks_tested": ("passed", "fine"),
-            "tests_direct": ("not possible", "no test of direct transfers is packed"),
             "refused": ("not possible", "needs one GPU without --nccl, there are 2"),
             "memory": ("passed", "fine"),
             "near_full": ("not possible", "no completed step made the allocator retry"),
-            "killed": ("passed", "rank 0 was told each time: host direct"),
+            "killed": ("passed", "fine"),
             "tests_all": ("passed", "3 passed, 0 failed"),
             "contexts": ("passed", "no process has contexts on several GPUs"),
         })
@@ -251,11 +251,12 @@ class GpuCheckTest(unittest.TestCase):
                              ("contexts", "needs 2 GPUs, there are 1"),
                              ("nsys", "nsys is missing")):
             self.assertEqual(rows[name], ("not possible", reason))
-        self.assertEqual(rows["killed"], ("passed", "rank 0 was told each time: host"))
-        self.assertEqual(rows["refused"], ("passed", "[1] rank 0 has the same device"))
+        self.assertEqual(rows["refused"], ("passed", "rank 0 has the same device"))
+        killed = [call for call in self.calls() if "AreTold" in call]
+        self.assertEqual(len(killed), 1)
+        self.assertIn("ThroughTheHosts", killed[0])
 
     def test_a_newer_nccl_lets_two_ranks_use_one_gpu(self):
-        self.place("packed/tests/direct_cuda", "")
         library = self.home / "libnccl.so.2"
         library.write_text("")
         with tarfile.open(self.home / "packed/nccl.tar.xz", "w:xz") as archive:
@@ -263,18 +264,17 @@ class GpuCheckTest(unittest.TestCase):
         for options in ((), (f"--nccl={library}",)):
             self.archive.unlink(missing_ok=True)
             status, rows, output = self.run_script(
-                "--only=ranks_host,ranks_direct,tests_direct,refused,killed", *options,
+                "--only=ranks_host,ranks_direct,refused,killed", *options,
                 GPUS="1")
             self.assertEqual(status, 0, output)
             self.assertEqual(rows["ranks_direct"], ("passed", "fine"))
             self.assertEqual(rows["refused"][0], "not possible")
-            self.assertEqual(rows["killed"],
-                             ("passed", "rank 0 was told each time: host direct"))
+            self.assertEqual(rows["killed"], ("passed", "fine"))
             self.assertRegex(self.packed_file("machine.txt"), "one GPU: .*/libnccl.so.2\n")
             calls = "\n".join(self.calls())
-            self.assertRegex(calls, "--transfers=direct.* with libnccl.so.2\n")
-            self.assertNotRegex(calls, "--transfers=host.* with libnccl.so.2")
-            self.assertRegex(calls, "run_tests .* direct_cuda with libnccl.so.2")
+            for case in ("HaveTheBitsOfOneProcess", "AreToldOfTheEndOfTheOther"):
+                self.assertRegex(calls, f"{case}ByDirectTransfers with libnccl.so.2")
+                self.assertNotRegex(calls, f"{case}ThroughTheHosts with libnccl.so.2")
 
     def test_a_rehearsal_goes_on_without_a_gpu(self):
         for part in ("correctness", "speed"):
@@ -309,10 +309,11 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(list((self.home / "tmp").iterdir()), [])
 
     def test_a_failed_row_fails_the_script_and_the_next_rows_run(self):
-        status, rows, _ = self.run_script("--only=lstm,order", BROKEN="lstm")
+        status, rows, _ = self.run_script("--only=lstm,order", BROKEN="ADropoutLstm")
         self.assertEqual(status, 1)
         self.assertEqual(rows, {"devices": ("passed", "accelerators: 2"),
-                                "lstm": ("FAILED", "exit status 1: bits differ"),
+                                "lstm": ("FAILED", "exit status 1: "
+                                         "[  FAILED  ] Hardware.Bits (3 ms)"),
                                 "order": ("passed", "fine")})
 
     def test_failed_test_cases_are_named(self):
@@ -322,7 +323,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("a_cuda.log:[  FAILED  ] Step.Sums (3 ms)", output)
 
     def test_a_row_that_does_not_end_is_killed_and_the_next_row_runs(self):
-        status, rows, _ = self.run_script("--only=order,memory", "--limit=1", STUCK="order")
+        status, rows, _ = self.run_script("--only=order,memory", "--limit=1", STUCK="RandomDelays")
         self.assertEqual(status, 1)
         self.assertEqual(rows["order"],
                          ("FAILED", "killed after 1 s; last line: waits for ever"))
@@ -331,26 +332,26 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_a_program_that_ends_after_sigterm_is_stopped(self):
         self.place("packed/run", RUN.replace("trap '' TERM\n", ""))
-        status, rows, _ = self.run_script("--only=memory", "--limit=1", STUCK="memory")
+        status, rows, _ = self.run_script("--only=memory", "--limit=1", STUCK="Peaks")
         self.assertEqual(status, 1)
         self.assertEqual(rows["memory"][0], "FAILED")
         self.assertRegex(rows["memory"][1], "^stopped after 1 s; last line: ")
 
     def test_nothing_starts_after_the_budget_and_a_row_gets_what_is_left(self):
         status, rows, output = self.run_script("--only=order,memory", "--budget=3",
-                                               STUCK="order")
+                                               STUCK="RandomDelays")
         self.assertEqual(status, 0, output)
         self.assertEqual(rows["order"][0], "no time")
         self.assertRegex(rows["order"][1],
                          "^killed after [123] s, at the end of the budget; last line: waits")
         self.assertEqual(rows["memory"], ("no time", "the budget of 3 s is used up"))
-        self.assertFalse([call for call in self.calls() if "--check=memory" in call])
+        self.assertFalse([call for call in self.calls() if "Peaks" in call])
 
     def test_a_stopped_run_brings_back_what_it_has(self):
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             (self.home / "calls.pid").unlink(missing_ok=True)
             self.archive.unlink(missing_ok=True)
-            process = self.start("--only=lstm,order,memory", STUCK="order")
+            process = self.start("--only=lstm,order,memory", STUCK="RandomDelays")
             program = self.stuck_row(process)
             process.send_signal(number)
             output, _ = process.communicate(timeout=50)
@@ -365,7 +366,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn(f"send back: {self.archive}", output)
 
     def test_a_killed_run_has_written_the_rows_that_ended(self):
-        process = self.start("--only=lstm,order", STUCK="order")
+        process = self.start("--only=lstm,order", STUCK="RandomDelays")
         program = self.stuck_row(process)
         process.kill()
         process.communicate(timeout=50)
@@ -374,7 +375,7 @@ class GpuCheckTest(unittest.TestCase):
                                        "lstm": ("passed", "fine")})
 
     def test_a_killed_program_is_not_reported_as_a_timeout(self):
-        status, rows, _ = self.run_script("--only=order", KILLED="order")
+        status, rows, _ = self.run_script("--only=order", KILLED="RandomDelays")
         self.assertEqual(status, 1)
         self.assertRegex(rows["order"][1], "^killed by signal 9")
 
@@ -386,27 +387,36 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(rows["contexts"], (
             "FAILED", "exit status 1: processes with contexts on several GPUs: 9"))
 
-    def test_a_rank_that_is_not_told_of_a_death_fails(self):
-        self.place("packed/run", RUN.replace("told of the end", "waits for the end"))
+    def test_a_case_that_no_test_has_fails(self):
+        self.place("packed/run", RUN.replace("[       OK ]", "[----------]"))
         status, rows, _ = self.run_script("--only=killed")
         self.assertEqual(status, 1)
-        self.assertEqual(rows["killed"], (
-            "FAILED", "exit status 1: a rank killed at 'connected' with --transfers=host: "
-            "status 137, or rank 0 was not told"))
+        self.assertEqual(rows["devices"], (
+            "FAILED", "exit status 1: hardware_test_cuda has no case Devices"))
+
+    def test_every_case_is_in_the_source_of_its_test(self):
+        rows = (TOOLS / "gpu_rows.sh").read_text()
+        for name, path in (("hardware", "gpipe/system_tests/hardware_test.cc"),
+                           ("ranks", "gpipe/distributed/two_ranks_test.cc")):
+            source = (TOOLS.parent / path).read_text()
+            cases = re.findall(rf"\b{name} ([A-Z]\w+)", rows)
+            self.assertGreaterEqual(len(cases), 5)
+            for case in cases:
+                self.assertRegex(source, rf"TEST\(\w+, {case}\)")
 
     def test_a_machine_without_gpu_fails_and_runs_nothing(self):
         status, rows, _ = self.run_script(GPUS="0")
         self.assertEqual(status, 1)
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
-        self.assertEqual(len(rows), 14)
+        self.assertEqual(len(rows), 13)
         self.assertEqual(set(rows.values()),
                          {("not possible", "the row 'devices' has failed")})
-        self.assertEqual(self.calls(), ["gpu_probe --check=devices"])
+        self.assertEqual(self.calls(), ["hardware_test_cuda --gtest_filter=*.Devices"])
 
     def test_list_names_all_rows_and_runs_nothing(self):
         status, rows, output = self.run_script("--list")
         self.assertEqual((status, rows), (0, {}))
-        self.assertEqual(len(output.splitlines()), 29)
+        self.assertEqual(len(output.splitlines()), 28)
         self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 #
-# Runs one row of gpu_check.sh, which sets the variables below; without a name, prints a
-# line for each row: name, part, seconds that it gets, and what it shows. The last line of
-# a row's output is the reason of its outcome. docs/first_gpu.md explains the rows.
+# Runs one row of gpu_check.sh, which sets the variables below and writes the output to
+# $folder/ROW.log; without a name, prints a line for each row: name, part, seconds that it
+# gets, and what it shows. The last line of a row's output is the reason of its outcome.
+# docs/first_gpu.md explains the rows.
 #
 #   folder     the folder of the logs
 #   packed     the folder that tools/pack.sh has packed
@@ -23,7 +24,6 @@ order              correctness  40 equal bits under random delays on the devices
 ranks_host         correctness  40 two ranks through host memory: 10 steps, then a new shape
 ranks_direct       correctness  40 two ranks with NCCL: 10 steps, then a new shape
 ranks_tested       correctness  60 two ranks that test direct transfers first
-tests_direct       correctness  60 the tests of direct transfers
 refused            correctness  40 two ranks with NCCL on one GPU are refused
 memory             correctness  40 1F1B with 8 and with 64 micro-batches: bytes
 near_full          correctness  60 steps of growing shapes in nearly full memory
@@ -82,13 +82,27 @@ with_nccl() {
 }
 
 run() { "$packed/run" "$@"; }
-probe() { run gpu_probe "$@"; }
 
-# ranks [FLAGS...]: starts two ranks of the probe. The grace is longer than the timeout
-# of a rank, so that the launcher does not end a rank that is about to report.
-ranks() {
-  run launch --nproc=2 --grace=40 -- "$packed/run" gpu_probe --check=ranks --timeout=30 "$@"
+# case_of TEST CASE: runs a case of a packed test, with the kernels that programs use. The
+# last line is the reason of the outcome: what the case printed last, why it was skipped,
+# or that it failed.
+case_of() {
+  local status=0 log=$folder/$row.log
+  GPIPE_TEST_DEFAULT_KERNELS=1 run "$1" --gtest_filter="*.$2" || status=$?
+  if ((status)); then
+    { grep -a '^\[  FAILED  \] .* (' "$log" || true; } | tail -n 1
+    exit $status
+  fi
+  if ! grep -aqE '^\[ +(OK|SKIPPED) \]' "$log"; then
+    echo "$1 has no case $2"
+    exit 1
+  fi
+  # Without the lines of GoogleTest.
+  { grep -av '^\[\|^Note: \|^[[:space:]]*$' "$log" || true; } | tail -n 1
+  if grep -aq '^\[  PASSED  \] 0 tests' "$log"; then exit $not_possible; fi
 }
+hardware() { case_of hardware_test_cuda "$1"; }
+ranks() { case_of two_ranks_test_cuda "$1"; }
 
 # tests [OPTIONS...]: runs all packed tests and shows the test cases that fail.
 tests() {
@@ -104,19 +118,6 @@ tests() {
   return $status
 }
 
-# killed_at PLACE TRANSFERS: succeeds if rank 0 is told that rank 1 has died.
-killed_at() {
-  local log=$folder/killed_$1_$2.log status=0
-  local start=(ranks)
-  if [[ $2 == direct ]]; then start=(with_nccl ranks); fi
-  "${start[@]}" --transfers="$2" --die_at="$1" >"$log" 2>&1 || status=$?
-  cat "$log"
-  if ((status != 137)) || ! grep -q 'told of the end of rank 1: rank 1 has ' "$log"; then
-    echo "a rank killed at '$1' with --transfers=$2: status $status, or rank 0 was not told"
-    return 1
-  fi
-}
-
 # twice_used FILE BEFORE: prints the processes that use several GPUs in FILE, without
 # the lines of BEFORE. Lines are "PID, GPU". If BEFORE is empty, all lines count.
 twice_used() {
@@ -128,7 +129,7 @@ contexts() {
   local before=$folder/contexts_before.txt after=$folder/contexts.txt twice
   type -P nvidia-smi >/dev/null || cannot "nvidia-smi is missing"
   $query >"$before"
-  ranks --at_end="$query > '$after'"
+  GPIPE_TEST_AT_END="$query > '$after'" ranks HaveTheBitsOfOneProcessThroughTheHosts
   if [[ ! -s $after ]]; then cannot "nvidia-smi lists no processes (in a container)"; fi
   twice=$(twice_used "$after" "$before" | paste -sd' ')
   cat "$after"
@@ -195,11 +196,14 @@ one=$(sizes 0 cpu)
 # not end. Programs do not inherit a trap, unlike an ignored signal.
 trap : TERM
 
+# A rehearsal runs the cases on the CPU.
+if [[ -n $rehearsal ]]; then export GPIPE_TEST_DEVICES=0; fi
+
 case $row in
   devices)
-    probe --check=devices >"$folder/gpus"
-    cat "$folder/gpus"
-    found=$(sed -n 's/^accelerators: \([0-9]*\)$/\1/p' "$folder/gpus")
+    # 0: without a GPU, the test counts instead of failing.
+    GPIPE_TEST_DEVICES=0 hardware Devices
+    found=$(sed -n '/^accelerators: [0-9]*$/{s/.* //p;q}' "$folder/devices.log")
     echo "${found:-0}" >"$folder/gpus"
     if ((${found:-0} == 0)); then
       if [[ -n $rehearsal ]]; then cannot "accelerators: 0; the rehearsal uses the CPU"; fi
@@ -220,41 +224,29 @@ case $row in
     tests
     ;;
   eager) CUDA_MODULE_LOADING=EAGER tests ;;
-  lstm | memory) probe --check="$row" ;;
-  order) probe --check=order --rounds=5 ;;
-  near_full) probe --check=near-full ;;
-  ranks_host) ranks --transfers=host ;;
+  lstm) hardware ADropoutLstmHasTheSameGradientsWhenItIsRecomputed ;;
+  order) hardware RandomDelaysChangeNoBit ;;
+  memory) hardware PeaksDoNotGrowWithTheNumberOfMicrobatches ;;
+  near_full) GPIPE_TEST_FILLS_MEMORY=1 hardware NearlyFullMemoryChangesNoBit ;;
+  ranks_host) ranks HaveTheBitsOfOneProcessThroughTheHosts ;;
   ranks_direct)
     need_direct
-    with_nccl ranks --transfers=direct
+    with_nccl ranks HaveTheBitsOfOneProcessByDirectTransfers
     ;;
   ranks_tested)
     need_direct
-    with_nccl ranks --transfers=tested | tee "$folder/$row.txt"
-    # The last line is then the reason.
-    if grep -a 'transfers: host' "$folder/$row.txt"; then exit 1; fi
-    ;;
-  tests_direct)
-    need_direct
-    mapfile -t names < <(cd "$packed/tests" && compgen -G '*direct*')
-    ((${#names[@]})) || cannot "no test of direct transfers is packed"
-    with_nccl tests "${names[@]}"
+    with_nccl ranks HaveTheBitsOfOneProcessByTestedTransfers
     ;;
   refused)
     ((gpus == 1)) && [[ -z $nccl ]] ||
       cannot "needs one GPU without --nccl, there are $gpus${nccl:+ with $nccl}"
-    status=0
-    ranks --transfers=direct >"$folder/refused.txt" 2>&1 || status=$?
-    cat "$folder/refused.txt"
-    ((status)) && grep -a 'has the same device' "$folder/refused.txt" | tail -n 1
+    ranks AreRefusedDirectTransfersOnOneDevice
     ;;
   killed)
-    transfers=(host)
-    if ((gpus > 1)) || [[ -n $nccl && $gpus == 1 ]]; then transfers+=(direct); fi
-    for place in connected built forward; do
-      for each in "${transfers[@]}"; do killed_at "$place" "$each"; done
-    done
-    echo "rank 0 was told each time: ${transfers[*]}"
+    ranks AreToldOfTheEndOfTheOtherThroughTheHosts
+    if ((gpus > 1)) || [[ -n $nccl && $gpus == 1 ]]; then
+      with_nccl ranks AreToldOfTheEndOfTheOtherByDirectTransfers
+    fi
     ;;
   contexts)
     need_gpus 2
@@ -263,7 +255,7 @@ case $row in
   nsys)
     type -P nsys >/dev/null || cannot "nsys is missing"
     nsys profile --trace=cuda,nvtx --output="$folder/order" \
-      "$packed/run" gpu_probe --check=order --rounds=1
+      "$packed/run" hardware_test_cuda --gtest_filter='*.RandomDelaysChangeNoBit'
     compgen -G "$folder/order.*" >/dev/null || {
       echo "nsys has written no profile"
       exit 1

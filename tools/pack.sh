@@ -109,8 +109,7 @@ look "attr(tags, '[\[ ]cuda[,\]]', kind('.*_test rule', set($(all_packages | pas
   "$program" >"$scratch/tests"
 look 'kind("cc_binary rule", //benchmarks/...) - //benchmarks:published -
   //benchmarks:prediction' "$program" >"$scratch/benchmarks"
-look '//tools:gpu_probe + //tools:launch + //tools:plan + //examples:train' "$program" \
-  >"$scratch/tools"
+look '//tools:launch + //tools:plan + //examples:train' "$program" >"$scratch/tools"
 
 mapfile -t labels < <(cut -d' ' -f1 "$scratch"/{tests,benchmarks,tools})
 "$bazel" build "${options[@]}" --show_result=0 "${labels[@]}"
@@ -180,7 +179,7 @@ find "$folder/peers" -name __pycache__ -exec rm -r {} +
 
 # gpipe is built without NCCL if its header or the CUDA Toolkit is missing.
 direct="no direct transfers: the build found no nccl.h (third_party/cuda/cuda.bzl)"
-if grep -q ProcessGroupNCCL <<<"$(nm -D "$folder/tools/gpu_probe")"; then
+if grep -q ProcessGroupNCCL <<<"$(nm -D "$folder/tests/two_ranks_test_cuda")"; then
   direct="direct transfers are built in"
 fi
 

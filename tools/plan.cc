@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <limits>
@@ -28,7 +27,7 @@
 #include "balancing/plan_replicas.h"
 #include "balancing/profile.h"
 #include "gpipe/base/devices.h"
-#include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
@@ -280,23 +279,13 @@ void run() {
 }
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv, "plans a pipeline", "tools/plan"))
-      return 0;
-    TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
-    run();
-  } catch (const c10::ValueError& error) {  // a wrong flag or file
-    std::cerr << "plan: " << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const balancing::InfeasibleError& error) {
-    std::cerr << "plan: nothing fits: " << error.what() << "\n";
-    return 1;
-  } catch (const c10::Error& error) {
-    std::cerr << "plan: " << error.what_without_backtrace() << "\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << "plan: " << error.what() << "\n";
-    return 2;
-  }
+  const auto body = [] {
+    try {
+      run();
+    } catch (const balancing::InfeasibleError& error) {
+      TORCH_CHECK_VALUE(false, "nothing fits: ", error.what());
+    }
+  };
+  return gpipe::run_main(argc, argv, "plan", "plans a pipeline", "tools/plan",
+                         body);
 }

@@ -1,5 +1,6 @@
 #include "training/metrics_log.h"
 
+#include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -18,7 +19,7 @@
 #include <utility>
 
 #include "models/weights/files.h"
-#include "training/base/file_operations.h"
+#include "training/files/file_operations.h"
 
 namespace gpipe {
 namespace {
@@ -33,12 +34,7 @@ double unix_time() {
 
 std::string quoted(const std::string& name) {
   if (name.find_first_of(",\"\r\n") == std::string::npos) return name;
-  std::string text = "\"";
-  for (const char c : name) {
-    if (c == '"') text += '"';
-    text += c;
-  }
-  return text + '"';
+  return "\"" + absl::StrReplaceAll(name, {{"\"", "\"\""}}) + "\"";
 }
 
 std::string header_of(const std::vector<std::string>& columns) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/weights/files.h"
-#include "training/base/event_file.h"
+#include "training/files/event_file.h"
 
 namespace gpipe {
 

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "gpipe/base/text.h"
-#include "training/base/parameter_rows.h"
+#include "training/files/parameter_rows.h"
 
 namespace gpipe {
 namespace {

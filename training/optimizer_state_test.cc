@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "models/testing/files.h"
-#include "training/checkpoint/step_folder.h"
+#include "training/files/step_folder.h"
 
 namespace gpipe {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "gpipe/base/text.h"
-#include "training/checkpoint/step_folder.h"
-#include "training/checkpoint/step_writer.h"
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/step_folder.h"
+#include "training/files/step_writer.h"
+#include "training/files/tensor_file.h"
 
 namespace gpipe {
 

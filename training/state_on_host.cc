@@ -2,7 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
-#include "training/base/parameter_rows.h"
+#include "training/files/parameter_rows.h"
 #include "training/optimizer_state.h"
 
 namespace gpipe {

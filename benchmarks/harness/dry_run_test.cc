@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "benchmarks/harness/experiments_of_tests.h"
 #include "gpipe/base/instruments.h"
 #include "gpipe/meta.h"
 #include "models/amoebanet.h"
@@ -80,22 +81,11 @@ Workload rows_of_floats() {
   return workload;
 }
 
-Experiment experiment(std::vector<int64_t> balance, int64_t batch,
-                      int64_t chunks, Checkpoint checkpoint) {
-  Experiment result;
-  result.partitions = static_cast<int64_t>(balance.size());
-  result.balance = std::move(balance);
-  result.batch_size = batch;
-  result.chunks = chunks;
-  result.checkpoint = checkpoint;
-  return result;
-}
-
 TEST(DryRunTest, CountsWhatStays) {
   Benchmark benchmark = products(4);
   const auto memory = [&] {
     return dry_run(benchmark, rows_of_floats(),
-                   experiment({1, 3}, 32, 4, Checkpoint::kNever))
+                   experiment_of({1, 3}, 32, 4, Checkpoint::kNever))
         .memory;
   };
   constexpr int64_t kMatrix = kWidth * kWidth * kFloat;
@@ -121,7 +111,7 @@ TEST(DryRunTest, CountsWhatCrossesBoundaries) {
   constexpr int64_t kRows = 32, kChunks = 8;
   const auto devices =
       dry_run(products(3), rows_of_floats(),
-              experiment({1, 1, 1}, kRows, kChunks, Checkpoint::kNever))
+              experiment_of({1, 1, 1}, kRows, kChunks, Checkpoint::kNever))
           .memory;
   constexpr int64_t kBatch = kRows * kWidth * kFloat;
   ASSERT_EQ(devices.size(), 3u);
@@ -134,8 +124,8 @@ TEST(DryRunTest, CountsWhatCrossesBoundaries) {
 TEST(DryRunTest, RepeatsToTheByte) {
   const auto run = [] {
     return dry_run(products(16), rows_of_floats(),
-                   experiment({2, 2, 2, 2, 2, 2, 2, 2}, 64, 16,
-                              Checkpoint::kExceptLast))
+                   experiment_of({2, 2, 2, 2, 2, 2, 2, 2}, 64, 16,
+                                 Checkpoint::kExceptLast))
         .memory;
   };
   const auto first = run(), second = run();
@@ -149,7 +139,7 @@ TEST(DryRunTest, RepeatsToTheByte) {
 TEST(DryRunTest, CheckpointsTakeLessForMoreMicroBatches) {
   const auto activations = [](int64_t chunks, Checkpoint checkpoint) {
     return dry_run(products(8), rows_of_floats(),
-                   experiment({8}, 64, chunks, checkpoint))
+                   experiment_of({8}, 64, chunks, checkpoint))
         .memory[0]
         .activations();
   };
@@ -201,10 +191,11 @@ TEST(DryRunTest, CountsTheLargestUNet) {
   workload.target = [](int64_t rows) {
     return torch::rand({rows, 1, 192, 192});
   };
-  const auto devices = dry_run(benchmark, workload,
-                               experiment({800, 140, 62, 36, 36, 36, 36, 987},
-                                          4, 4, Checkpoint::kAlways))
-                           .memory;
+  const auto devices =
+      dry_run(benchmark, workload,
+              experiment_of({800, 140, 62, 36, 36, 36, 36, 987}, 4, 4,
+                            Checkpoint::kAlways))
+          .memory;
   const std::vector<int64_t> parameters = {
       1'254'532'320, 2'064'384'000, 2'182'348'800, 2'123'366'400,
       2'123'366'400, 2'123'366'400, 2'123'366'400, 1'827'475'280};
@@ -233,7 +224,7 @@ TEST(DryRunTest, CountsAnAmoebaNet) {
   };
   const auto devices =
       dry_run(benchmark, workload,
-              experiment({16, 8}, 2, 2, Checkpoint::kExceptLast))
+              experiment_of({16, 8}, 2, 2, Checkpoint::kExceptLast))
           .memory;
   EXPECT_EQ(devices[0].parameters, kFloat * 126'868'688);
   EXPECT_EQ(devices[1].parameters, kFloat * 415'866'152);
@@ -243,8 +234,8 @@ TEST(DryRunTest, CountsAnAmoebaNet) {
 TEST(DryRunTest, RefusesMoreDevicesThanCanBeNumbered) {
   const auto run = [](int64_t partitions) {
     return dry_run(products(partitions), rows_of_floats(),
-                   experiment(std::vector<int64_t>(partitions, 1), 1, 1,
-                              Checkpoint::kNever));
+                   experiment_of(std::vector<int64_t>(partitions, 1), 1, 1,
+                                 Checkpoint::kNever));
   };
   EXPECT_EQ(run(128).memory.size(), 128u);
   EXPECT_THAT([&] { run(129); },

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "benchmarks/harness/devices.h"
+#include "benchmarks/harness/experiments_of_tests.h"
 #include "gpipe/base/devices.h"
 
 DECLARE_string(devices);
@@ -38,17 +39,9 @@ class SettingsTest : public ::testing::Test {
   gflags::FlagSaver saver_;  // restores the flags after each test
 };
 
-Experiment make_experiment() {
-  Experiment experiment;
-  experiment.partitions = 2;
-  experiment.batch_size = 32;
-  experiment.chunks = 4;
-  experiment.balance = {1, 3};
-  return experiment;
-}
-
 TEST_F(SettingsTest, LeavesAnExperimentAloneWithoutFlags) {
-  const Experiment experiment = apply(parse_settings(), make_experiment());
+  const Experiment experiment =
+      apply(parse_settings(), experiment_of({1, 3}, 32, 4));
   EXPECT_EQ(experiment.batch_size, 32);
   EXPECT_EQ(experiment.chunks, 4);
   EXPECT_THAT(experiment.balance, ElementsAre(1, 3));
@@ -60,7 +53,8 @@ TEST_F(SettingsTest, FlagsReplaceWhatAnExperimentSays) {
   FLAGS_chunks = 2;
   FLAGS_balance = "2,2";
   FLAGS_checkpoint = "never";
-  const Experiment experiment = apply(parse_settings(), make_experiment());
+  const Experiment experiment =
+      apply(parse_settings(), experiment_of({1, 3}, 32, 4));
   EXPECT_EQ(experiment.batch_size, 16);
   EXPECT_EQ(experiment.chunks, 2);
   EXPECT_THAT(experiment.balance, ElementsAre(2, 2));
@@ -69,10 +63,11 @@ TEST_F(SettingsTest, FlagsReplaceWhatAnExperimentSays) {
 
 TEST_F(SettingsTest, BalanceGoesToAsManyPartitions) {
   FLAGS_balance = "2,1,1";
-  EXPECT_THAT(apply(parse_settings(), make_experiment()).balance,
+  EXPECT_THAT(apply(parse_settings(), experiment_of({1, 3}, 32, 4)).balance,
               ElementsAre(1, 3));
   FLAGS_balance = "auto";
-  EXPECT_THAT(apply(parse_settings(), make_experiment()).balance, IsEmpty());
+  EXPECT_THAT(apply(parse_settings(), experiment_of({1, 3}, 32, 4)).balance,
+              IsEmpty());
 }
 
 TEST_F(SettingsTest, PlainModelHasNoChunks) {

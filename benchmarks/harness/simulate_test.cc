@@ -8,6 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "benchmarks/harness/experiments_of_tests.h"
 #include "gpipe/meta.h"
 
 namespace gpipe::benchmarks {
@@ -92,17 +93,6 @@ balancing::Profile equal_layers(std::size_t layers) {
   memory.output_bytes = 40;
   profile.memory.layers.assign(layers, memory);
   return profile;
-}
-
-Experiment experiment_of(std::vector<int64_t> balance, int64_t batch_size,
-                         int64_t chunks, Checkpoint checkpoint) {
-  Experiment result;
-  result.partitions = static_cast<int64_t>(balance.size());
-  result.balance = std::move(balance);
-  result.batch_size = batch_size;
-  result.chunks = chunks;
-  result.checkpoint = checkpoint;
-  return result;
 }
 
 TEST(CostsOf, AreThoseOfThePlannersStagesWithTheLinkOfTheExperiment) {

@@ -8,13 +8,15 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 namespace gpipe::testing {
 
 // Returns the device of `partition` in a test's pipeline: the CPU, or the
 // accelerators of the variant in turn. If the variable GPIPE_TEST_DEVICES is n,
-// only the first n accelerators are used, so that partitions share devices.
+// only the first n accelerators are used, so that partitions share devices. If
+// it is 0, the device is the CPU: the rehearsal of tools/gpu_check.sh.
 c10::Device device(int64_t partition = 0);
 
 // Returns a device on which plain LibTorch computes the same bits as on
@@ -32,10 +34,17 @@ std::vector<c10::Device> devices(std::size_t partitions);
 
 // ---- Assigns a test's partitions to accelerators.
 
-// Returns the accelerator of `partition`, in turn among `count` devices. The
-// variable GPIPE_TEST_DEVICES can set a smaller count (see devices.h).
+// Returns whether the variable GPIPE_TEST_DEVICES is 0.
+inline bool is_rehearsal() {
+  const char* limit = std::getenv("GPIPE_TEST_DEVICES");
+  return limit && std::string_view(limit) == "0";
+}
+
+// Returns the accelerator of `partition`, in turn among `count` devices, with
+// the exceptions of device().
 inline c10::Device accelerator(c10::DeviceType type, int64_t count,
                                int64_t partition) {
+  if (is_rehearsal()) return c10::Device(c10::kCPU);
   const char* limit = std::getenv("GPIPE_TEST_DEVICES");
   if (limit && std::atoi(limit) > 0 && std::atoi(limit) < count) {
     count = std::atoi(limit);

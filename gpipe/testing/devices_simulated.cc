@@ -12,6 +12,8 @@
 namespace gpipe::testing {
 namespace {
 
+constexpr int64_t kDevices = 4;
+
 double number(const char* variable, double otherwise) {
   const char* text = std::getenv(variable);
   return text ? std::atof(text) : otherwise;
@@ -29,6 +31,10 @@ class Watch : public ::testing::EmptyTestEventListener {
     delays.probability = number("GPIPE_SIMULATED_PROBABILITY", 1.0 / 16);
     delays.seconds = number("GPIPE_SIMULATED_SECONDS", 200e-6);
     simulated::set_delays(delays);
+    const double memory = number("GPIPE_SIMULATED_MEMORY", 0);
+    for (int64_t k = 0; k < kDevices && memory > 0; ++k) {
+      simulated::set_memory_limit(k, static_cast<int64_t>(memory));
+    }
   }
   void OnTestEnd(const ::testing::TestInfo&) override {
     try {
@@ -55,7 +61,7 @@ class Watch : public ::testing::EmptyTestEventListener {
 }  // namespace
 
 c10::Device device(int64_t partition) {
-  return accelerator(c10::kHPU, /*count=*/4, partition);
+  return accelerator(c10::kHPU, kDevices, partition);
 }
 
 c10::Device reference_device() { return c10::Device(c10::kCPU); }

@@ -183,6 +183,11 @@ def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
     """
     _library(_TEST_COPTS, name, linkstatic = linkstatic, testonly = True, **kwargs)
 
+def _gtest_main(deps):
+    """Returns [:gtest_main], or [] if `deps` names another part of GoogleTest."""
+    others = [dep for dep in deps if dep.startswith("@com_google_googletest//")]
+    return [] if others else ["@com_google_googletest//:gtest_main"]
+
 def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
     kwargs.update(_attributes(ours, copts, deps, precompiled))
     cc_library(name = name, **kwargs)
@@ -232,13 +237,7 @@ def gpipe_cc_test(
       size: "small", that is 60 s, unless given.
       **kwargs: as in cc_test.
     """
-    googletest = [
-        dep
-        for dep in deps
-        if dep.startswith("@com_google_googletest//")
-    ]
-    if not googletest:
-        deps = deps + ["@com_google_googletest//:gtest_main"]
+    deps = deps + _gtest_main(deps)
     srcs, extra = _grouped(name, [name + ".cc"] if srcs == None else srcs)
     kwargs.update(_attributes(_TEST_COPTS, copts, deps, precompiled))
     kwargs["deps"] = kwargs["deps"] + extra
@@ -261,21 +260,21 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
     Args:
       name: the common part of the variants' names.
       srcs: [name].cc unless given.
-      deps: deps of the source, in addition to GoogleTest and devices.h.
+      deps: deps of the source, in addition to devices.h. A label of
+        @com_google_googletest in it is as in gpipe_cc_test.
       size: as in cc_test.
       tags: as in cc_test.
       **kwargs: as in cc_library, for the source.
     """
     srcs, extra = _grouped(name, [name + ".cc"] if srcs == None else srcs)
+    main = _gtest_main(deps)
     _library(
         _TEST_COPTS,
         name + "_source",
         testonly = True,
         srcs = srcs,
-        deps = deps + extra + [
-            "//gpipe/testing:devices",
-            "@com_google_googletest//:gtest",
-        ],
+        deps = deps + extra + ["//gpipe/testing:devices"] +
+               (["@com_google_googletest//:gtest"] if main else []),
         alwayslink = True,
         visibility = ["//visibility:private"],
         **kwargs
@@ -298,8 +297,7 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
             deps = [
                 ":" + name + "_source",
                 "//gpipe/testing:devices_" + variant,
-                "@com_google_googletest//:gtest_main",
-            ],
+            ] + main,
         )
     native.test_suite(
         name = name,

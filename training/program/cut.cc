@@ -1,17 +1,16 @@
 #include "training/program/cut.h"
 
 #include <ATen/Parallel.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_join.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <numeric>
 #include <sstream>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,9 +51,7 @@ double memory_of(const c10::Device& device) {
 
 int distance_of(const std::string& offload) {
   int number = 0;
-  const char* const end = offload.data() + offload.size();
-  const auto [stop, error] = std::from_chars(offload.data(), end, number);
-  TORCH_CHECK_VALUE(error == std::errc() && stop == end && number >= 0,
+  TORCH_CHECK_VALUE(absl::SimpleAtoi(offload, &number) && number >= 0,
                     "--offload=", offload,
                     ": must be none, auto, or a number of actions >= 0");
   return number;

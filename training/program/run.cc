@@ -10,13 +10,13 @@
 #include <functional>
 #include <iostream>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpipe/base/devices.h"
 #include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/meta.h"
 #include "gpipe/schedule/microbatches.h"
@@ -196,22 +196,6 @@ int run(const Options& options, const Print& print) {
   return run(options, *task, print);
 }
 
-Ending ending_of(const std::exception& error) {
-  if (const auto* of_user = dynamic_cast<const c10::ValueError*>(&error)) {
-    return {kWrongFlags, of_user->what_without_backtrace()};
-  }
-  if (const auto* of_user = dynamic_cast<const c10::IndexError*>(&error)) {
-    return {kWrongFlags, of_user->what_without_backtrace()};
-  }
-  if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) {
-    return {kWrongFlags, error.what()};
-  }
-  if (const auto* other = dynamic_cast<const c10::Error*>(&error)) {
-    return {kFailed, other->what_without_backtrace()};
-  }
-  return {kFailed, error.what()};
-}
-
 int run_program(int argc, char** argv, const std::string& name,
                 const std::string& usage,
                 const std::function<void()>& print_help,
@@ -228,9 +212,8 @@ int run_program(int argc, char** argv, const std::string& name,
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     return body();
   } catch (const std::exception& error) {
-    const Ending ending = ending_of(error);
-    std::cerr << name << ": " << ending.text << "\n";
-    return ending.code;
+    std::cerr << name << ": " << error_text(error) << "\n";
+    return is_of_user(error) ? kWrongFlags : kFailed;
   }
 }
 

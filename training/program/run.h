@@ -38,14 +38,6 @@ int run(const Options& options, const Print& print);
 int run(const Options& options, Task& task, const Print& print,
         const OnEvaluation& on_evaluation = nullptr);
 
-// The exit code and the text for an exception. The code is kWrongFlags if the
-// user's flags or data caused it, else kFailed. The text has no backtrace.
-struct Ending {
-  int code;
-  std::string text;
-};
-Ending ending_of(const std::exception& error);
-
 // Runs the main() of a program with the flags of a training run, and returns
 // its exit code: that of `body`, or kDone after `print_help` if --help is
 // given, or that of an exception, whose text it prints on the standard error.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/run_main.h"
 #include "models/testing/files.h"
 #include "training/program/task.h"
 #include "training/testing/small_runs.h"
@@ -17,11 +18,17 @@
 namespace gpipe::train_program {
 namespace {
 
+// The exit code and the text of an error.
+struct Ending {
+  int code;
+  std::string text;
+};
+
 Ending ending_after(const std::function<void()>& body) {
   try {
     body();
   } catch (const std::exception& error) {
-    return ending_of(error);
+    return {is_of_user(error) ? kWrongFlags : kFailed, error_text(error)};
   }
   return {kDone, ""};
 }

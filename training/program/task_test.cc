@@ -324,17 +324,17 @@ TEST(LossTest, PaddingHasNoWeightAndIsNotScored) {
   const at::Tensor logits = at::zeros({2, 3, 5});
   const at::Tensor targets =
       at::tensor({1, 2, -100, 3, -100, -100}, at::kLong).view({2, 3});
-  const WeightedLoss loss = loss_of_tokens(logits, targets);
+  const WeightedLoss loss = loss_of_labels(logits, targets);
   EXPECT_EQ(loss.weight.item<int64_t>(), 3);
   EXPECT_NEAR(loss.sum.item<double>(), 3 * std::log(5.), 1e-5);
-  const Score score = score_of_tokens(logits, targets);
+  const Score score = score_of_labels(logits, targets);
   EXPECT_EQ(score.items, 3);
   EXPECT_NEAR(score.loss, 3 * std::log(5.), 1e-5);
 }
 
 TEST(LossTest, AMicroBatchOfPaddingHasTheLossZero) {
   const WeightedLoss loss =
-      loss_of_tokens(at::zeros({1, 2, 5}), at::full({1, 2}, -100, at::kLong));
+      loss_of_labels(at::zeros({1, 2, 5}), at::full({1, 2}, -100, at::kLong));
   EXPECT_EQ(loss.weight.item<int64_t>(), 0);
   EXPECT_EQ(loss.sum.item<double>(), 0);
 }
@@ -373,7 +373,7 @@ TEST(ScoreTest, DiceIsThatOfEachImage) {
 
 TEST(ScoreTest, TokensAreCountedAndTheirLossesAddedUp) {
   const at::Tensor logits = at::zeros({2, 3, 5});
-  const Score score = score_of_tokens(logits, at::zeros({2, 3}, at::kLong));
+  const Score score = score_of_labels(logits, at::zeros({2, 3}, at::kLong));
   EXPECT_EQ(score.items, 6);
   EXPECT_NEAR(score.loss, 6 * std::log(5.), 1e-5);
 }

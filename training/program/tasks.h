@@ -119,13 +119,14 @@ class ModelTask : public Task {
 std::unique_ptr<Task> classification(const Options& options,
                                      std::shared_ptr<ModelSource> source);
 
-// Returns the loss of logits [rows, classes] for labels [rows], on the device
-// of the logits. An item is an image. Rows with the label -100 do not count.
-// Thread-safe.
+// Returns the loss of logits [..., classes] for labels [...], such as tokens,
+// on the device of the logits. An item is a label. The label -100 does not
+// count. Thread-safe.
 WeightedLoss loss_of_labels(const at::Tensor& output, const at::Tensor& target);
 
-// Returns the score of logits [rows, classes] for labels [rows]. Rows whose
-// label is negative do not count. Thread-safe.
+// Returns the score of logits [..., classes] for labels [...], both on the CPU.
+// The value is the number of right labels. Negative labels do not count.
+// Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);
 
 // Returns the accuracy in percent of a score of labels.
@@ -166,12 +167,6 @@ Score score_of_masks(const at::Tensor& output, const at::Tensor& target);
 // Throws c10::ValueError if the options, the model and the data do not fit.
 std::unique_ptr<Task> language(const Options& options,
                                std::shared_ptr<ModelSource> source);
-
-// Return the loss and the score of logits [rows, length, vocabulary] for tokens
-// [rows, length]. The loss is on the device of the logits. Tokens that are -100
-// do not count. Thread-safe.
-WeightedLoss loss_of_tokens(const at::Tensor& output, const at::Tensor& target);
-Score score_of_tokens(const at::Tensor& output, const at::Tensor& target);
 
 // ---- A model from a file, with any inputs
 

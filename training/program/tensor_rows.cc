@@ -106,17 +106,6 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
   return file;
 }
 
-// ---- Targets that are indices
-
-WeightedLoss loss_of_indices(const at::Tensor& output,
-                             const at::Tensor& target) {
-  return loss_of_labels(output.flatten(0, -2), target.flatten());
-}
-
-Score score_of_indices(const at::Tensor& output, const at::Tensor& target) {
-  return score_of_labels(output.flatten(0, -2), target.flatten());
-}
-
 // ---- Targets that are values
 
 WeightedLoss loss_of_values(const at::Tensor& output,
@@ -141,7 +130,7 @@ Score score_of_values(const at::Tensor& output, const at::Tensor& target) {
 
 Measures measures_of(const TensorFile& file) {
   if (file.indices) {
-    return {loss_of_indices, score_of_indices, "accuracy", accuracy};
+    return {loss_of_labels, score_of_labels, "accuracy", accuracy};
   }
   return {loss_of_values, score_of_values, "rms error", [](const Score& score) {
             return std::sqrt(score.loss / score.items);

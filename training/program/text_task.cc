@@ -1,7 +1,6 @@
 // The task of language modelling by characters.
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,8 +19,6 @@
 
 namespace gpipe::train_program {
 namespace {
-
-namespace F = torch::nn::functional;
 
 // The text of a run.
 struct Corpus {
@@ -69,7 +66,7 @@ class Language : public ModelTask {
  public:
   Language(const Options& options, const std::shared_ptr<ModelSource>& source)
       : ModelTask(source->fitted(options), source,
-                  {loss_of_tokens, score_of_tokens, "perplexity",
+                  {loss_of_labels, score_of_labels, "perplexity",
                    [](const Score& score) {
                      return std::exp(score.loss / score.items);
                    }}),
@@ -258,31 +255,6 @@ std::unique_ptr<Task> language(const Options& options,
     return std::make_unique<SequenceTask>(options, source);
   }
   return std::make_unique<WindowTask>(options, source);
-}
-
-WeightedLoss loss_of_tokens(const at::Tensor& output,
-                            const at::Tensor& target) {
-  const at::Tensor tokens = target.to(output.device());
-  WeightedLoss loss;
-  loss.sum =
-      F::cross_entropy(output.to(at::kFloat).flatten(0, 1), tokens.flatten(),
-                       F::CrossEntropyFuncOptions()
-                           .ignore_index(data::kNoTarget)
-                           .reduction(torch::kSum));
-  loss.weight = tokens.ne(data::kNoTarget).sum();
-  return loss;
-}
-
-Score score_of_tokens(const at::Tensor& output, const at::Tensor& target) {
-  const at::Tensor losses =
-      F::cross_entropy(output.to(at::kFloat).flatten(0, 1), target.flatten(),
-                       F::CrossEntropyFuncOptions()
-                           .ignore_index(data::kNoTarget)
-                           .reduction(torch::kNone));
-  Score score;
-  score.items = target.ne(data::kNoTarget).sum().item<double>();
-  score.loss = losses.to(at::kDouble).sum().item<double>();
-  return score;
 }
 
 }  // namespace gpipe::train_program

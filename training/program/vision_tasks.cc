@@ -343,7 +343,7 @@ WeightedLoss loss_of_labels(const at::Tensor& output,
   const at::Tensor labels = target.to(output.device());
   WeightedLoss loss;
   loss.sum = F::cross_entropy(
-      output.to(at::kFloat), labels,
+      output.to(at::kFloat).flatten(0, -2), labels.flatten(),
       F::CrossEntropyFuncOptions().ignore_index(kNoLabel).reduction(
           torch::kSum));
   loss.weight = labels.ne(kNoLabel).sum();
@@ -351,13 +351,14 @@ WeightedLoss loss_of_labels(const at::Tensor& output,
 }
 
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {
-  const at::Tensor logits = output.to(at::kFloat);
+  const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
+  const at::Tensor labels = target.flatten();
   const at::Tensor losses = F::cross_entropy(
-      logits, target, F::CrossEntropyFuncOptions().reduction(torch::kNone));
+      logits, labels, F::CrossEntropyFuncOptions().reduction(torch::kNone));
   Score score;
-  score.items = target.ge(0).sum().item<double>();
+  score.items = labels.ge(0).sum().item<double>();
   score.loss = losses.to(at::kDouble).sum().item<double>();
-  score.value = logits.argmax(1).eq(target).sum().item<double>();
+  score.value = logits.argmax(1).eq(labels).sum().item<double>();
   return score;
 }
 

@@ -7,8 +7,8 @@
 
 #include "gpipe/base/crc32c.h"
 #include "gpipe/testing/fuzz_check.h"
-#include "training/checkpoint/manifest.h"
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/manifest.h"
+#include "training/files/tensor_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using gpipe::internal::Manifest;

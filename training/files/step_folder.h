@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/weights/run_shard.h"
-#include "training/checkpoint/manifest.h"
+#include "training/files/manifest.h"
 #include "training/optimizer_state.h"
 #include "training/run_state.h"
 

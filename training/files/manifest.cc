@@ -1,4 +1,4 @@
-#include "training/checkpoint/manifest.h"
+#include "training/files/manifest.h"
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
@@ -12,7 +12,7 @@
 
 #include "gpipe/base/crc32c.h"
 #include "gpipe/base/json.h"
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {

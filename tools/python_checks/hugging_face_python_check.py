@@ -22,7 +22,7 @@ import transformers
 
 EXPORTED, CONVERT, TRAIN = sys.argv[1:4]
 FOLDER = pathlib.Path(sys.argv[4])
-TOOLS = pathlib.Path(__file__).resolve().parent
+TOOLS = pathlib.Path(__file__).resolve().parents[1]
 VOCABULARY, TOKENS, ROWS = 512, 32, 8
 
 SIZES = {

@@ -1,4 +1,4 @@
-#include "training/base/parameter_rows.h"
+#include "training/files/parameter_rows.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>

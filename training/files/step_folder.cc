@@ -1,4 +1,4 @@
-#include "training/checkpoint/step_folder.h"
+#include "training/files/step_folder.h"
 
 #include <ATen/ops/cat.h>
 #include <absl/strings/str_format.h>
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "gpipe/base/text.h"
-#include "training/base/file_operations.h"
-#include "training/base/parameter_rows.h"
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/file_operations.h"
+#include "training/files/parameter_rows.h"
+#include "training/files/tensor_file.h"
 
 namespace gpipe::internal {
 

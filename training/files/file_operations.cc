@@ -1,4 +1,4 @@
-#include "training/base/file_operations.h"
+#include "training/files/file_operations.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "training/checkpoint/step_folder.h"
+#include "training/files/step_folder.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/tensor_file.h"
 
 namespace gpipe::internal {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/tensor_file.h"
 #include "training/optimizer_state.h"
 
 namespace gpipe::internal {

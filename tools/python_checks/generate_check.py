@@ -2,8 +2,8 @@
 """Compares the tokens of examples:generate with those of transformers, and measures them.
 
     ./bazelw build //examples:generate //tools:launch
-    python3 tools/generate_check.py --out=/tmp/generated
-    python3 tools/generate_check.py --out=/tmp/generated --speed
+    python3 tools/python_checks/generate_check.py --out=/tmp/generated
+    python3 tools/python_checks/generate_check.py --out=/tmp/generated --speed
 
 Makes a Llama and a GPT-2 of 4 layers from their configurations, with random weights, and
 exports each of them for a window of tokens, and for one token with a static cache. Each
@@ -25,7 +25,7 @@ import transformers
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
 TOKENS = 64
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GENERATE = str(ROOT / "bazel-bin/examples/generate")
 LAUNCH = [str(ROOT / "bazel-bin/tools/launch"), "--nproc=2", "--"]
 

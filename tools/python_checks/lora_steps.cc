@@ -1,25 +1,23 @@
-// Trains the adapters of an exported program for tools/lora_python_check.sh,
-// which trains the same ones with Python's PEFT.
+// Trains the adapters of an exported program for
+// tools/python_checks/lora_python_check.sh, which trains the same ones with
+// Python's PEFT.
 //
 //   bazel-bin/tools/lora_steps --in=/a/llama.pt2 --adapter=/a/adapter
 //       --data=/a/data.safetensors --out=/a/ours --partitions=2
-#include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gpipe/base/instruments.h"
-#include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
@@ -175,20 +173,8 @@ void train() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    gpipe::enter_working_directory();
-    if (!gpipe::read_flags(&argc, &argv,
-                           "trains adapters for tools/lora_python_check.sh",
-                           "tools/lora_steps")) {
-      return 0;
-    }
-    train();
-  } catch (const c10::Error& error) {
-    std::cerr << "lora_steps: " << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << "lora_steps: " << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return gpipe::run_main(
+      argc, argv, "lora_steps",
+      "trains adapters for tools/python_checks/lora_python_check.sh",
+      "tools/lora_steps", train, /*failed=*/1);
 }

@@ -1,4 +1,4 @@
-#include "training/checkpoint/tensor_file.h"
+#include "training/files/tensor_file.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +12,7 @@
 
 #include "gpipe/base/crc32c.h"
 #include "models/weights/safetensors_file.h"
-#include "training/base/file_operations.h"
+#include "training/files/file_operations.h"
 
 namespace gpipe::internal {
 namespace {

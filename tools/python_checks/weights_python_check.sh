@@ -2,11 +2,11 @@
 #
 # Exchanges weights with Python in both directions, for every model of models/ and for
 # models of transformers, and checks that they are bitwise equal (details:
-# tools/weights_python_check.py, tools/hugging_face_python_check.py).
+# tools/python_checks/weights_python_check.py, tools/python_checks/hugging_face_python_check.py).
 #
-#   tools/weights_python_check.sh
-#   PYTHON=/some/venv/bin/python tools/weights_python_check.sh
-#   TORCH=2.12.1 tools/weights_python_check.sh
+#   tools/python_checks/weights_python_check.sh
+#   PYTHON=/some/venv/bin/python tools/python_checks/weights_python_check.sh
+#   TORCH=2.12.1 tools/python_checks/weights_python_check.sh
 #
 # This is not a target of //... because Python's torch, torchvision, safetensors and
 # transformers are not dependencies of the build. Without PYTHON they are installed into
@@ -14,7 +14,7 @@
 # the one that the build downloads (third_party/libtorch/libtorch.bzl).
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
@@ -28,6 +28,6 @@ fi
 (cd "$root" && ./bazelw build //tools:convert_weights //tools:exported //examples:train)
 bin=$root/bazel-bin
 mkdir "$folder/files" "$folder/models"
-"$PYTHON" "$root/tools/weights_python_check.py" "$bin/tools/convert_weights" "$folder/files"
-"$PYTHON" "$root/tools/hugging_face_python_check.py" "$bin/tools/exported" \
+"$PYTHON" "$root/tools/python_checks/weights_python_check.py" "$bin/tools/convert_weights" "$folder/files"
+"$PYTHON" "$root/tools/python_checks/hugging_face_python_check.py" "$bin/tools/exported" \
   "$bin/tools/convert_weights" "$bin/examples/train" "$folder/models"

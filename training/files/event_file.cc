@@ -1,4 +1,4 @@
-#include "training/base/event_file.h"
+#include "training/files/event_file.h"
 
 #include <absl/strings/str_format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "training/checkpoint/step_writer.h"
+#include "training/files/step_writer.h"
 
 #include <absl/strings/str_format.h>
 #include <c10/core/GradMode.h>
@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "gpipe/base/threads.h"
-#include "training/base/file_operations.h"
-#include "training/base/parameter_rows.h"
-#include "training/checkpoint/manifest.h"
-#include "training/checkpoint/step_folder.h"
+#include "training/files/file_operations.h"
+#include "training/files/manifest.h"
+#include "training/files/parameter_rows.h"
+#include "training/files/step_folder.h"
 
 namespace gpipe::internal {
 

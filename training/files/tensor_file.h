@@ -45,7 +45,7 @@ struct TensorFileRecord {
 };
 
 // Writes the new file `folder`/`name`. When this returns, the data is on the
-// disk, but its name may not be (see training/base/file_operations.h). Tensors
+// disk, but its name may not be (see training/files/file_operations.h). Tensors
 // may be strided and on any device. Copies to the CPU, if needed, are made one
 // at a time.
 //

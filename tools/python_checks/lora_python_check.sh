@@ -2,17 +2,17 @@
 #
 # Trains adapters beside Python's PEFT, with the same data and the same initial
 # adapters, and compares losses, adapters, outputs and merged weights (details:
-# tools/lora_python_check.py).
+# tools/python_checks/lora_python_check.py).
 #
-#   PYTHON=/some/venv/bin/python tools/lora_python_check.sh
-#   PYTHON=/some/venv/bin/python tools/lora_python_check.sh llama gpt2
+#   PYTHON=/some/venv/bin/python tools/python_checks/lora_python_check.sh
+#   PYTHON=/some/venv/bin/python tools/python_checks/lora_python_check.sh llama gpt2
 #
 # This is not a target of //... because Python's torch, transformers, peft and
 # safetensors are not dependencies of the build. Without PYTHON they are installed into a
 # temporary folder, which takes a few GB.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
@@ -29,4 +29,4 @@ if [[ -z ${BIN:-} ]]; then
   BIN=$root/bazel-bin/tools
 fi
 mkdir "$folder/files"
-"$PYTHON" "$root/tools/lora_python_check.py" "$BIN" "$folder/files" "$@"
+"$PYTHON" "$root/tools/python_checks/lora_python_check.py" "$BIN" "$folder/files" "$@"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "training/base/file_operations.h"
+#include "training/files/file_operations.h"
 
 namespace gpipe::internal {
 

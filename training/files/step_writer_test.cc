@@ -1,4 +1,4 @@
-#include "training/checkpoint/step_writer.h"
+#include "training/files/step_writer.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
