@@ -251,21 +251,23 @@ class Finder {
   std::vector<Place> places_;
 };
 
-// Calls `use` with each adapter and a function that removes it.
+// Calls `use` once with each adapter and a function that removes it, also if
+// several layers have its module.
 template <typename Use>
 void for_each_adapter(torch::nn::Module& module, const Use& use) {
+  std::set<const Adapter*> used;
   for (const auto& each : module.modules()) {
     if (auto* layer = dynamic_cast<ProgramLayer*>(each.get())) {
       for (const auto& inner : layer->modules()) {
         const auto adapter = std::dynamic_pointer_cast<Adapter>(inner);
-        if (!adapter) continue;
+        if (!adapter || !used.insert(adapter.get()).second) continue;
         use(*adapter, [layer, adapter] { layer->remove_adapter(*adapter); });
       }
     }
     if (auto* linear = dynamic_cast<torch::nn::LinearImpl*>(each.get())) {
       for (const auto& inner : linear->children()) {
         const auto adapter = std::dynamic_pointer_cast<Adapter>(inner);
-        if (!adapter) continue;
+        if (!adapter || !used.insert(adapter.get()).second) continue;
         // `adapter` must not be destroyed before the caller is done with it.
         use(*adapter, [linear, adapter] { adapters::detach(*linear); });
       }

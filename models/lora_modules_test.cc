@@ -33,6 +33,14 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
+// A layer that calls a module which other layers may call as well.
+struct CallerImpl : torch::nn::Module {
+  explicit CallerImpl(Block block) : block(register_module("block", block)) {}
+  Tensor forward(const Tensor& x) { return block(x); }
+  Block block;
+};
+TORCH_MODULE(Caller);
+
 Sequential make_model() {
   torch::manual_seed(1);
   return Sequential(Block(), Block(), torch::nn::Linear(4, 3));
@@ -112,6 +120,19 @@ TEST(LoraModules, MergeGivesTheSameOutputsWithoutAdapters) {
   // The modules can get adapters again.
   add_lora(model, options());
   EXPECT_EQ(lora_state_dict(*model).size(), 6u);
+}
+
+TEST(LoraModules, ALinearThatIsCalledTwiceHasOneAdapterAndIsMergedOnce) {
+  torch::manual_seed(1);
+  const Block shared;
+  Sequential model{Caller(shared), Caller(shared)};
+  add_lora(model, options().targets({"up"}));
+  fill(*model);
+  EXPECT_EQ(lora_state_dict(*model).size(), 2u);
+  const Tensor before = model->forward(input());
+  merge_lora(*model);
+  EXPECT_TRUE(lora_state_dict(*model).is_empty());
+  EXPECT_TRUE(model->forward(input()).allclose(before, 1e-5, 1e-6));
 }
 
 TEST(LoraModules, ConversionKeepsAdapters) {

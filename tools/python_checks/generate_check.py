@@ -3,13 +3,17 @@
 
     ./bazelw build //examples:generate //tools:launch
     python3 tools/python_checks/generate_check.py --out=/tmp/generated
-    python3 tools/python_checks/generate_check.py --out=/tmp/generated --speed
+    python3 tools/python_checks/generate_check.py --out=/tmp/generated --models=mixtral
+    python3 tools/python_checks/generate_check.py --out=/tmp/generated --models=llama,gpt2 --speed
 
-Makes a Llama and a GPT-2 of 4 layers from their configurations, with random weights, and
-exports each of them for a window of tokens, and for one token with a static cache. Each
-prompt is continued by 64 tokens, the most likely ones. Prints whether they are those of
+Makes models of 4 layers from their configurations, with random weights, and exports each
+of them for a window of tokens, and for one token with a static cache. Each prompt is
+continued by 64 tokens, the most likely ones. Prints whether they are those of
 transformers' generate(), in 1 and 2 partitions, and in 2 processes. With --speed prints
 tokens per second by sequences in flight instead.
+
+A run of a window costs most, and in a mixture of experts most of all. --tokens makes the
+continuation shorter.
 
 Needs torch and transformers, but no network.
 """
@@ -24,10 +28,17 @@ import torch
 import transformers
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
-TOKENS = 64
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GENERATE = str(ROOT / "bazel-bin/examples/generate")
-LAUNCH = [str(ROOT / "bazel-bin/tools/launch"), "--nproc=2", "--"]
+BIN = pathlib.Path(os.environ.get("BIN", ROOT / "bazel-bin"))
+GENERATE = str(BIN / "examples/generate")
+LAUNCH = [str(BIN / "tools/launch"), "--nproc=2", "--"]
+# The class, and more options of its configuration.
+MODELS = {
+    "llama": ("LlamaForCausalLM", {}),
+    "gpt2": ("GPT2LMHeadModel", {}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
 
 
 class Window(torch.nn.Module):
@@ -41,16 +52,15 @@ class Window(torch.nn.Module):
         return self.model(input_ids=input_ids, use_cache=False).logits
 
 
-def llama(width):
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+def make_model(name, width):
+    """A model of 4 layers with random weights."""
+    kind, more = MODELS[name]
+    heads = 8
+    config = getattr(transformers, kind).config_class(
         vocab_size=512, num_hidden_layers=4, hidden_size=width, intermediate_size=2 * width,
-        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=256))
-
-
-def gpt2(width):
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=512, n_layer=4, n_embd=width, n_head=8, n_positions=256, bos_token_id=0,
-        eos_token_id=0))
+        num_attention_heads=heads, num_key_value_heads=4, head_dim=width // heads,
+        max_position_embeddings=256, pad_token_id=None, bos_token_id=0, eos_token_id=0, **more)
+    return getattr(transformers, kind)(config)
 
 
 def export(model, path):
@@ -70,27 +80,27 @@ def export(model, path):
     model.generation_config.cache_implementation = None
 
 
-def make(name, out, width):
+def make(name, flags):
     """Exports a model, and returns prompts with the tokens that follow them in Python."""
     torch.manual_seed(0)
-    model = {"llama": llama, "gpt2": gpt2}[name](width).eval()
+    model = make_model(name, flags.width).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 4  # else the same token follows again and again
-    export(model, f"{out}/{name}")
+    export(model, f"{flags.out}/{name}")
     prompts = [[5, 17, 200, 44], [3], list(range(100, 120)), [511, 0]]
     return {" ".join(map(str, prompt)):
-            model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=TOKENS,
+            model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=flags.tokens,
                            attention_mask=torch.ones(1, len(prompt)), eos_token_id=None,
                            pad_token_id=0)[0].tolist()
             for prompt in prompts}
 
 
-def generate(path, prompts, *flags, before=()):
+def generate(path, prompts, tokens, *flags, before=()):
     """Returns the lines of examples:generate, and the tokens per second."""
     done = subprocess.run(
         [*before, GENERATE, "--model=" + path, "--prompt_tokens=" + ";".join(prompts),
-         f"--max_tokens={TOKENS}", "--devices=cpu,cpu", *flags],
+         f"--max_tokens={tokens}", "--devices=cpu,cpu", *flags],
         capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"generate_check: {done.stderr}")
@@ -106,11 +116,13 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="a folder for the exported models")
     parser.add_argument("--width", type=int, default=256, help="of the models")
+    parser.add_argument("--tokens", type=int, default=64, help="that follow each prompt")
+    parser.add_argument("--models", default=",".join(MODELS), help="a part of this list")
     parser.add_argument("--speed", action="store_true", help="measure tokens per second")
     flags = parser.parse_args()
     os.makedirs(flags.out, exist_ok=True)
-    for name in ("llama", "gpt2"):
-        expected = make(name, flags.out, flags.width)
+    for name in flags.models.split(","):
+        expected = make(name, flags)
         for form in ("window", "cache"):
             path = f"{flags.out}/{name}-{form}.pt2"
             if flags.speed:
@@ -119,7 +131,7 @@ def main():
                     speeds = {n: 0 for n in (1, 2, 4, 8)}
                     for n in list(speeds) * 3:
                         speeds[n] = max(speeds[n], generate(
-                            path, list(expected), "--samples=2", "--threads=1",
+                            path, list(expected), flags.tokens, "--samples=2", "--threads=1",
                             f"--partitions={partitions}", f"--in_flight={n}")[1])
                     print(f"| {name} | {form} | {partitions} |",
                           " | ".join(f"{each:.0f}" for each in speeds.values()), "|", flush=True)
@@ -127,9 +139,9 @@ def main():
             for text, before, more in (("1 partition", (), ["--partitions=1"]),
                                        ("2 partitions", (), ["--partitions=2"]),
                                        ("2 processes", LAUNCH, ["--distributed"])):
-                lines, _ = generate(path, list(expected), *more, before=before)
+                lines, _ = generate(path, list(expected), flags.tokens, *more, before=before)
                 equal = sum(a == b for a, b in zip(lines, expected.values()))
-                print(f"{name}, {form}, {text}: {equal} of {len(expected)} sequences of {TOKENS} "
+                print(f"{name}, {form}, {text}: {equal} of {len(expected)} sequences of {flags.tokens} "
                       "tokens are equal", flush=True)
 
 
