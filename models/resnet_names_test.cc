@@ -25,7 +25,8 @@ TEST(ResNetNamesTest, AreThoseOfOurModelsInTheirOrder) {
             state_dict(*resnet50(3)).keys());
 }
 
-// tools/python_checks/weights_python_check.sh compares all names with torchvision's.
+// tools/python_checks/weights_python_check.sh compares all names with
+// torchvision's.
 TEST(ResNetNamesTest, AreTorchvisionsOnTheOtherSide) {
   const std::vector<std::string> names =
       firsts(inverse(torchvision_resnet101_names()));
