@@ -38,7 +38,7 @@ TEST(PeakMemoryTest, IsThatOfTheStepsAfterItsConstruction) {
   const std::vector<double> peaks = memory.peaks_mib();
   if (device().is_cpu()) {
     ASSERT_EQ(peaks.size(), 1u);
-    EXPECT_NEAR(peaks[0], 64, 8);
+    EXPECT_NEAR(peaks[0], 64, 12);  // ASan's shadow memory adds an eighth
   } else {
     ASSERT_EQ(peaks.size(), 2u);
     EXPECT_NEAR(peaks[0], 72, 0.1);
