@@ -41,6 +41,18 @@ TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {
   EXPECT_EQ(bytes(std::vector<int64_t>(65, 1)), std::nullopt);
 }
 
+TEST(ExtentTest, ReachesTheLastElementAsFarAsItCanBeCounted) {
+  const int64_t large = int64_t{1} << 62;
+  EXPECT_EQ(extent_of(0, {}, {}), 1);
+  EXPECT_EQ(extent_of(5, {2, 3}, {3, 1}), 11);
+  EXPECT_EQ(extent_of(5, {2, 3}, {0, 2}), 10);
+  EXPECT_EQ(extent_of(5, {2, 0}, {3, 1}), 5);
+  EXPECT_EQ(extent_of(0, {3}, {large}), std::nullopt);
+  EXPECT_EQ(extent_of(large, {2, 2}, {large - 1, 1}), std::nullopt);
+  EXPECT_EQ(extent_of(INT64_MAX - 1, {}, {}), INT64_MAX);
+  EXPECT_EQ(extent_of(INT64_MAX, {}, {}), std::nullopt);
+}
+
 }  // namespace
 
 }  // namespace gpipe::internal

@@ -3,6 +3,7 @@
 #include "gpipe/runtime/cell/checkpointed_call.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,6 +107,39 @@ TEST(CheckpointedCall, ASecondCallGetsLeavesThatRequireGradAsTheInputsDid) {
   EXPECT_THAT(is_leaf, ElementsAre(false, true, true, true));
   EXPECT_THAT(require_grad, ElementsAre(true, false, true, false));
   EXPECT_EQ(x.grad().item<double>(), 15);
+}
+
+TEST(CheckpointedCall, ASecondCallHasTheAutocastStateOfTheFirstWithoutACache) {
+  std::vector<bool> enabled, cached;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const Tensor y = call(
+      [&](const Tensor& h) {
+        enabled.push_back(at::autocast::is_autocast_enabled(at::kCPU));
+        cached.push_back(at::autocast::is_autocast_cache_enabled());
+        return h * h;
+      },
+      number(2, true));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  y.backward();
+  EXPECT_THAT(enabled, ElementsAre(true, true));
+  EXPECT_THAT(cached, ElementsAre(true, false));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(CheckpointedCall, ASecondCallGetsNoTensorWhereTheFirstGotNone) {
+  std::vector<bool> defined;
+  const Tensor x = number(2, true);
+  const Value y = call_checkpointed(
+      [&](std::vector<Value> inputs) {
+        defined.push_back(inputs[1].tensors()[0].defined());
+        const Tensor& h = inputs[0].tensors()[0];
+        return Value::wrap(h * h);
+      },
+      {Value::wrap(x), Value::wrap(std::vector<Tensor>{Tensor()})});
+  y.tensors()[0].backward();
+  EXPECT_THAT(defined, ElementsAre(false, false));
+  EXPECT_EQ(x.grad().item<double>(), 4);
 }
 
 TEST(CheckpointedCall, ASecondCallPopsWhatTheFirstOnePopped) {

@@ -12,8 +12,8 @@ namespace gpipe::internal {
 // What the operators of one call of a function, or of the layers of a cell,
 // have drawn and changed, so that a second call draws the same numbers, and
 // changes neither running statistics nor counters. Filled by a RandomScope and
-// a NormScope of the first call, and read by those of the second call. Of a
-// cell: `given` and `statistics` only.
+// a NormScope of the first call, and read by those of the second call. A cell
+// uses `given` and `statistics` only.
 struct CallRecord {
   // The state of the generator of a device before the first draw from it; none
   // in a cell, which seeds its generators itself.
