@@ -12,17 +12,7 @@
 # temporary folder, which takes a few GB.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-if [[ -z ${PYTHON:-} ]]; then
-  python3 -m venv "$folder/venv"
-  PYTHON=$folder/venv/bin/python
-  TORCH=$(sed -n 's/.*version = "\([0-9.]*\)".*/\1/p' \
-    "$root/third_party/libtorch/libtorch.bzl" | head -n 1)
-  "$PYTHON" -m pip install --quiet "torch==$TORCH" transformers peft safetensors numpy
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" transformers peft safetensors
 if [[ -z ${BIN:-} ]]; then
   (cd "$root" && ./bazelw build //tools:lora_steps //tools:convert_weights \
     //tools:exported //tools:launch)

@@ -14,17 +14,7 @@
 # the one that the build downloads (third_party/libtorch/libtorch.bzl).
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-if [[ -z ${PYTHON:-} ]]; then
-  python3 -m venv "$folder/venv"
-  PYTHON=$folder/venv/bin/python
-  TORCH=${TORCH:-$(sed -n 's/.*version = "\([0-9.]*\)".*/\1/p' \
-    "$root/third_party/libtorch/libtorch.bzl" | head -n 1)}
-  "$PYTHON" -m pip install --quiet "torch==$TORCH" torchvision safetensors numpy transformers
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" torchvision safetensors transformers
 (cd "$root" && ./bazelw build //tools:convert_weights //tools:exported //examples:train)
 bin=$root/bazel-bin
 mkdir "$folder/files" "$folder/models"
