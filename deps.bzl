@@ -22,8 +22,8 @@ _FROM_THIS_TREE = {
     "com_github_nlohmann_json": "third_party/nlohmann_json",
     "com_google_absl": "third_party/absl",
     "com_google_googletest": "third_party/googletest",
-    "libjpeg": "",
-    "libpng": "",
+    "libjpeg": "third_party/libjpeg_turbo",
+    "libpng": "third_party/libpng",
     "tcmalloc": "",
 
     # Loaded by Bazel's own tools. Without these Bazel would download them.

@@ -7,7 +7,6 @@ load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
 def _machine_impl(_module_ctx):
     cuda_toolkit_repository(name = "cuda_toolkit")
     libtorch_repository(name = "libtorch")
-    for name in ["libjpeg", "libpng", "tcmalloc"]:
-        system_repository(name = name)
+    system_repository(name = "tcmalloc")
 
 machine = module_extension(implementation = _machine_impl)

@@ -5,30 +5,24 @@ workspace, so it fails if gpipe is an external repository. A label works in both
 cases.
 """
 
-_LIBRARY = """load("@rules_cc//cc:defs.bzl", "cc_library")
-
-cc_library(
-    name = "{}",
-    linkopts = {},
-    visibility = ["//visibility:public"],
-)
-"""
-
 # The files of repositories without a folder in this tree, by their paths.
 _FILES = {
-    # The system's libjpeg (libjpeg-dev).
-    "libjpeg": {"BUILD": _LIBRARY.format("jpeg", ["-ljpeg"])},
-    # The system's libpng (libpng-dev).
-    "libpng": {"BUILD": _LIBRARY.format("png", ["-lpng"])},
     # The system's TCMalloc of gperftools (libtcmalloc-minimal4), for the attribute `malloc`
     # of a cc_binary. Debian has the name without a version only in libgoogle-perftools-dev,
     # which brings much that is not needed. No symbol is its own, so a linker would leave it
     # out without --no-as-needed.
-    "tcmalloc": {"BUILD": _LIBRARY.format("tcmalloc", [
+    "tcmalloc": {"BUILD": """load("@rules_cc//cc:defs.bzl", "cc_library")
+
+cc_library(
+    name = "tcmalloc",
+    linkopts = [
         "-Wl,--push-state,--no-as-needed",
         "-l:libtcmalloc_minimal.so.4",
         "-Wl,--pop-state",
-    ])},
+    ],
+    visibility = ["//visibility:public"],
+)
+"""},
     # Bazel 4 needs this label for any test, even without coverage. The real tool
     # would have to be downloaded.
     "remote_coverage_tools": {
