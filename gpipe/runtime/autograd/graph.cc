@@ -270,8 +270,7 @@ Leaves find_leaves(const edge_list& output_edges,
     if (*leaf != Seen::kNoLeaf)
       leaves.leaf_edges.push_back({from, index, *leaf});
   };
-  for (std::size_t k = 0; k < output_edges.size(); ++k)
-    visit(output_edges[k], nullptr, k);
+  for (const Edge& edge : output_edges) visit(edge, nullptr, 0);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();

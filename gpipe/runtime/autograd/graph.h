@@ -86,7 +86,7 @@ struct Leaves {
   // An edge to a leaf.
   struct LeafEdge {
     torch::autograd::Node* node;  // null: an output is the leaf itself
-    std::size_t edge;             // index among the node's edges, or output
+    std::size_t edge;             // index among the node's edges
     std::size_t leaf;             // index in `tensors`
   };
   std::vector<at::Tensor> tensors;

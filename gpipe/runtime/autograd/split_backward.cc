@@ -69,6 +69,17 @@ struct Start : public Node {
   variable_list grads;
 };
 
+// Returns the numbers of the leaves by their nodes.
+std::unordered_map<const Node*, std::size_t> numbers_of(const Leaves& leaves) {
+  std::unordered_map<const Node*, std::size_t> numbers;
+  for (std::size_t k = 0; k < leaves.tensors.size(); ++k) {
+    numbers.emplace(
+        torch::autograd::impl::gradient_edge(leaves.tensors[k]).function.get(),
+        k);
+  }
+  return numbers;
+}
+
 // Where gradients that come along edges from the outputs are, in the order of
 // the engine: before those of all nodes.
 constexpr uint64_t kFirst = std::numeric_limits<uint64_t>::max();
@@ -111,13 +122,7 @@ class SplitBackward::Division {
  public:
   // `ends`: where the input part ends.
   Division(Graph& graph, const edge_list& ends, bool ends_are_inner)
-      : graph_(graph) {
-    for (std::size_t k = 0; k < graph.leaves.tensors.size(); ++k) {
-      leaves_.emplace(
-          torch::autograd::impl::gradient_edge(graph.leaves.tensors[k])
-              .function.get(),
-          k);
-    }
+      : graph_(graph), leaves_(numbers_of(graph.leaves)) {
     graph.is_late.resize(graph.leaves.tensors.size());
     visit(ends);
     if (ends_are_inner) {
@@ -173,7 +178,7 @@ class SplitBackward::Division {
   }
 
   Graph& graph_;
-  std::unordered_map<const Node*, std::size_t> leaves_;
+  const std::unordered_map<const Node*, std::size_t> leaves_;
   std::unordered_map<const Node*, Place> places_;
   // The nodes that the outputs lead to, up to the ends, in topological order (a
   // node before those that it leads to).
@@ -340,12 +345,14 @@ std::vector<at::Tensor> SplitBackward::input_part(
       graph.input_edges, [](const Edge& edge) { return edge.is_valid(); });
   if (!to_entry && graph.inner.empty()) {
     graph.is_late.resize(graph.leaves.tensors.size(), true);
+    const auto numbers = numbers_of(graph.leaves);
     for (std::size_t k = 0; k < grads.size(); ++k) {
+      const Edge& edge = graph.output_edges[k];
+      const auto leaf = numbers.find(edge.function.get());
       graph.held.push_back(
-          {nullptr, graph.output_edges[k], std::nullopt, std::move(grads[k])});
-    }
-    for (const Leaves::LeafEdge& each : graph.leaves.leaf_edges) {
-      if (!each.node) graph.held[each.edge].leaf = each.leaf;
+          {nullptr, edge,
+           leaf == numbers.end() ? std::nullopt : std::optional(leaf->second),
+           std::move(grads[k])});
     }
     return std::vector<at::Tensor>(graph.input_edges.size());
   }

@@ -431,6 +431,20 @@ TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
   EXPECT_TRUE(found[0].equal(expected[0]));
 }
 
+TEST_F(SplitBackwardTest, OutputsThatAreLeavesMayComeInAnotherOrder) {
+  const Tensor a = torch::ones({2}).requires_grad_();
+  const Tensor b = torch::ones({3}).requires_grad_();
+  const Leaves leaves =
+      find_leaves({Edge(), gradient_edge(a), gradient_edge(b)}, {});
+  SplitBackward split({gradient_edge(b), gradient_edge(a), Edge()}, {}, {},
+                      leaves);
+  split.input_part({torch::full({3}, 7.0), torch::full({2}, 5.0), Tensor()});
+  const std::vector<Tensor> grads = weights(split, leaves, {a, b});
+  ASSERT_TRUE(grads[0].defined() && grads[1].defined());
+  EXPECT_TRUE(grads[0].equal(torch::full({2}, 5.0)));
+  EXPECT_TRUE(grads[1].equal(torch::full({3}, 7.0)));
+}
+
 TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
   const Piece piece =
       piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
