@@ -1,9 +1,11 @@
 #include "models/lora.h"
 
 #include <ATen/ops/empty.h>
+#include <absl/strings/ascii.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -32,6 +34,7 @@ namespace {
 using adapters::Adapter;
 using adapters::AdapterSettings;
 using exported::LinearNode;
+using exported::Model;
 using exported::Program;
 using exported::ProgramLayer;
 
@@ -56,10 +59,11 @@ void check_options(const LoraOptions& options) {
 // A linear module that gets an adapter.
 struct Place {
   AdapterSettings settings;
-  at::Tensor base;  // undefined if it cannot be merged
-  at::Tensor like;
-  // Null for a module in the layers of another rank, whose values are only
-  // drawn.
+  at::Tensor weight;
+  // The weight is in a layer of another rank, so that the adapter's values are
+  // only drawn. `weight` has its dtype.
+  bool is_elsewhere;
+  // Gets null if the weight is elsewhere.
   std::function<void(std::shared_ptr<Adapter>)> attach;
 };
 
@@ -70,30 +74,41 @@ class Finder {
       : options_(options), matched_(options.targets().size()) {}
 
   void add(const torch::nn::Sequential& layers) {
-    std::map<const Program*, std::vector<ProgramLayer*>> programs;
+    std::map<const Model*, std::vector<ProgramLayer*>> models;
     for (const auto& child : layers->named_children()) {
       if (auto* layer = dynamic_cast<ProgramLayer*>(child.value().get())) {
-        programs[&layer->program()].push_back(layer);
+        models[&layer->model()].push_back(layer);
       }
     }
-    std::set<const Program*> done;
+    std::set<const Model*> done;
     for (const auto& child : layers->named_children()) {
       auto* layer = dynamic_cast<ProgramLayer*>(child.value().get());
       if (!layer) {
         add_modules(child.key(), child.value());
-      } else if (done.insert(&layer->program()).second) {
-        add_program(layer->program(), programs[&layer->program()]);
+      } else if (done.insert(&layer->model()).second) {
+        add_program(layer->model(), models[&layer->model()]);
       }
     }
   }
 
-  // Throws if a target fits no module.
+  // Throws if a target fits no module, or if its weight is that of another
+  // Linear: an adapter of a Linear acts by its weight, and so on both.
   std::vector<Place> places() {
     for (std::size_t k = 0; k < matched_.size(); ++k) {
       TORCH_CHECK_VALUE(
           matched_[k], "no linear module has the name '", options_.targets()[k],
           "' as the last part of its name; linear modules end in:",
           first_lines({last_names_.begin(), last_names_.end()}, 20));
+    }
+    for (const auto& [target, linear] : linears_) {
+      if (!adapted_.contains(linear.get())) continue;
+      for (const auto& [name, other] : linears_) {
+        TORCH_CHECK_VALUE(
+            other == linear || !other->weight.is_same(linear->weight),
+            "the weight of the module '", target,
+            "', which a target names, is also that of '", name,
+            "', which would get the adapter, too; leave it out of the targets");
+      }
     }
     return std::move(places_);
   }
@@ -129,32 +144,31 @@ class Finder {
       const std::string& name = item.key();
       const auto linear =
           std::dynamic_pointer_cast<torch::nn::LinearImpl>(item.value());
-      if (linear) last_names_.insert(name.substr(name.rfind('.') + 1));
+      if (linear) {
+        last_names_.insert(name.substr(name.rfind('.') + 1));
+        linears_.emplace_back(name, linear);
+      }
       if (dynamic_cast<Adapter*>(item.value().get())) continue;
       if (!wants(name)) continue;
       TORCH_CHECK_VALUE(linear, "the module '", name,
                         "', which a target names, is no torch::nn::Linear");
-      const auto [known, is_new] =
-          weights_.emplace(linear->weight.unsafeGetTensorImpl(), linear.get());
-      if (!is_new && known->second == linear.get()) continue;
-      TORCH_CHECK_VALUE(is_new, "the weight of the module '", name,
-                        "' is also that of another target; leave one of them "
-                        "out of the targets");
+      if (!adapted_.insert(linear.get()).second) continue;
       TORCH_CHECK_VALUE(!linear->named_children().contains("lora"),
                         "the module '", name,
                         "' has an adapter already; call merge_lora() first");
       places_.push_back(
           {settings_of(name, linear->weight.size(1), linear->weight.size(0),
                        /*transposed=*/false),
-           linear->weight, linear->weight,
+           linear->weight, /*is_elsewhere=*/false,
            [linear](std::shared_ptr<Adapter> adapter) {
              adapters::attach(*linear, std::move(adapter));
            }});
     }
   }
 
-  void add_program(const Program& program,
+  void add_program(const Model& model,
                    const std::vector<ProgramLayer*>& layers) {
+    const Program& program = model.program;
     std::map<std::string, std::vector<LinearNode>> nodes;
     for (LinearNode& each : exported::find_linears(program)) {
       last_names_.insert(each.module.substr(each.module.rfind('.') + 1));
@@ -165,7 +179,7 @@ class Finder {
       TORCH_CHECK_VALUE(nodes.count(name), "the module '", name,
                         "', which a target names, does not multiply by its "
                         "weight in a linear node outside of control flow");
-      add_module(program, layers, name, nodes[name]);
+      add_module(model, layers, name, nodes[name]);
     }
   }
 
@@ -184,55 +198,45 @@ class Finder {
     return ordered;
   }
 
-  void add_module(const Program& program,
-                  const std::vector<ProgramLayer*>& layers,
+  void add_module(const Model& model, const std::vector<ProgramLayer*>& layers,
                   const std::string& name,
                   const std::vector<LinearNode>& nodes) {
     const int number = nodes[0].weight;
+    const bool transposed = nodes[0].transposed;
     TORCH_CHECK_VALUE(std::ranges::all_of(nodes,
                                           [&](const LinearNode& each) {
                                             return each.weight == number &&
                                                    each.transposed ==
-                                                       nodes[0].transposed;
+                                                       transposed;
                                           }),
                       "the module '", name,
                       "', which a target names, multiplies by several "
                       "weights; leave it out of the targets");
-    std::set<ProgramLayer*> owners;  // null: a layer of another rank
-    for (const LinearNode& each : nodes) {
-      const auto owner = std::ranges::find_if(
-          layers, [&](ProgramLayer* l) { return l->runs(each.node); });
-      owners.insert(owner == layers.end() ? nullptr : *owner);
-    }
-    TORCH_CHECK_VALUE(owners.size() == 1, "the module '", name,
-                      "' is called in several layers, but an adapter belongs "
-                      "to one; leave it out of the targets, or load the "
-                      "program as one layer with max_crossing(0)");
-    const exported::Weight& weight = program.weights[number];
-    ProgramLayer* const layer = *owners.begin();
-    at::Tensor like, base;
-    if (layer) {
+    const exported::Weight& weight = model.program.weights[number];
+    const exported::AdapterRoute route = exported::adapter_route(
+        model,
+        settings_of(name, weight.sizes[transposed ? 0 : 1],
+                    weight.sizes[transposed ? 1 : 0], transposed),
+        nodes);
+    Place place{route.settings, at::Tensor(), false, nullptr};
+    for (const ProgramLayer* layer : layers) {
       TORCH_CHECK_VALUE(!has_adapter(*layer, name), "the module '", name,
                         "' has an adapter already; call merge_lora() first");
+      if (layer->place() != route.layers[0]) continue;
       for (const auto& [own, tensor] : layer->weights()) {
-        if (own == number) base = tensor;
+        if (own == number) place.weight = tensor;
       }
-      like = base;
-      if (!like.defined() && !layer->weights().empty()) {
-        like = layer->weights()[0].second.new_empty({0}, weight.dtype);
+    }
+    if (!place.weight.defined()) {
+      place.is_elsewhere = true;
+      place.weight = at::empty({0}, weight.dtype);
+    }
+    place.attach = [layers, route](const std::shared_ptr<Adapter>& adapter) {
+      for (ProgramLayer* layer : layers) {
+        const bool owns = layer->place() == route.layers[0];
+        layer->add_adapter(route, owns ? adapter : nullptr);
       }
-      if (exported::is_shared(program, number, name)) base = at::Tensor();
-    }
-    if (!like.defined()) like = at::empty({0}, weight.dtype);
-    const bool transposed = nodes[0].transposed;
-    Place place{settings_of(name, weight.sizes[transposed ? 0 : 1],
-                            weight.sizes[transposed ? 1 : 0], transposed),
-                base, like, nullptr};
-    if (layer) {
-      place.attach = [layer, nodes](std::shared_ptr<Adapter> adapter) {
-        layer->add_adapter(nodes, std::move(adapter));
-      };
-    }
+    };
     places_.push_back(std::move(place));
   }
 
@@ -247,7 +251,9 @@ class Finder {
   const LoraOptions& options_;
   std::vector<char> matched_;  // by target
   std::set<std::string> last_names_;
-  std::map<const c10::TensorImpl*, const torch::nn::Module*> weights_;
+  std::vector<std::pair<std::string, std::shared_ptr<torch::nn::LinearImpl>>>
+      linears_;
+  std::set<const torch::nn::LinearImpl*> adapted_;  // the targets
   std::vector<Place> places_;
 };
 
@@ -284,13 +290,13 @@ torch::nn::Sequential add_lora(torch::nn::Sequential layers,
   finder.add(layers);
   std::vector<std::pair<Place, std::shared_ptr<Adapter>>> made;
   for (Place& place : finder.places()) {
-    auto adapter =
-        std::make_shared<Adapter>(place.settings, place.base, place.like);
-    if (place.attach) made.emplace_back(std::move(place), std::move(adapter));
+    auto adapter = std::make_shared<Adapter>(place.settings, place.weight);
+    if (place.is_elsewhere) adapter = nullptr;
+    made.emplace_back(std::move(place), std::move(adapter));
   }
   for (at::Tensor& each : layers->parameters()) each.set_requires_grad(false);
   for (auto& [place, adapter] : made) {
-    adapter->train(layers->is_training());
+    if (adapter) adapter->train(layers->is_training());
     place.attach(std::move(adapter));
   }
   return layers;
@@ -302,22 +308,10 @@ ExportedModel add_lora(ExportedModel model, const LoraOptions& options) {
 }
 
 void merge_lora(torch::nn::Module& module) {
-  std::vector<std::pair<Adapter*, std::function<void()>>> found;
-  std::string tied;
-  for_each_adapter(module, [&](Adapter& adapter, std::function<void()> remove) {
-    if (!adapter.has_base()) {
-      tied += (tied.empty() ? "'" : ", '") + adapter.settings().name + "'";
-    }
-    found.emplace_back(&adapter, std::move(remove));
-  });
-  TORCH_CHECK_VALUE(tied.empty(),
-                    "adapters cannot be merged, because other modules use the "
-                    "same weights (tied weights): ",
-                    tied, "; keep the adapters beside the model");
-  for (const auto& [adapter, remove] : found) {
-    adapter->merge();
+  for_each_adapter(module, [](Adapter& adapter, const auto& remove) {
+    adapter.merge();
     remove();
-  }
+  });
 }
 
 // ---- Adapters in files of PEFT
@@ -329,6 +323,10 @@ using internal::in_quotes;
 
 constexpr char kConfig[] = "adapter_config.json";
 constexpr char kTensors[] = "adapter_model.safetensors";
+
+// The last names of input embeddings in transformers.
+constexpr std::array<const char*, 5> kEmbeddings = {
+    "embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings"};
 
 std::string path_in(const std::string& folder, const char* name) {
   return (std::filesystem::path(folder) / name).string();
@@ -445,6 +443,38 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
                         [&] { return load_state_dict(own, wanted); });
 }
 
+namespace {
+
+// Returns the names in `weights` of the weight of `module`. Tied weights share
+// memory, or are stored once: then an output layer that has no weight of its
+// own has that of the input embedding, of `sizes`.
+std::vector<std::string> weight_names(const StateDict& weights,
+                                      const std::string& module,
+                                      at::IntArrayRef sizes) {
+  std::vector<std::string> names;
+  const at::Tensor* own = weights.find(module + ".weight");
+  const bool is_in_a_layer = std::ranges::any_of(module, absl::ascii_isdigit);
+  for (auto item = weights.begin(); !own && item != weights.end(); ++item) {
+    const bool is_embedding =
+        std::ranges::any_of(kEmbeddings, [&](const char* name) {
+          return fits(item->key(), std::string(name) + ".weight");
+        });
+    if (is_embedding && !is_in_a_layer && item->value().sizes() == sizes) {
+      own = &item->value();
+    }
+  }
+  for (const auto& item : weights) {
+    const at::Tensor& each = item.value();
+    if (own && each.is_alias_of(*own) && each.sizes() == own->sizes() &&
+        each.data_ptr() == own->data_ptr()) {
+      names.push_back(item.key());
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
 void merge_lora(const std::string& folder, StateDict& weights) {
   const internal::LoraConfig config = read_config(folder);
   const LoraOptions& options = config.options;
@@ -454,7 +484,7 @@ void merge_lora(const std::string& folder, StateDict& weights) {
   const StateDict given = read_safetensors(path).tensors;
   const std::string first = "base_model.model.", last_a = ".lora_A.weight",
                     last_b = ".lora_B.weight";
-  std::vector<std::pair<std::string, at::Tensor>> merged;
+  std::map<std::string, at::Tensor> merged;  // by name
   for (const auto& item : given) {
     const std::string& name = item.key();
     TORCH_CHECK_VALUE(name.starts_with(first) &&
@@ -465,13 +495,17 @@ void merge_lora(const std::string& folder, StateDict& weights) {
         name.substr(first.size(), name.size() - first.size() - last_a.size());
     const at::Tensor* const a = given.find(first + module + last_a);
     const at::Tensor* const b = given.find(first + module + last_b);
-    const at::Tensor* const base = weights.find(module + ".weight");
     TORCH_CHECK_VALUE(a && b, "'", path, "' has ", in_quotes(name),
                       " without the other matrix of its adapter");
-    TORCH_CHECK_VALUE(base, "'", path, "' has an adapter of the module ",
-                      in_quotes(module), ", but there is no weight ",
-                      in_quotes(module + ".weight"));
     if (name.ends_with(last_b)) continue;
+    const std::vector<std::string> names = weight_names(
+        weights, module,
+        {b->dim() == 2 ? b->size(0) : 0, a->dim() == 2 ? a->size(1) : 0});
+    TORCH_CHECK_VALUE(!names.empty(), "'", path,
+                      "' has an adapter of the module ", in_quotes(module),
+                      ", but there is no weight ",
+                      in_quotes(module + ".weight"));
+    const at::Tensor* const base = weights.find(names[0]);
     const bool fits = a->dim() == 2 && b->dim() == 2 && base->dim() == 2 &&
                       a->size(0) == options.rank() && b->size(1) == a->size(0);
     const auto has_sizes = [&](int64_t rows, int64_t columns) {
@@ -485,10 +519,12 @@ void merge_lora(const std::string& folder, StateDict& weights) {
                       in_quotes(module), " with the sizes ", a->sizes(),
                       " and ", b->sizes(), ", but the weight has ",
                       base->sizes());
-    at::Tensor sum = base->clone();
+    // Two adapters may belong to one tied weight.
+    at::Tensor& sum = merged[names[0]];
+    if (!sum.defined()) sum = base->clone();
     sum.add_(adapters::delta_of(
         *a, *b, scale, !plain || (transposed && config.fan_in_fan_out)));
-    merged.emplace_back(module + ".weight", std::move(sum));
+    for (const std::string& each : names) merged[each] = sum;
   }
   TORCH_CHECK_VALUE(!merged.empty(), "'", path, "' has no adapters");
   for (auto& [name, sum] : merged) weights[name] = std::move(sum);

@@ -72,8 +72,8 @@ namespace gpipe {
 // Throws c10::ValueError, and changes nothing, if
 // - a target fits no module, or a module that is not linear,
 // - a module has an adapter already,
-// - two modules have the same weight, or a module of an exported program is
-//   called in several layers, or
+// - two torch::nn::Linear modules, one of them a target, have the same weight,
+//   or
 // - an option is out of its range.
 torch::nn::Sequential add_lora(torch::nn::Sequential layers,
                                const LoraOptions& options);
@@ -81,7 +81,9 @@ torch::nn::Sequential add_lora(torch::nn::Sequential layers,
 // The same for an exported program, also for a part of its layers. Targets are
 // names of Python's modules. A module is linear if it calls aten.linear, addmm,
 // mm or matmul with its weight; that includes the Conv1D of GPT-2. Each module
-// of tied weights gets its own adapter.
+// of tied weights gets its own adapter. The adapter belongs to the layer that
+// has the weight. If other layers call the module, its A and B pass to them as
+// skip tensors, as the weight does.
 //
 // The values of all adapters of the program are drawn, also of those in other
 // layers, so that a seed gives the same adapters in each cut. state_dict() is
@@ -126,13 +128,15 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
                bool strict = true);
 
 // Adds each adapter in `module` to its base weight, as PEFT's merge() does, and
-// removes it. The weights stay frozen. Throws c10::ValueError, and changes
-// nothing, if other modules use a base weight too (tied weights).
+// removes it. The weights stay frozen. Other modules that use the same weight
+// (tied weights) see the sum, as in PEFT.
 void merge_lora(torch::nn::Module& module);
 
 // Adds the adapters of a folder in PEFT's format to the weights of a model of
 // Hugging Face, without the model: to "layers.0.mlp.up_proj.weight" the adapter
-// "base_model.model.layers.0.mlp.up_proj". The changed weights are new tensors.
+// "base_model.model.layers.0.mlp.up_proj". An adapter of an output layer whose
+// weight is that of the input embedding, and stored once, is added there. The
+// changed weights are new tensors.
 // Throws c10::ValueError with the path, and changes nothing, if a file cannot
 // be read or is damaged, or if an adapter has no weight or another size.
 void merge_lora(const std::string& folder, StateDict& weights);

@@ -198,8 +198,13 @@ TEST(LoraModules, SharedWeightsAndOtherModulesAreRefused) {
   EXPECT_EQ(value_error_of([&] {
               add_lora(model, LoraOptions().targets({"0", "1"}));
             }),
-            "the weight of the module '1' is also that of another target; "
-            "leave one of them out of the targets");
+            "the weight of the module '0', which a target names, is also that "
+            "of '1', which would get the adapter, too; leave it out of the "
+            "targets");
+  EXPECT_EQ(
+      value_error_of([&] { add_lora(model, LoraOptions().targets({"1"})); }),
+      "the weight of the module '1', which a target names, is also that of "
+      "'0', which would get the adapter, too; leave it out of the targets");
   EXPECT_EQ(
       value_error_of([&] { add_lora(model, LoraOptions().targets({"2"})); }),
       "the module '2', which a target names, is no torch::nn::Linear");

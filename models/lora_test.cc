@@ -97,7 +97,8 @@ class LoraTest : public ::testing::TestWithParam<const char*> {
   void SetUp() override { at::set_num_threads(1); }
   const Python python_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(, LoraTest, ::testing::Values("llama", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(, LoraTest,
+                         ::testing::Values("llama", "gpt2", "repeated"),
                          [](const auto& each) {
                            return std::string(each.param);
                          });
@@ -190,6 +191,21 @@ TEST_P(LoraTest, WeightsAreMergedWithoutTheModel) {
                         python_.tolerance()))
         << each.key();
   }
+}
+
+TEST(Lora, AnAdapterOfATiedWeightThatIsStoredOnceIsMerged) {
+  // As transformers stores a model with tied embeddings.
+  const Python python("repeated");
+  const StateDict all = load_exported(python.program()).state_dict();
+  StateDict stored;
+  stored.insert("model.embed_tokens.weight", all["embed.weight"]);
+  stored.insert("mix.weight", all["mix.weight"]);
+  merge_lora(python.adapter(), stored);
+  EXPECT_EQ(stored.size(), 2u);
+  EXPECT_TRUE(is_same(stored["model.embed_tokens.weight"],
+                      python.at("weights.embed.weight"), python.tolerance()));
+  EXPECT_TRUE(is_same(stored["mix.weight"], python.at("weights.mix.weight"),
+                      python.tolerance()));
 }
 
 TEST_P(LoraTest, AWrittenAdapterIsReadAgain) {
@@ -396,24 +412,69 @@ TEST(Lora, OptionsAreChecked) {
             "already; call merge_lora() first");
 }
 
-TEST(Lora, ATiedWeightIsAdaptedButNotMerged) {
-  const std::string path = testing::example_file("gpt.pt2");
+TEST(Lora, AnAdapterOfATiedWeightChangesItsModuleOnlyUntilItIsMerged) {
+  const Python python("repeated");
+  const Tensor tokens = python.at("input.0");
+  ExportedModel base = load_exported(python.program());
+  const Tensor weight = base.state_dict()["embed.weight"].clone();
   ExportedModel model =
-      add_lora(load_exported(path), LoraOptions().targets({"head"}));
+      add_lora(load_exported(python.program()),
+               read_lora_options(python.adapter()).targets({"head"}));
   const StateDict own = lora_state_dict(*model.layers);
   ASSERT_EQ(own.size(), 2u);
-  own["base_model.model.head.lora_B.weight"].fill_(1);
-  const Tensor tokens = testing::read_example("gpt").inputs[0];
-  ExportedModel base = load_exported(path);
-  base.layers->eval();
-  model.layers->eval();
+  at::Tensor(own["base_model.model.head.lora_B.weight"]).fill_(1);
   EXPECT_FALSE(
       base.layers->forward(tokens).equal(model.layers->forward(tokens)));
-  EXPECT_EQ(value_error_of([&] { merge_lora(*model.layers); }),
-            "adapters cannot be merged, because other modules use the same "
-            "weights (tied weights): 'head'; keep the adapters beside the "
-            "model");
-  EXPECT_EQ(lora_state_dict(*model.layers).size(), 2u);
+  EXPECT_TRUE(model.state_dict()["embed.weight"].equal(weight));
+
+  merge_lora(*model.layers);
+  EXPECT_TRUE(lora_state_dict(*model.layers).is_empty());
+  const Tensor merged = model.state_dict()["embed.weight"].clone();
+  EXPECT_TRUE(model.state_dict()["head.weight"].equal(merged));
+  EXPECT_FALSE(merged.equal(weight));
+  base.load_state_dict(model.state_dict());
+  EXPECT_TRUE(
+      base.layers->forward(tokens).equal(model.layers->forward(tokens)));
+}
+
+TEST(Lora, PartsPassTheAdapterOfAModuleThatBothCall) {
+  const Python python("repeated");
+  const LoraOptions options = read_lora_options(python.adapter());
+  const auto layers =
+      static_cast<int64_t>(load_exported(python.program()).layers->size());
+  ASSERT_GE(layers, 4);
+  for (int64_t first = 1; first < layers; ++first) {
+    torch::nn::Sequential joined;
+    for (const auto& [begin, count] :
+         {std::pair(int64_t{0}, first), std::pair(first, layers - first)}) {
+      ExportedModel part =
+          add_lora(load_exported(python.program(), begin, count), options);
+      load_lora(python.adapter(), *part.layers, /*strict=*/false);
+      for (const auto& layer : *part.layers) joined->push_back(layer);
+    }
+    const Tensor tokens = python.at("input.0");
+    EXPECT_TRUE(is_same(joined->forward(tokens), python.at("output.0"),
+                        python.tolerance()))
+        << first;
+    merge_lora(*joined);
+    EXPECT_TRUE(is_same(joined->forward(tokens), python.at("merged.0"),
+                        python.tolerance()))
+        << first;
+  }
+}
+
+TEST(Lora, AMergedModuleOfSeveralLayersTakesANewAdapter) {
+  const Python python("repeated");
+  ExportedModel model = adapted(python);
+  merge_lora(*model.layers);
+  const LoraOptions options = read_lora_options(python.adapter());
+  model = add_lora(model, options);
+  EXPECT_EQ(lora_state_dict(*model.layers).size(), 4u);
+  EXPECT_TRUE(is_same(model.layers->forward(python.at("input.0")),
+                      python.at("merged.0"), python.tolerance()))
+      << "B is 0";
+  EXPECT_EQ(value_error_of([&] { add_lora(model, options); }),
+            "the module 'mix' has an adapter already; call merge_lora() first");
 }
 
 TEST(Lora, NamesInFilesBeginAfterTheWrapper) {

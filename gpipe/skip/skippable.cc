@@ -55,6 +55,11 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 
 Skippable::Skippable(Names names) : names_(std::move(names)) {}
 
+void Skippable::declare(const Names& more) {
+  names_.stash.insert(names_.stash.end(), more.stash.begin(), more.stash.end());
+  names_.pop.insert(names_.pop.end(), more.pop.begin(), more.pop.end());
+}
+
 void Skippable::isolate(const Namespace& ns) {
   isolate(ns, names_.stash);
   isolate(ns, names_.pop);

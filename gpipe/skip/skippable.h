@@ -56,6 +56,9 @@ class Skippable {
   // Declares `names`. Each forward must stash and pop each of them once.
   explicit Skippable(Names names);
 
+  // Declares more names, before the layer becomes a part of a pipeline.
+  void declare(const Names& more);
+
   // Passes `tensor` to the layer that pops `name`. nullopt or an undefined
   // tensor stands for "no tensor". Throws c10::Error if `name` is not declared
   // as stashable.

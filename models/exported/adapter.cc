@@ -50,19 +50,31 @@ at::Tensor delta_of(at::Tensor a, at::Tensor b, double scale, bool transposed) {
   return wide ? delta.to(dtype) : delta;
 }
 
-Adapter::Adapter(AdapterSettings settings, at::Tensor base,
-                 const at::Tensor& like)
+at::Tensor add_adapter(const AdapterSettings& settings, const at::Tensor& a,
+                       const at::Tensor& b, bool training,
+                       const at::Tensor& result, at::Tensor input) {
+  input = input.to(a.scalar_type());
+  if (settings.dropout > 0) {
+    input = at::dropout(input, settings.dropout, training);
+  }
+  // at::linear() is Python's torch.nn.functional.linear(). The function of the
+  // C++ frontend uses other operators.
+  const at::Tensor own = at::linear(at::linear(input, a), b) * settings.scale;
+  return (result + own).to(result.scalar_type());
+}
+
+Adapter::Adapter(AdapterSettings settings, at::Tensor weight)
     : Module("Adapter"),
       settings_(std::move(settings)),
-      base_(std::move(base)) {
+      weight_(std::move(weight)) {
   const at::Tensor a = weight_of_linear(settings_.inputs, settings_.rank);
   const at::Tensor b = weight_of_linear(settings_.rank, settings_.outputs);
   // PEFT draws A a second time.
   torch::nn::init::kaiming_uniform_(a, std::sqrt(5));
   torch::nn::init::zeros_(b);
-  const c10::ScalarType dtype = like.scalar_type();
+  const c10::ScalarType dtype = weight_.scalar_type();
   const auto options =
-      like.options().dtype(has_16_bits(dtype) ? at::kFloat : dtype);
+      weight_.options().dtype(has_16_bits(dtype) ? at::kFloat : dtype);
   const auto add = [&](const char* name, const at::Tensor& tensor) {
     return register_module(name, std::make_shared<torch::nn::Module>(name))
         ->register_parameter("weight", tensor.to(options));
@@ -71,24 +83,9 @@ Adapter::Adapter(AdapterSettings settings, at::Tensor base,
   b_ = add("B", b);
 }
 
-at::Tensor Adapter::forward(const at::Tensor& result, at::Tensor input) {
-  input = input.to(a_.scalar_type());
-  if (settings_.dropout > 0) {
-    input = at::dropout(input, settings_.dropout, is_training());
-  }
-  // at::linear() is Python's torch.nn.functional.linear(). The function of the
-  // C++ frontend uses other operators.
-  const at::Tensor own =
-      at::linear(at::linear(input, a_), b_) * settings_.scale;
-  return (result + own).to(result.scalar_type());
-}
-
 void Adapter::merge() {
-  TORCH_CHECK_VALUE(has_base(), "the adapter of '", settings_.name,
-                    "' cannot be merged, because other modules use the same "
-                    "weight; keep the adapter beside the model");
   const c10::NoGradGuard no_grad;
-  base_.add_(delta_of(a_, b_, settings_.scale, settings_.transposed));
+  weight_.add_(delta_of(a_, b_, settings_.scale, settings_.transposed));
 }
 
 void Adapter::pretty_print(std::ostream& stream) const {
@@ -186,7 +183,8 @@ void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   run(op, stack);
   c10::IValue& result = stack->back();
-  result = adapter->forward(result.toTensor(), input);
+  result = add_adapter(adapter->settings(), adapter->a(), adapter->b(),
+                       adapter->is_training(), result.toTensor(), input);
 }
 
 // Tags the result, which is the weight in another form.

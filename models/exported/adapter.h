@@ -34,36 +34,33 @@ double scale_of(int64_t rank, double alpha, bool rank_stabilized);
 // `transposed`: of the size [inputs, outputs].
 at::Tensor delta_of(at::Tensor a, at::Tensor b, double scale, bool transposed);
 
-// Adds scale B(A(dropout(x))) to the result of a linear layer. A has the size
-// [rank, inputs], B has [outputs, rank]. Source: Hu et al., LoRA, 2021. The
+// Returns `result` of a linear layer with scale B(A(dropout(input))) added, in
+// the dtype of `result`. `a` has the size [rank, inputs], `b` has [outputs,
+// rank]. Dropout acts in `training`. Source: Hu et al., LoRA, 2021. The
 // operators and their order are those of PEFT's Linear, so the bits agree.
+at::Tensor add_adapter(const AdapterSettings& settings, const at::Tensor& a,
+                       const at::Tensor& b, bool training,
+                       const at::Tensor& result, at::Tensor input);
+
+// A and B of one linear module, and its weight.
 class Adapter : public torch::nn::Module {
  public:
   // Draws A from the uniform distribution of torch::nn::Linear, and sets B to
-  // zero. LibTorch's default generator advances as in PEFT. `base`: the weight;
-  // undefined if only its owner can merge the adapter. `like`: a tensor with
-  // device and dtype of the weight. A and B have this dtype, but float32 for
-  // dtypes of 16 bits.
-  Adapter(AdapterSettings settings, at::Tensor base, const at::Tensor& like);
+  // zero. LibTorch's default generator advances as in PEFT. A and B have device
+  // and dtype of `weight`, but float32 for dtypes of 16 bits.
+  Adapter(AdapterSettings settings, at::Tensor weight);
 
-  // Returns `result` with the adapter's output for the layer's input `input`
-  // added, in the dtype of `result`.
-  at::Tensor forward(const at::Tensor& result, at::Tensor input);
-
-  // Adds the adapter to the base weight, in place, as PEFT's merge() does.
-  // Throws c10::ValueError if there is no base weight.
+  // Adds the adapter to the weight, in place, as PEFT's merge() does.
   void merge();
 
   const AdapterSettings& settings() const { return settings_; }
-  // Whether merge() works.
-  bool has_base() const { return base_.defined(); }
   const at::Tensor& a() const { return a_; }
   const at::Tensor& b() const { return b_; }
   void pretty_print(std::ostream& stream) const override;
 
  private:
   const AdapterSettings settings_;
-  at::Tensor base_, a_, b_;
+  at::Tensor weight_, a_, b_;
 };
 
 // From now on a forward of `linear` adds the adapter's output. `adapter`

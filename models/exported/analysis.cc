@@ -655,15 +655,4 @@ std::set<std::string> module_names(const Program& program) {
   return names;
 }
 
-bool is_shared(const Program& program, int weight, const std::string& module) {
-  const int tied = program.weights[weight].tied_to;
-  return std::ranges::any_of(program.nodes, [&](const Node& node) {
-    return node.module != module &&
-           std::ranges::any_of(node.reads, [&](ValueId each) {
-             const int read = program.values[each].weight;
-             return read >= 0 && program.weights[read].tied_to == tied;
-           });
-  });
-}
-
 }  // namespace gpipe::exported

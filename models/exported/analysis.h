@@ -63,8 +63,4 @@ std::vector<LinearNode> find_linears(const Program& program);
 // Returns the names of the modules that call a node, also in bodies.
 std::set<std::string> module_names(const Program& program);
 
-// Returns whether nodes of a module other than `module` read the weight, or one
-// that is tied to it.
-bool is_shared(const Program& program, int weight, const std::string& module);
-
 }  // namespace gpipe::exported

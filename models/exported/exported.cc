@@ -114,19 +114,20 @@ class Part {
   Part(Archive& archive, std::shared_ptr<Model> model, bool weights)
       : archive_(archive), model_(std::move(model)), weights_(weights) {}
 
-  void add(const LayerPlan& plan, const std::string& path,
-           const std::string& name, bool is_first) {
+  // Adds the layer of a plan, by its place in Model::plans.
+  void add(int place, const std::string& path, const std::string& name) {
     using Tensors = std::vector<at::Tensor>;
+    const LayerPlan& plan = model_->plans[place];
     const bool takes_one = plan.inputs.size() == 1;
     const bool gives_one = plan.outputs.size() == 1;
     if (takes_one && gives_one) {
-      add<TypedLayer<at::Tensor, at::Tensor>>(plan, path, name, is_first);
+      add<TypedLayer<at::Tensor, at::Tensor>>(place, path, name);
     } else if (takes_one) {
-      add<TypedLayer<Tensors, at::Tensor>>(plan, path, name, is_first);
+      add<TypedLayer<Tensors, at::Tensor>>(place, path, name);
     } else if (gives_one) {
-      add<TypedLayer<at::Tensor, Tensors>>(plan, path, name, is_first);
+      add<TypedLayer<at::Tensor, Tensors>>(place, path, name);
     } else {
-      add<TypedLayer<Tensors, Tensors>>(plan, path, name, is_first);
+      add<TypedLayer<Tensors, Tensors>>(place, path, name);
     }
   }
 
@@ -153,10 +154,9 @@ class Part {
 
  private:
   template <typename Layer>
-  void add(const LayerPlan& plan, const std::string& path,
-           const std::string& name, bool is_first) {
+  void add(int place, const std::string& path, const std::string& name) {
     auto layer = std::make_shared<Layer>(
-        model_, plan, path, is_first,
+        model_, place, path,
         [this](int weight) { return read(model_->program.weights[weight]); });
     for (const auto& [weight, tensor] : layer->weights()) {
       tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
@@ -281,14 +281,15 @@ class ExportedFile::State {
                       options.concatenates());
     model->name = path.substr(path.rfind('/') + 1);
     exported::check_problems(model->program);
-    plans = exported::plan_layers(model->program, options.max_crossing());
-    for (const exported::LayerPlan& each : plans) {
+    model->plans =
+        exported::plan_layers(model->program, options.max_crossing());
+    for (const exported::LayerPlan& each : model->plans) {
       paths.push_back(exported::layer_path(model->program, each));
     }
     names = exported::layer_names(paths);
     signature = exported::signature_of(model->program, archive);
     signature.eval_problems = exported::eval_problems(model->program);
-    if (plans.size() == 1) {
+    if (model->plans.size() == 1) {
       signature.uncut_reason =
           exported::uncut_reason(model->program, options.max_crossing());
     }
@@ -297,7 +298,6 @@ class ExportedFile::State {
   const std::string path;
   exported::Archive archive;
   const std::shared_ptr<exported::Model> model;
-  std::vector<exported::LayerPlan> plans;
   std::vector<std::string> paths, names;  // of the layers
   ExportedSignature signature;
 };
@@ -312,7 +312,7 @@ const ExportedSignature& ExportedFile::signature() const {
 }
 
 int64_t ExportedFile::size() const {
-  return static_cast<int64_t>(state_->plans.size());
+  return static_cast<int64_t>(state_->model->plans.size());
 }
 
 ExportedModel ExportedFile::read(int64_t first, int64_t count,
@@ -325,8 +325,7 @@ ExportedModel ExportedFile::read(int64_t first, int64_t count,
   return exported::with_path(state.path, [&] {
     exported::Part part(state.archive, state.model, weights);
     for (int64_t k = first; k < first + count; ++k) {
-      part.add(state.plans[k], state.paths[k], state.names[k],
-               /*is_first=*/k == 0);
+      part.add(static_cast<int>(k), state.paths[k], state.names[k]);
     }
     return ExportedModel{state.signature, part.layers,
                          part.collect(/*whole=*/count == size())};

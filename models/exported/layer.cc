@@ -124,13 +124,13 @@ ProgramLayer::Names ProgramLayer::skip_names(const Model& model,
   return names;
 }
 
-ProgramLayer::ProgramLayer(std::shared_ptr<Model> model, const LayerPlan& plan,
-                           const std::string& name, bool is_first,
-                           const ReadWeight& read)
+ProgramLayer::ProgramLayer(std::shared_ptr<Model> model, int place,
+                           const std::string& name, const ReadWeight& read)
     : Module(name),
-      Skippable(skip_names(*model, plan)),
+      Skippable(skip_names(*model, model->plans[place])),
       model_(std::move(model)),
-      is_first_(is_first) {
+      place_(place) {
+  const LayerPlan& plan = model_->plans[place];
   register_norms(plan, read);
   register_weights(plan, read);
   compile(plan);
@@ -139,6 +139,12 @@ ProgramLayer::ProgramLayer(std::shared_ptr<Model> model, const LayerPlan& plan,
 int ProgramLayer::slot_of(ValueId value) {
   return slots_.try_emplace(value, static_cast<int>(slots_.size()))
       .first->second;
+}
+
+// Returns a slot of a value that the program does not have.
+int ProgramLayer::new_slot() {
+  return slot_of(
+      static_cast<ValueId>(model_->program.values.size() + slots_.size()));
 }
 
 ProgramLayer::Skip ProgramLayer::skip_of(const Hop& hop) {
@@ -514,33 +520,75 @@ void ProgramLayer::pretty_print(std::ostream& stream) const {
   stream << name() << "(" << steps_.size() << " nodes)";
 }
 
-bool ProgramLayer::runs(int node) const {
-  const Node* const wanted = &program().nodes[node];
-  return std::ranges::any_of(
-      steps_, [&](const Step& each) { return each.node == wanted; });
+AdapterRoute adapter_route(const Model& model,
+                           adapters::AdapterSettings settings,
+                           const std::vector<LinearNode>& nodes) {
+  AdapterRoute route{std::move(settings), nodes, {}};
+  const auto owns = [&](ValueId each) {
+    return model.program.values[each].weight == nodes[0].weight;
+  };
+  for (std::size_t k = 0; k < model.plans.size(); ++k) {
+    const LayerPlan& plan = model.plans[k];
+    const bool sees =
+        std::ranges::any_of(plan.weights, owns) ||
+        std::ranges::any_of(nodes, [&](const LinearNode& each) {
+          return std::ranges::binary_search(plan.nodes, each.node);
+        });
+    if (sees) route.layers.push_back(static_cast<int>(k));
+  }
+  return route;
 }
 
-void ProgramLayer::add_adapter(const std::vector<LinearNode>& nodes,
+void ProgramLayer::add_adapter(const AdapterRoute& route,
                                std::shared_ptr<adapters::Adapter> adapter) {
-  adapter_holder(*this, *adapter).register_module(kAdapter, adapter);
-  for (const LinearNode& linear : nodes) {
-    for (Step& step : steps_) {
-      if (step.node != &program().nodes[linear.node]) continue;
-      step.adapter = adapter;
-      step.adapted = linear.input;
+  const auto here = std::ranges::find(route.layers, place_);
+  if (here == route.layers.end()) return;
+  const std::string& module = route.settings.name;
+  const auto [found, is_new] = adapters_.try_emplace(module);
+  StepAdapter& own = found->second;
+  own.settings = route.settings;
+  if (is_new) {  // else the slots are those of an adapter that was removed
+    own.a = new_slot();
+    own.b = new_slot();
+    Names names;
+    const auto hops = here - route.layers.begin();
+    for (const int slot : {own.a, own.b}) {
+      const std::string name = model_->name + "/" + module +
+                               (slot == own.a ? ".lora_A." : ".lora_B.");
+      if (hops > 0) {
+        names.pop.push_back(name + std::to_string(hops - 1));
+        pops_.push_back({slot, names.pop.back(), /*is_size=*/false});
+      }
+      if (here + 1 != route.layers.end()) {
+        names.stash.push_back(name + std::to_string(hops));
+        stashes_.push_back({slot, names.stash.back(), /*is_size=*/false});
+      }
+    }
+    declare(names);
+    for (const LinearNode& linear : route.nodes) {
+      for (Step& step : steps_) {
+        if (step.node != &model_->program.nodes[linear.node]) continue;
+        step.adapter = &own;
+        step.adapted = linear.input;
+      }
     }
   }
+  if (!adapter) return;
+  own_.emplace_back(own.a, adapter->a());
+  own_.emplace_back(own.b, adapter->b());
+  adapter_holder(*this, *adapter).register_module(kAdapter, adapter);
 }
 
 void ProgramLayer::remove_adapter(const adapters::Adapter& adapter) {
-  for (Step& step : steps_) {
-    if (step.adapter.get() == &adapter) step.adapter = nullptr;
-  }
+  const StepAdapter& own = adapters_.at(adapter.settings().name);
+  std::erase_if(own_, [&](const auto& each) {
+    return each.first == own.a || each.first == own.b;
+  });
   adapter_holder(*this, adapter).unregister_module(kAdapter);
 }
 
 std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
-  if (is_first_) check_inputs(inputs);
+  if (place_ == 0) check_inputs(inputs);
   TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), "layer '", name(),
                     "' takes ", inputs_.size(), " tensors, but got ",
                     inputs.size());
@@ -841,11 +889,17 @@ void ProgramLayer::run_node(const Step& step, Slots& slots, c10::Device device,
   if (!node.training_flags.empty() || !node.dropout_rates.empty()) {
     adapt_to_mode(step, stack);
   }
-  const IValue adapted = step.adapter ? stack.at(step.adapted) : IValue();
+  at::Tensor a, adapted;
+  if (step.adapter && slots[step.adapter->a].isTensor()) {
+    a = slots[step.adapter->a].toTensor();
+    adapted = stack.at(step.adapted).toTensor();
+  }
   node.op->callBoxed(stack);
   if (node.lacks_gradient) check_no_gradient(stack);
-  if (step.adapter) {
-    stack[0] = step.adapter->forward(stack[0].toTensor(), adapted.toTensor());
+  if (a.defined()) {
+    stack[0] = adapters::add_adapter(
+        step.adapter->settings, a, slots[step.adapter->b].toTensor(),
+        is_training(), stack[0].toTensor(), adapted);
   }
 }
 

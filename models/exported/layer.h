@@ -73,6 +73,7 @@ class NormModule {
 // What the layers of a model share.
 struct Model {
   Program program;
+  std::vector<LayerPlan> plans;  // of the layers, in order
   ConstantCache constants;
   std::string name;  // a prefix of the names of skip tensors
   // See ExportedModel::use_buffer_sets().
@@ -86,26 +87,45 @@ using ReadWeight = std::function<at::Tensor(int weight)>;
 // tensors.
 using LayerWeights = std::vector<std::pair<int, at::Tensor>>;
 
+// The adapter of a linear module of the program: what it belongs to, the nodes
+// that multiply by its weight, and the layers that see it, by their places in
+// Model::plans. The first of them has the weight, and so A and B, which pass
+// from each of these layers to the next one as skip tensors.
+struct AdapterRoute {
+  adapters::AdapterSettings settings;
+  std::vector<LinearNode> nodes;
+  std::vector<int> layers;
+};
+
+// Returns the route of the adapter of `nodes`, which are those of one module
+// and have the same weight.
+AdapterRoute adapter_route(const Model& model,
+                           adapters::AdapterSettings settings,
+                           const std::vector<LinearNode>& nodes);
+
 // Runs its nodes through LibTorch's dispatcher, so that autograd, autocast and
 // gpipe's random numbers act as in a model written in C++. The weights are
 // registered under Python's names. One thread at a time may run a layer.
 class ProgramLayer : public torch::nn::Module, public Skippable {
  public:
-  // `is_first`: the layer takes the program's inputs, and checks their sizes.
-  // `name`: the Python module of its nodes.
-  ProgramLayer(std::shared_ptr<Model> model, const LayerPlan& plan,
-               const std::string& name, bool is_first, const ReadWeight& read);
+  // `place`: of the layer's plan in Model::plans. The first layer takes the
+  // program's inputs, and checks their sizes. `name`: the Python module of its
+  // nodes.
+  ProgramLayer(std::shared_ptr<Model> model, int place, const std::string& name,
+               const ReadWeight& read);
 
   const LayerWeights& weights() const { return weights_; }
-  const Program& program() const { return model_->program; }
-  // Returns whether the layer runs a node, by its place in Program::nodes.
-  bool runs(int node) const;
+  const Model& model() const { return *model_; }
+  int place() const { return place_; }
 
-  // Adds the output of `adapter` to the results of these nodes of its module,
-  // which the layer runs. The adapter becomes the module "lora" of its Python
-  // module.
-  void add_adapter(const std::vector<LinearNode>& nodes,
+  // Adds the output of an adapter to the results of its nodes, if the layer is
+  // on the route. `adapter`: null in all layers but the first one of the route,
+  // where it becomes the module "lora" of its Python module. All layers of the
+  // model must be given the route, before they become a part of a pipeline.
+  void add_adapter(const AdapterRoute& route,
                    std::shared_ptr<adapters::Adapter> adapter);
+  // Removes an adapter from the first layer of its route. The others then get
+  // no A and B, and add nothing.
   void remove_adapter(const adapters::Adapter& adapter);
 
   void pretty_print(std::ostream& stream) const override;
@@ -129,6 +149,11 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     bool is_list;
     std::vector<int> slots;  // -1 for an unused value
   };
+  // An adapter, with the slots of A and B, which are empty if it is removed.
+  struct StepAdapter {
+    adapters::AdapterSettings settings;
+    int a, b;
+  };
   struct Step;
   struct Graph {  // a body of a node
     std::vector<int> inputs;
@@ -147,7 +172,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
     // Places of running statistics that no BatchNorm module holds.
     std::vector<int> loose_statistics;
     // An adapter, or null, and the place of its input among the arguments.
-    std::shared_ptr<adapters::Adapter> adapter;
+    const StepAdapter* adapter = nullptr;
     std::size_t adapted = 0;
   };
   struct Skip {
@@ -169,6 +194,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
 
   static Names skip_names(const Model& model, const LayerPlan& plan);
   int slot_of(ValueId value);
+  int new_slot();
   Skip skip_of(const Hop& hop);
   void register_weights(const LayerPlan& plan, const ReadWeight& read);
   void register_norms(const LayerPlan& plan, const ReadWeight& read);
@@ -204,7 +230,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   void adapt_to_mode(const Step& step, std::vector<c10::IValue>& stack) const;
 
   const std::shared_ptr<Model> model_;
-  const bool is_first_;
+  const int place_;
   LayerWeights weights_;
   std::vector<NormModule> norms_;
   std::map<int, int> norm_of_node_;
@@ -222,6 +248,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::vector<Constant> constants_;
   std::vector<Step> steps_;
   std::vector<int> cloned_outputs_;  // places of outputs that are constants
+  std::map<std::string, StepAdapter> adapters_;  // by the module's name
 };
 
 }  // namespace gpipe::exported

@@ -44,7 +44,25 @@ MODELS = {
     "llama": ("LlamaForCausalLM", ["q_proj", "v_proj", "down_proj"], {}),
     "gpt2": ("GPT2LMHeadModel", ["c_attn", "mlp.c_proj"],
              {"fan_in_fan_out": True, "use_rslora": True}),
+    "repeated": ("Repeated", ["mix", "head"], {}),
 }
+
+
+class Repeated(torch.nn.Module):
+    """Calls one module three times, and multiplies by the weight of its embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(13, 16)
+        self.mix = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 13, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for _ in range(3):
+            x = x + torch.tanh(self.mix(x))
+        return transformers.modeling_outputs.CausalLMOutput(logits=self.head(x))
 
 
 class Pair(torch.nn.Module):
@@ -76,6 +94,8 @@ def remove_traces(program):
 
 def make_model(kind):
     torch.manual_seed(1)
+    if kind == "Repeated":
+        return Repeated().train()
     model = getattr(transformers, kind)
     return model(model.config_class(**SIZES)).train()
 
