@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 #include <unordered_set>
@@ -352,23 +353,56 @@ NameTable internal::hugging_face_names(const std::string& folder,
   return table;
 }
 
-uint32_t hugging_face_checksum(const std::string& folder) {
-  constexpr uint64_t kFirstBytes = 64;
-  const SafetensorsFolder files(folder);
-  uint32_t sum = 0;
-  const auto add = [&](const void* bytes, std::size_t size) {
-    sum = internal::crc32c(bytes, size, sum);
-  };
-  for (const auto& [name, each] : files.tensors()) {
+namespace {
+
+// A checksum of tensors, see hugging_face_checksum().
+class Checksum {
+ public:
+  static constexpr uint64_t kFirstBytes = 64;
+
+  // `first`: the first kFirstBytes bytes, or all.
+  void add(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes,
+           std::string_view first) {
     add(name.data(), name.size() + 1);
-    add(&each.entry->dtype, sizeof each.entry->dtype);
-    add(each.entry->sizes.data(),
-        each.entry->sizes.size() * sizeof each.entry->sizes[0]);
-    std::string bytes(std::min(kFirstBytes, each.bytes()), '\0');
-    each.file->read(*each.entry, 0, bytes.data(), bytes.size());
-    add(bytes.data(), bytes.size());
+    add(&dtype, sizeof dtype);
+    add(sizes.data(), sizes.size() * sizeof sizes[0]);
+    add(first.data(), first.size());
   }
-  return sum;
+  uint32_t sum() const { return sum_; }
+
+ private:
+  void add(const void* bytes, std::size_t size) {
+    sum_ = internal::crc32c(bytes, size, sum_);
+  }
+
+  uint32_t sum_ = 0;
+};
+
+}  // namespace
+
+uint32_t hugging_face_checksum(const std::string& folder) {
+  const SafetensorsFolder files(folder);
+  Checksum checksum;
+  for (const auto& [name, each] : files.tensors()) {
+    std::string first(std::min(Checksum::kFirstBytes, each.bytes()), '\0');
+    each.file->read(*each.entry, 0, first.data(), first.size());
+    checksum.add(name, each.entry->dtype, each.entry->sizes, first);
+  }
+  return checksum.sum();
+}
+
+uint32_t hugging_face_checksum(const StateDict& tensors) {
+  std::map<std::string, at::Tensor> sorted;
+  for (const auto& item : tensors) sorted.emplace(item.key(), item.value());
+  Checksum checksum;
+  for (const auto& [name, each] : sorted) {
+    const at::Tensor written = internal::as_written(each);
+    checksum.add(
+        name, each.scalar_type(), each.sizes(),
+        {static_cast<const char*>(written.const_data_ptr()),
+         std::min<std::size_t>(Checksum::kFirstBytes, written.nbytes())});
+  }
+  return checksum.sum();
 }
 
 // ---- Saving

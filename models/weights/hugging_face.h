@@ -85,8 +85,11 @@ NameTable hugging_face_names(const std::string& folder,
 // Returns a CRC-32C of the names, dtypes and shapes of all tensors and the
 // first bytes of each. Copies of a folder have the same one, and other weights
 // of the same model nearly certainly another one. Reads 64 bytes of each
-// tensor. Throws c10::ValueError as read_hugging_face() does. Thread-safe.
+// tensor. `folder` may also be the path of a safetensors file. Throws
+// c10::ValueError as read_hugging_face() does. Thread-safe.
 uint32_t hugging_face_checksum(const std::string& folder);
+// Returns that of a folder with these tensors.
+uint32_t hugging_face_checksum(const StateDict& tensors);
 
 // Writes weights into `folder`, as save_pretrained() does: model.safetensors,
 // or files of at most `shard_bytes` bytes of tensors (a larger tensor has a

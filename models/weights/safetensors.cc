@@ -15,15 +15,20 @@ namespace gpipe {
 namespace {
 
 // Returns the tensors and metadata of a header. `read(entry, to, size)`: copies
-// the bytes of a tensor.
+// the bytes of a tensor. `wanted`: see read_safetensors(); null: all tensors.
 template <typename Read>
-Safetensors contents(internal::SafetensorsHeader header, const Read& read) {
+Safetensors contents(
+    internal::SafetensorsHeader header, const Read& read,
+    const std::function<bool(const std::string&)>& wanted = nullptr) {
   Safetensors result;
   result.metadata = std::move(header.metadata);
   result.tensors.reserve(header.entries.size());
   for (const internal::SafetensorsEntry& entry : header.entries) {
-    at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.dtype));
-    if (entry.end > entry.begin) {
+    const bool is_wanted = !wanted || wanted(entry.name);
+    at::Tensor tensor =
+        at::empty(entry.sizes, at::TensorOptions(entry.dtype)
+                                   .device(is_wanted ? at::kCPU : at::kMeta));
+    if (is_wanted && entry.end > entry.begin) {
       read(entry, tensor.mutable_data_ptr(), entry.end - entry.begin);
     }
     result.tensors.insert(entry.name, std::move(tensor));
@@ -34,10 +39,19 @@ Safetensors contents(internal::SafetensorsHeader header, const Read& read) {
 }  // namespace
 
 Safetensors read_safetensors(const std::string& path) {
+  return read_safetensors(path, nullptr);
+}
+
+Safetensors read_safetensors(
+    const std::string& path,
+    const std::function<bool(const std::string&)>& wanted) {
   const internal::SafetensorsFile file(path);
-  return contents(file.header(),
-                  [&](const internal::SafetensorsEntry& entry, void* to,
-                      std::size_t size) { file.read(entry, 0, to, size); });
+  return contents(
+      file.header(),
+      [&](const internal::SafetensorsEntry& entry, void* to, std::size_t size) {
+        file.read(entry, 0, to, size);
+      },
+      wanted);
 }
 
 Safetensors parse_safetensors(const void* bytes, std::size_t size,

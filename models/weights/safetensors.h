@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -32,6 +33,13 @@ struct Safetensors {
 //
 // Thread-safe.
 Safetensors read_safetensors(const std::string& path);
+
+// The same for the tensors whose names `wanted` accepts. The others are on the
+// meta device, with their dtypes and shapes, and their bytes are not read: a
+// process reads the weights of its own layers only.
+Safetensors read_safetensors(
+    const std::string& path,
+    const std::function<bool(const std::string& name)>& wanted);
 
 // Reads the same format from memory, which is not needed afterwards. `source`:
 // the name used in errors. Thread-safe.

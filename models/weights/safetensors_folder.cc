@@ -88,6 +88,10 @@ bool exists(const std::string& path) {
 }  // namespace
 
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) {
+  if (std::filesystem::is_regular_file(folder)) {
+    open(folder);
+    return;
+  }
   // transformers looks for the single file first, too.
   const std::string single = folder + "/" + kSafetensorsName;
   if (exists(single)) {

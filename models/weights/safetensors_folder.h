@@ -41,7 +41,8 @@ constexpr char kSafetensorsName[] = "model.safetensors";
 constexpr char kSafetensorsIndexName[] = "model.safetensors.index.json";
 
 // The tensors of all files of a folder: of model.safetensors, or else of the
-// files that model.safetensors.index.json names. The headers of all files are
+// files that model.safetensors.index.json names. A path of a file stands for a
+// folder with this file only. The headers of all files are
 // read and checked at once, tensors only when they are asked for. Thread-safe.
 class SafetensorsFolder {
  public:

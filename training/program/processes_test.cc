@@ -241,6 +241,10 @@ TEST(ProcessesTest, AdaptersTrainInProcessesAsInOne) {
   train_in_processes(there, 2, 1, /*stop=*/100, kDone, options_of("").chunks,
                      more);
   expect_same_weights(state_in(there), state_in(here));
+  for (const auto& each : state_in(there).model) {
+    EXPECT_NE(each.key().find(".lora."), std::string::npos)
+        << each.key() << ": a run checkpoint has the base";
+  }
   const std::string file = "/adapter/adapter_model.safetensors";
   const StateDict expected = read_safetensors(here + file).tensors;
   const StateDict found = read_safetensors(there + file).tensors;
@@ -283,33 +287,39 @@ int64_t bytes_of_layers(const ExportedFile& file, int64_t first,
 
 TEST(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
   const ExportedFile file(kExported);
+  const std::string weights = new_folder() + "python.safetensors";
+  write_safetensors(weights, load_exported(kExported).state_dict());
   const int64_t first = file.size() / 3;
   const std::string balance =
       std::to_string(first) + "," + std::to_string(file.size() - first);
-  Ranks ranks("train", 2,
-              {{"folder", ""},
-               {"model", kExported},
-               {"copies", "1"},
-               {"chunks", "2"},
-               {"stop", "100"},
-               {"eval_every", "-1"},
-               {"balance", balance},
-               {"count_bytes", "true"}});
-  const auto results = ranks.wait();
   const std::vector<int64_t> expected{
       bytes_of_layers(file, 0, first),
       bytes_of_layers(file, first, file.size() - first)};
   EXPECT_EQ(expected[0] + expected[1], bytes_of_layers(file, 0, file.size()));
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(results[rank].exit.code, kDone) << results[rank].err;
-    const auto at = results[rank].out.find("\nbytes ");
-    ASSERT_NE(at, std::string::npos) << results[rank].out;
-    std::istringstream numbers(results[rank].out.substr(at + 7));
-    int64_t live = 0, peak = 0;
-    numbers >> live >> peak;
-    EXPECT_EQ(live, expected[rank]) << rank;
-    // The messages of the processes about their layers are tensors, too.
-    EXPECT_LT(peak, live + 4096) << rank;
+  for (const std::string& given : {std::string(), weights}) {
+    Ranks ranks("train", 2,
+                {{"folder", ""},
+                 {"model", kExported},
+                 {"weights", given},
+                 {"copies", "1"},
+                 {"chunks", "2"},
+                 {"stop", "100"},
+                 {"eval_every", "-1"},
+                 {"balance", balance},
+                 {"count_bytes", "true"}});
+    const auto results = ranks.wait();
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(results[rank].exit.code, kDone) << results[rank].err;
+      const auto at = results[rank].out.find("\nbytes ");
+      ASSERT_NE(at, std::string::npos) << results[rank].out;
+      std::istringstream numbers(results[rank].out.substr(at + 7));
+      int64_t live = 0, peak = 0;
+      numbers >> live >> peak;
+      EXPECT_EQ(live, expected[rank]) << rank;
+      // Tensors of --weights are copied. The messages of the processes about
+      // their layers are tensors, too.
+      EXPECT_LT(peak, live * (given.empty() ? 1 : 2) + 4096) << rank;
+    }
   }
 }
 

@@ -25,7 +25,6 @@
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/torch_file.h"
-#include "training/data/checksum.h"
 #include "training/data/random.h"
 
 namespace gpipe::train_program {
@@ -67,14 +66,6 @@ StateDict in_order_of(const StateDict& of_model, const StateDict& dict) {
   return found;
 }
 
-uint32_t checksum_of(const StateDict& dict) {
-  uint32_t sum = 0;
-  for (const auto& item : dict) {
-    sum = data::checksum_of(item.value(), data::checksum_of(item.key(), sum));
-  }
-  return sum;
-}
-
 // Copies those of `tensors`, which are of the whole model, that `part` has into
 // it.
 void load_part(ExportedModel& part, const StateDict& tensors) {
@@ -85,6 +76,26 @@ void load_part(ExportedModel& part, const StateDict& tensors) {
     wanted.insert(item.key(), found ? *found : item.value().clone());
   }
   own.load(wanted);
+}
+
+// Returns those tensors of a safetensors file that `all` names, with values if
+// `part` has them.
+StateDict read_for(const ExportedModel& part, const StateDict& all,
+                   const std::string& path) {
+  const StateDict own = state_dict(*part.layers), python = part.state_dict();
+  StateDict read = read_safetensors(path, [&](const std::string& name) {
+                     return own.contains(name) || python.contains(name);
+                   }).tensors;
+  return in_order_of(all, read);
+}
+
+bool is_safetensors(const std::string& path) {
+  return std::filesystem::path(path).extension() == ".safetensors";
+}
+
+bool is_without_values(const torch::nn::Module& model) {
+  const auto parameters = model.parameters();
+  return !parameters.empty() && parameters.front().is_meta();
 }
 
 // The prefixes of --weights_skip.
@@ -163,7 +174,7 @@ StateDict read_named_tensors(const std::string& flag, const std::string& path,
                              const std::string& entry) {
   const std::string suffix = std::filesystem::path(path).extension().string();
   const bool is_torch = suffix == ".pt" || suffix == ".pth";
-  TORCH_CHECK_VALUE(is_torch || suffix == ".safetensors", flag, "=", path,
+  TORCH_CHECK_VALUE(is_torch || is_safetensors(path), flag, "=", path,
                     ": should end in .pt, .pth or .safetensors");
   TORCH_CHECK_VALUE(is_torch || entry.empty(), flag, "_entry=", entry, ": ",
                     path, " is a .safetensors file, which has no entries");
@@ -189,26 +200,33 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   if (of_folder && source.exported()) {
     return load_folder(*source.exported(), path, skipped, dtype);
   }
+  // A process of several compares only names and shapes here.
+  const bool by_parts = is_without_values(*model) && is_safetensors(path);
+  const StateDict tensors_of_file =
+      of_folder ? read_hugging_face(path)
+      : by_parts
+          ? read_safetensors(path, [](const auto&) { return false; }).tensors
+          : read_named_tensors("--weights", path, entry);
   // Keeps names that torchvision does not have.
   const StateDict given =
-      rename(of_folder ? read_hugging_face(path)
-                       : read_named_tensors("--weights", path, entry),
-             inverse(source.torchvision_names()));
+      rename(tensors_of_file, inverse(source.torchvision_names()));
   const NamedTensors tensors = named_tensors(model, source.exported(), given);
   StateDict wanted;
   for (const auto& item : given) {
     if (!skipped.contains(item.key())) wanted.insert(item.key(), item.value());
   }
   StateDict loaded = in_order_of(tensors.dict, wanted);
-  const uint32_t sum = checksum_of(loaded);
+  const uint32_t sum = by_parts ? hugging_face_checksum(path)
+                                : hugging_face_checksum(tensors_of_file);
   for (const auto& item : tensors.dict) {
     if (!skipped.contains(item.key())) continue;
     wanted.insert(item.key(), item.value().clone());
   }
   const std::string line = line_of(tensors.dict, skipped, path);
   tensors.load(wanted);
-  return {line, sum, [loaded = std::move(loaded)](ExportedModel& part) {
-            load_part(part, loaded);
+  return {line, sum,
+          [loaded = std::move(loaded), by_parts, path](ExportedModel& part) {
+            load_part(part, by_parts ? read_for(part, loaded, path) : loaded);
           }};
 }
 
@@ -312,8 +330,7 @@ std::string text_of_checksum(uint32_t checksum) {
 // Returns the checksum of the tensors in Options::adapter; 0 without it.
 uint32_t adapter_checksum(const Options& options) {
   if (options.adapter.empty()) return 0;
-  return checksum_of(
-      read_safetensors(options.adapter + "/adapter_model.safetensors").tensors);
+  return hugging_face_checksum(options.adapter + "/adapter_model.safetensors");
 }
 
 }  // namespace
