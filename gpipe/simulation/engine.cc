@@ -130,10 +130,7 @@ void Engine::connect(const Costs& costs) {
 }
 
 int Engine::link_between(int from, int to) {
-  const auto [found, is_new] =
-      link_numbers_.emplace(std::pair(from, to), links_.size());
-  if (is_new) links_.push_back({from, to});
-  return found->second;
+  return links_.emplace(std::pair(from, to), links_.size()).first->second;
 }
 
 // ---- One run
@@ -279,9 +276,10 @@ class Engine::Run {
     free = sent;
     const double there = sent + route.delay;
     if (record_ && there > end) {
-      const Link& link = engine_.links_[route.link];
-      record_->transfers.push_back(
-          {action, link.from, link.to, start, sent, there});
+      const int next = action.stage + (forward ? 1 : -1);
+      record_->transfers.push_back({action, engine_.stage_rank_[action.stage],
+                                    engine_.stage_rank_[next], start, sent,
+                                    there});
     }
     return there;
   }

@@ -13,15 +13,10 @@
 
 namespace gpipe::internal {
 
-// A link from one rank to another. It makes its copies one after the other.
-struct Link {
-  int from = 0, to = 0;
-};
-
 // The path of a stage's output to a neighbouring stage.
 struct Route {
-  // The number of the link; -1 if both stages are on one rank, or if there is
-  // no such stage.
+  // The number of the link, which makes its copies one after the other; -1 if
+  // both stages are on one rank, or if there is no such stage.
   int link = -1;
   double wire = 0;   // seconds for which a copy occupies the link
   double delay = 0;  // seconds from then until the copy has arrived
@@ -83,8 +78,8 @@ class Engine {
   const Schedule& schedule_;
   ActionTable<Entry> entries_;   // before a run
   std::vector<int> stage_rank_;  // -1: not in the schedule
-  std::vector<Link> links_;
-  std::map<std::pair<int, int>, int> link_numbers_;
+  // The number of the link from one rank to another.
+  std::map<std::pair<int, int>, int> links_;
   Durations durations_;
 };
 
