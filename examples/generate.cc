@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/base/program.h"
 #include "training/program/options.h"
 #include "training/program/run.h"
 
@@ -75,15 +76,8 @@ how to export a model with or without a cache.
 )";
 
 void print_help() {
-  std::cout << kIntroduction;
-  std::vector<gflags::CommandLineFlagInfo> flags;
-  gflags::GetAllFlags(&flags);
-  for (const auto& each : flags) {
-    if (each.filename != __FILE__) continue;
-    std::cout << "  --" << each.name << "=" << each.default_value << "\n      "
-              << each.description << "\n";
-  }
-  std::cout << "\nThe model and the pipeline. --balance: a list of layers per "
+  std::cout << kIntroduction << gpipe::flags_text("examples/generate")
+            << "\nThe model and the pipeline. --balance: a list of layers per "
                "partition; else the\nbytes of weights are as even as "
                "possible.\n";
   program::print_flags(std::cout, shared_flags());

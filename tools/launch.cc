@@ -74,14 +74,13 @@ constexpr int kSignal = 128;
 
 // ---- The command line
 
-bool is_ours(const Flag& flag) {
-  return flag.filename.find("tools/launch") != std::string::npos;
-}
+// A part of the path of the file that defines the launcher's flags.
+constexpr char kFolder[] = "tools/launch";
 
 std::optional<Flag> find_flag(const std::string& name) {
   Flag flag;
   const bool is_flag = gflags::GetCommandLineFlagInfo(name.c_str(), &flag);
-  if (!is_flag || !is_ours(flag)) return {};
+  if (!is_flag || flag.filename.find(kFolder) == std::string::npos) return {};
   return flag;
 }
 
@@ -193,16 +192,8 @@ several machines, each launcher starts its own ranks again: give all of them the
 same --restarts.
 
 Flags:
-)";
-  std::vector<Flag> flags;
-  gflags::GetAllFlags(&flags);
-  for (const Flag& flag : flags) {
-    if (!is_ours(flag)) continue;
-    std::cout << "  --" << flag.name << "="
-              << (flag.default_value.empty() ? "''" : flag.default_value)
-              << "\n      " << flag.description << "\n";
-  }
-  std::cout << R"(
+)" << gpipe::flags_text(kFolder)
+      << R"(
 Exit codes: 0 if all ranks returned 0; the exit code of the rank that failed
 first in the last start, or 128 + n if signal n ended it; 2 if a flag is wrong;
 127 if the program cannot be started.

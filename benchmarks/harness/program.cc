@@ -1,12 +1,10 @@
 #include "benchmarks/harness/program.h"
 
-#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -14,6 +12,7 @@
 #include <stdexcept>
 
 #include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 
 namespace gpipe::benchmarks {
@@ -26,15 +25,6 @@ bool asks_for_help(int argc, char** argv) {
     }
   }
   return false;
-}
-
-// Returns the default of the flag for --help. gflags would print a double with
-// all of its digits, such as 1.0000000000000001e-05.
-std::string default_of(const gflags::CommandLineFlagInfo& flag) {
-  if (flag.default_value.empty()) return "''";
-  if (flag.type != "double") return flag.default_value;
-  return absl::StrFormat("%g",
-                         std::strtod(flag.default_value.c_str(), nullptr));
 }
 
 // Prints the names in lines of up to 80 characters.
@@ -61,18 +51,9 @@ void print_help(const Program& program) {
               << (example.empty() ? "" : " -- ") << example << "\n";
   }
   print_experiments(program.experiments);
-  std::cout << "\nFlags:\n";
-  std::vector<gflags::CommandLineFlagInfo> flags;
-  gflags::GetAllFlags(&flags);
-  std::sort(flags.begin(), flags.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  for (const auto& flag : flags) {
-    // The other flags belong to gflags and glog.
-    if (flag.filename.find("benchmarks/") == std::string::npos) continue;
-    std::cout << "  --" << flag.name << "=" << default_of(flag) << "\n      "
-              << flag.description << "\n";
-  }
-  std::cout << "\nThe result goes to stdout, everything else to stderr. Also: "
+  std::cout << "\nFlags:\n"
+            << flags_text("benchmarks/")
+            << "\nThe result goes to stdout, everything else to stderr. Also: "
                "--flagfile=FILE, the flags\nof glog (--v, --minloglevel, ...) "
                "and --helpfull, which lists them.\n"
                "Exit codes: 0 success, 1 a flag is wrong, 2 the run or a row "
@@ -82,11 +63,8 @@ void print_help(const Program& program) {
 }  // namespace
 
 std::string describe(const std::exception& error) {
-  std::string text = error.what();
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
-    text = torch_error->what_without_backtrace();
-  }
-  text = text.substr(0, text.find('\n'));
+  std::string text = error_text(error);
+  text.resize(std::min(text.find('\n'), text.size()));
   // The CPU's allocator throws a plain c10::Error.
   const bool out_of_memory =
       dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||

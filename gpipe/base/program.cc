@@ -1,9 +1,12 @@
 #include "gpipe/base/program.h"
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
 #include <dlfcn.h>
 #include <gflags/gflags.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -35,6 +38,24 @@ bool read_flags(int* argc, char*** argv, const std::string& usage,
   }
   gflags::HandleCommandLineHelpFlags();  // handles --helpfull, --version, ...
   return true;
+}
+
+std::string flags_text(const std::string& folder) {
+  std::vector<gflags::CommandLineFlagInfo> flags;
+  gflags::GetAllFlags(&flags);
+  std::ranges::sort(flags, {}, &gflags::CommandLineFlagInfo::name);
+  std::string text;
+  for (const auto& flag : flags) {
+    if (flag.filename.find(folder) == std::string::npos) continue;
+    std::string value = flag.default_value.empty() ? "''" : flag.default_value;
+    // gflags gives a double all of its digits, such as 1.0000000000000001e-05.
+    if (flag.type == "double") {
+      value = absl::StrFormat("%g", std::strtod(value.c_str(), nullptr));
+    }
+    absl::StrAppend(&text, "  --", flag.name, "=", value, "\n      ",
+                    flag.description, "\n");
+  }
+  return text;
 }
 
 using std::chrono::milliseconds;

@@ -30,6 +30,11 @@ void enter_working_directory();
 bool read_flags(int* argc, char*** argv, const std::string& usage,
                 const char* folder);
 
+// Returns the part of a --help about the flags of files whose path contains
+// `folder`, sorted by name: two lines for each, with the default and the
+// description. Threads: as read_flags().
+std::string flags_text(const std::string& folder);
+
 // Converts the seconds of a flag, which may have a fraction. Returns the time
 // in milliseconds, rounded up, so that a short time does not become 0. Values
 // that are too large, infinity included, are clamped. NaN is 0. Thread-safe.
