@@ -58,9 +58,8 @@ void set_balance(Experiment* experiment, const torch::nn::Sequential& model,
     experiment->balance = {static_cast<int64_t>(model->size())};
     return;
   }
-  // torch::chunk makes micro-batches of ceil(batch / chunks) rows.
   const int64_t rows =
-      (experiment->batch_size + experiment->chunks - 1) / experiment->chunks;
+      rows_per_microbatch(experiment->batch_size, experiment->chunks);
   experiment->balance = (*balancers)[experiment->size].balance(
       experiment->partitions, model, input.narrow(0, 0, rows).to(device),
       threads_per_partition(experiment->partitions));

@@ -1,5 +1,7 @@
 #include "benchmarks/harness/table.h"
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_replace.h>
 #include <gflags/gflags.h>
@@ -101,27 +103,23 @@ std::vector<std::string> plain_columns(const Table& table) {
 
 std::string to_text(const Table& table) {
   const Grid grid = to_grid(table, "-", Reader::kPerson);
-  std::vector<size_t> widths;
+  // The rule is a row of dashes, as long as the longest text of each column.
+  std::vector<std::vector<std::string>> rows = {grid.header, {}};
+  rows.insert(rows.end(), grid.rows.begin(), grid.rows.end());
+  std::string sides;
   for (size_t i = 0; i < grid.header.size(); ++i) {
     size_t width = grid.header[i].size();
     for (const auto& row : grid.rows) width = std::max(width, row[i].size());
-    widths.push_back(width);
+    rows[1].emplace_back(width, '-');
+    sides += grid.is_numeric[i] ? 'r' : 'l';
   }
-  const auto line = [&](const std::vector<std::string>& texts) {
-    std::string line;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const std::string blanks(widths[i] - texts[i].size(), ' ');
-      if (i > 0) line += "  ";
-      line += grid.is_numeric[i] ? blanks + texts[i] : texts[i] + blanks;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    return line + "\n";
-  };
-  std::string text = table.title + "\n\n" + line(grid.header);
-  std::vector<std::string> rule;
-  for (const size_t width : widths) rule.emplace_back(width, '-');
-  text += line(rule);
-  for (const auto& row : grid.rows) text += line(row);
+  constexpr size_t kGap = 2;
+  std::string text = table.title + "\n\n";
+  for (std::string line : align_columns(rows, sides, kGap)) {
+    line.erase(0, kGap);
+    absl::StripTrailingAsciiWhitespace(&line);
+    absl::StrAppend(&text, line, "\n");
+  }
   if (!table.notes.empty()) text += "\n";
   for (const auto& note : table.notes) text += note + "\n";
   return text;
