@@ -169,6 +169,11 @@ Benchmark timeline_benchmark() {
                          {"of its all on", Figure::kSpeedUp},
                          {"torchgpipe GiB", Figure::kTotalBytes}};
   benchmark.base = cases().front().name;
+  Experiment& plain = benchmark.yardstick.emplace();
+  plain.name = "the plain model";
+  plain.batch_size = 40;
+  plain.size = {5, 64};
+  plain.published = {28.5};
   benchmark.model = unet_of;
   benchmark.loss = mask_loss;
   benchmark.paper = workload(192, 128, 64);
@@ -187,49 +192,21 @@ Mechanisms mechanisms_of(const Experiment& row) {
   internal::refuse("'", row.name, "' is not a row of unet_timeline");
 }
 
-Experiment timeline_yardstick() {
-  Experiment plain;
-  plain.name = "the plain model";
-  plain.batch_size = 40;
-  plain.size = {5, 64};
-  plain.published = {28.5};
-  return plain;
-}
-
-namespace {
-
-// Returns the speed of the simulated devices, relative to the profiled one.
-double device_speed(const balancing::Profile& profile,
-                    const RunOptions& options, const Link& link,
-                    std::vector<std::string>* notes) {
-  const double chosen = chosen_speed(options.simulate, options.small, notes);
-  if (chosen > 0) return chosen;
-  const Experiment plain = timeline_yardstick();
-  return speed_as_published(profile, plain, link, plain.published.at(0).value(),
-                            "torchgpipe's", notes);
-}
-
-}  // namespace
-
 void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
                    std::vector<Outcome>* rows,
                    std::vector<std::string>* notes) {
   const Workload& workload = options.workload(benchmark);
   const Experiment& first = rows->front().experiment;
-  const auto& how = options.simulate;
-  const auto [profile, note] =
-      profile_layers(benchmark, workload, first, how.profile_rows,
-                     how.profile_seconds, how.device);
-  notes->push_back(note);
-  const RelayedProfile relayed = [&, &direct = profile] {
+  Simulator simulator(benchmark, workload, options.simulate);
+  const balancing::Profile& profile = simulator.profile_of(first);
+  const RelayedProfile relayed = [&] {
     const MetaGuard meta;
-    return relayed_profile(direct, benchmark.model(first),
-                           workload.input(direct.rows), first.balance);
+    return relayed_profile(profile, benchmark.model(first),
+                           workload.input(profile.rows), first.balance);
   }();
 
-  const Link link{how.latency, how.bandwidth};
-  const double speed = device_speed(profile, options, link, notes);
-  notes->push_back(links_text(link) + ".");
+  const double speed = simulator.device_speed();
+  for (const std::string& note : simulator.notes()) notes->push_back(note);
   notes->emplace_back(
       "Memory is that of plain SGD, without the workspaces of operators.");
   notes->push_back("Orders of backwards are drawn from the seed " +
@@ -238,9 +215,9 @@ void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
     const Mechanisms on = mechanisms_of(row.experiment);
     Experiment experiment = row.experiment;
     if (!on.direct_skips) experiment.balance = relayed.balance;
-    row.timeline =
-        simulate_ablated(on.direct_skips ? profile : relayed.profile,
-                         experiment, link, speed, on, options.settings.seed);
+    row.timeline = simulate_ablated(on.direct_skips ? profile : relayed.profile,
+                                    experiment, options.simulate.link, speed,
+                                    on, options.settings.seed);
     row.samples = experiment.batch_size;
     row.durations = {{row.timeline->makespan, 0}};
   }

@@ -68,32 +68,26 @@ Timeline simulate_ablated(const balancing::Profile& profile,
 // arXiv 2004.09910). The published columns are samples per second, their ratio
 // to those of "all on", and the sum of the bytes of all devices. An epoch is
 // one step.
+//
+// The yardstick is the plain model at the published size, with its samples per
+// second on one of torchgpipe's devices (from unet-speed). So no row of the
+// table is fitted.
 Benchmark timeline_benchmark();
 
 // Returns the mechanisms that are switched on in a row of timeline_benchmark().
 // Throws std::invalid_argument for another row.
 Mechanisms mechanisms_of(const Experiment& row);
 
-// Returns the plain model at the published size, with its samples per second on
-// one of torchgpipe's devices (from unet-speed). A simulation computes the
-// speed of the devices from this experiment, so that no row of the table is
-// fitted.
-Experiment timeline_yardstick();
-
 // Sets the timeline of a simulated step (see simulate_ablated())
 // and its duration in each row, and adds sentences about the simulation to
-// `notes`. The layers are profiled once (see profile_layers()). Rows without
-// direct skips use the model with relays.
-//
-// The speed of the devices is `options.simulate.device_speed`. If that is 0,
-// timeline_yardstick() has its published speed; at reduced sizes, devices are
-// as fast as the profiled one. In rows without ordered backwards,
-// `options.settings.seed` draws the orders.
+// `notes`. The profile and the speed of the devices are those of a Simulator.
+// Rows without direct skips use the model with relays. In rows without ordered
+// backwards, `options.settings.seed` draws the orders.
 //
 // `rows`: rows of timeline_benchmark(), all with the same size and balance.
 //
 // Throws std::invalid_argument for a row of another benchmark, and what
-// profile_layers() and simulate_ablated() throw. Threads: The rules of
+// Simulator and simulate_ablated() throw. Threads: The rules of
 // profile_layers() apply.
 void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
                    std::vector<Outcome>* rows, std::vector<std::string>* notes);

@@ -180,7 +180,7 @@ TEST(TimelineBenchmark, PublishedFiguresAreSpeedRatioAndBytes) {
 }
 
 TEST(TimelineBenchmark, TheYardstickIsTheModelOfTheRowsWithoutPipeline) {
-  const Experiment plain = timeline_yardstick();
+  const Experiment plain = timeline_benchmark().yardstick.value();
   EXPECT_EQ(plain.partitions, 0);
   EXPECT_EQ(plain.size, timeline_benchmark().paper.experiments.front().size);
 }
@@ -247,16 +247,15 @@ TEST_F(SimulateRows, EachRowHasATimelineOfItsMiniBatch) {
 // Layers take almost no time, and each copy takes one second.
 TEST_F(SimulateRows, WithoutStreamsCopiesStopBothOfTheirEnds) {
   options_.simulate.device_speed = 1e12;
-  options_.simulate.latency = 1;
-  options_.simulate.bandwidth = 0;
+  options_.simulate.link = {1, 0};
   simulate();
   // Three links, in forward and in backward.
   EXPECT_NEAR(seconds("all on"), 6, 1e-6);
   // 8 micro-batches in 4 stages of 1, 2, 2 and 1 s, in forward and in backward.
   EXPECT_NEAR(seconds("no copy streams"), 2 * (6 + 7 * 2), 1e-6);
   EXPECT_THAT(notes_, Contains(HasSubstr("1e+12 times as fast")));
-  EXPECT_THAT(notes_, Contains("Links: 1e+06 us and no limit to their "
-                               "bandwidth."));
+  EXPECT_THAT(notes_, Contains(HasSubstr("Links: 1e+06 us and no limit to "
+                                         "their bandwidth;")));
 }
 
 TEST_F(SimulateRows, RelayedSkipsAreHeldInMorePartitions) {

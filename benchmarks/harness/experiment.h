@@ -130,6 +130,10 @@ struct Benchmark {
   std::string size_column;
   std::vector<PublishedColumn> published;
   std::string base = "baseline";  // the experiment with a speed-up of 1
+  // An experiment outside of the table whose published speed tells a simulation
+  // how fast the devices were (SimulateOptions::device_speed), if none of the
+  // table is to be fitted.
+  std::optional<Experiment> yardstick;
   std::function<torch::nn::Sequential(const Experiment&)> model;
   std::function<at::Tensor(at::Tensor output, at::Tensor target)> loss;
   Optimizer optimizer = Optimizer::kSgd;

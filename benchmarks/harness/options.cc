@@ -64,9 +64,10 @@ DEFINE_bool(dry_run, false,
             "Print the experiments and their settings, and run nothing. (The "
             "mode that needs no memory is --mode=dry_run.)");
 DEFINE_bool(env, false, "Print a description of the machine and the build.");
-DEFINE_double(link_latency, gpipe::benchmarks::SimulateOptions().latency,
+DEFINE_double(link_latency, gpipe::benchmarks::SimulateOptions().link.latency,
               "With --mode=simulate: seconds until a copy begins to arrive.");
-DEFINE_double(link_bandwidth, gpipe::benchmarks::SimulateOptions().bandwidth,
+DEFINE_double(link_bandwidth,
+              gpipe::benchmarks::SimulateOptions().link.bandwidth,
               "With --mode=simulate: bytes per second between two devices. 0: "
               "unlimited. The default is that of PCI Express 3.0.");
 DEFINE_bool(measure_links, false,
@@ -280,14 +281,13 @@ void check_number(const char* flag, double value) {
 // Returns the options of a simulation. Measures nothing.
 SimulateOptions parse_simulate_options(const Settings& settings) {
   SimulateOptions options;
-  options.latency = FLAGS_link_latency;
-  options.bandwidth = FLAGS_link_bandwidth;
+  options.link = {FLAGS_link_latency, FLAGS_link_bandwidth};
   options.device_speed = FLAGS_device_speed;
   options.profile_rows = FLAGS_profile_rows;
   options.profile_seconds = FLAGS_profile_seconds;
   options.device = settings.devices.front();
-  check_number("link_latency", options.latency);
-  check_number("link_bandwidth", options.bandwidth);
+  check_number("link_latency", options.link.latency);
+  check_number("link_bandwidth", options.link.bandwidth);
   check_number("device_speed", options.device_speed);
   check_number("profile_seconds", options.profile_seconds);
   if (options.profile_rows < 1) {
@@ -300,12 +300,6 @@ SimulateOptions parse_simulate_options(const Settings& settings) {
         "--link_latency and --link_bandwidth instead");
   }
   return options;
-}
-
-void measure_links(const Settings& settings, SimulateOptions* options) {
-  const Link link = measure_link(settings.devices[0], settings.devices[1]);
-  options->latency = link.latency;
-  options->bandwidth = link.bandwidth;
 }
 
 // Returns the processes of --distributed, null without it.
@@ -355,7 +349,7 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
   options.simulate = parse_simulate_options(options.settings);
   const bool only_prints = options.plan_only || options.environment_only;
   if (FLAGS_measure_links && options.mode == Mode::kSimulate && !only_prints) {
-    measure_links(options.settings, &options.simulate);
+    options.simulate.link = measure_link(devices[0], devices[1]);
   }
   if (FLAGS_distributed && options.mode != Mode::kMeasure) {
     internal::refuse(

@@ -300,9 +300,11 @@ std::optional<double> published_speed(const Benchmark& benchmark,
 }
 
 // Returns the experiment whose published speed sets the speed of the devices:
-// the base, otherwise the first with a published speed, otherwise nullptr.
+// the yardstick of the benchmark, otherwise the base, otherwise the first with
+// a published speed, otherwise nullptr.
 const Experiment* yardstick(const Benchmark& benchmark,
                             const Workload& workload) {
+  if (benchmark.yardstick) return &*benchmark.yardstick;
   const Experiment* first = nullptr;
   for (const Experiment& each : workload.experiments) {
     if (!published_speed(benchmark, each)) continue;
@@ -312,43 +314,13 @@ const Experiment* yardstick(const Benchmark& benchmark,
   return first;
 }
 
-}  // namespace
-
-double chosen_speed(const SimulateOptions& options, bool small,
-                    std::vector<std::string>* notes) {
-  if (options.device_speed > 0) {
-    notes->push_back(absl::StrFormat(
-        "Devices are assumed to be %g times as fast as the profiled "
-        "one.",
-        options.device_speed));
-    return options.device_speed;
-  }
-  if (!small) return 0;
-  notes->emplace_back(
-      "Devices are assumed to be as fast as the profiled one: published speeds "
-      "are of other sizes.");
-  return 1;
-}
-
-double speed_as_published(const balancing::Profile& profile,
-                          const Experiment& experiment, const Link& link,
-                          double published, const std::string& whose,
-                          std::vector<std::string>* notes) {
-  const double speed =
-      speed_for(profile, experiment, link,
-                static_cast<double>(experiment.batch_size) / published);
-  notes->push_back(absl::StrFormat(
-      "Devices are assumed to be %.4g times as fast as the profiled "
-      "one: then %s has %s %g samples/s.",
-      speed, experiment.name.c_str(), whose.c_str(), published));
-  return speed;
-}
-
 std::string links_text(const Link& link) {
   return absl::StrFormat("Links: %g us and ", 1e6 * link.latency) +
          (link.bandwidth > 0 ? absl::StrFormat("%g GB/s", 1e-9 * link.bandwidth)
                              : "no limit to their bandwidth");
 }
+
+}  // namespace
 
 Simulator::Simulator(const Benchmark& benchmark, const Workload& workload,
                      SimulateOptions options)
@@ -359,8 +331,8 @@ Outcome Simulator::simulate(const Experiment& experiment) {
   const double speed = device_speed();  // before with_balance(), which uses it
   outcome.mode = Mode::kSimulate;
   outcome.experiment = with_balance(experiment);
-  outcome.timeline =
-      simulate_step(profile_of(experiment), outcome.experiment, link(), speed);
+  outcome.timeline = simulate_step(profile_of(experiment), outcome.experiment,
+                                   options_.link, speed);
   outcome.samples = experiment.batch_size;
   outcome.durations = {{outcome.timeline->makespan, 0}};
   return outcome;
@@ -368,9 +340,9 @@ Outcome Simulator::simulate(const Experiment& experiment) {
 
 std::vector<std::string> Simulator::notes() const {
   std::vector<std::string> notes = notes_;
-  notes.push_back(links_text(link()) +
-                  "; copies overlap with computation. Times are proportional "
-                  "to rows.");
+  notes.push_back(links_text(options_.link) +
+                  "; copies on streams of their own overlap with computation. "
+                  "Times are proportional to rows.");
   return notes;
 }
 
@@ -387,8 +359,8 @@ const balancing::Profile& Simulator::profile_of(const Experiment& experiment) {
 }
 
 std::vector<int64_t> Simulator::balance_of(const Experiment& experiment) {
-  const auto limit = options_.bandwidth > 0
-                         ? options_.bandwidth
+  const auto limit = options_.link.bandwidth > 0
+                         ? options_.link.bandwidth
                          : std::numeric_limits<double>::infinity();
   const auto partitions = static_cast<std::size_t>(experiment.partitions);
   return balancing::plan(
@@ -401,7 +373,7 @@ std::vector<int64_t> Simulator::balance_of(const Experiment& experiment) {
                  .stages_per_rank({1})
                  .chunks({experiment.chunks})
                  .checkpoints({experiment.checkpoint})
-                 .latency(options_.latency)
+                 .latency(options_.link.latency)
                  .bandwidth(limit)
                  .workers(experiment.partitions))
       .balance;
@@ -415,20 +387,40 @@ Experiment Simulator::with_balance(Experiment experiment) {
 }
 
 double Simulator::device_speed() {
-  if (device_speed_ > 0) return device_speed_;
-  device_speed_ =
-      chosen_speed(options_, &workload_ != &benchmark_.paper, &notes_);
-  if (device_speed_ > 0) return device_speed_;
+  if (device_speed_ == 0) device_speed_ = find_device_speed();
+  return device_speed_;
+}
+
+double Simulator::find_device_speed() {
+  const std::string assumed = "Devices are assumed to be ";
+  if (options_.device_speed > 0) {
+    notes_.push_back(assumed +
+                     absl::StrFormat("%g times as fast as the profiled one.",
+                                     options_.device_speed));
+    return options_.device_speed;
+  }
+  if (&workload_ != &benchmark_.paper) {
+    notes_.push_back(assumed +
+                     "as fast as the profiled one: published speeds are of "
+                     "other sizes.");
+    return 1;
+  }
   const Experiment* const known = yardstick(benchmark_, workload_);
   if (!known) {
-    notes_.push_back(
-        "Devices are assumed to be as fast as the profiled one, since no "
-        "published figure says how fast they were.");
-    return device_speed_ = 1;
+    notes_.push_back(assumed +
+                     "as fast as the profiled one, since no published figure "
+                     "says how fast they were.");
+    return 1;
   }
-  return device_speed_ = speed_as_published(
-             profile_of(*known), with_balance(*known), link(),
-             *published_speed(benchmark_, *known), "its published", &notes_);
+  const double published = *published_speed(benchmark_, *known);
+  const double speed =
+      speed_for(profile_of(*known), with_balance(*known), options_.link,
+                static_cast<double>(known->batch_size) / published);
+  notes_.push_back(
+      assumed + absl::StrFormat("%.4g times as fast as the profiled one: then "
+                                "%s has its published %g samples/s.",
+                                speed, known->name, published));
+  return speed;
 }
 
 }  // namespace gpipe::benchmarks
