@@ -216,31 +216,23 @@ Schedule from_file(const std::string& path) {
 
 // Returns `schedule` with the recomputes that --recompute asks for.
 Schedule recomputing(const Schedule& schedule) {
+  gpipe::parse_choice("recompute", FLAGS_recompute,
+                      {"none", "all", "except_last"});
   if (FLAGS_recompute == "none") return schedule;
-  int count = gpipe::num_microbatches(schedule);
-  if (FLAGS_recompute == "except_last") {
-    --count;
-  } else if (FLAGS_recompute != "all") {
-    refuse("--recompute is '", FLAGS_recompute,
-           "', but must be none, all or except_last");
-  }
-  using Placement = gpipe::RecomputePlacement;
-  static const std::map<std::string, Placement> placements = {
-      {"before_backward", Placement::kBeforeBackward},
-      {"with_backward", Placement::kWithBackward},
-      {"ahead", Placement::kAhead}};
-  const auto placement = placements.find(FLAGS_recompute_placement);
-  if (placement == placements.end()) {
-    refuse("--recompute_placement is '", FLAGS_recompute_placement,
-           "', but must be before_backward, with_backward or ahead");
-  }
+  const int count =
+      gpipe::num_microbatches(schedule) - (FLAGS_recompute == "all" ? 0 : 1);
+  // In the order of RecomputePlacement.
+  const std::size_t placement =
+      gpipe::parse_choice("recompute_placement", FLAGS_recompute_placement,
+                          {"before_backward", "with_backward", "ahead"});
   return gpipe::with_recompute(
       schedule, [count](int microbatch) { return microbatch < count; },
-      placement->second);
+      static_cast<gpipe::RecomputePlacement>(placement));
 }
 
 // Returns `schedule` with the copies to the host that --offload asks for.
 Schedule offloading(const Schedule& schedule) {
+  gpipe::parse_choice("offload", FLAGS_offload, {"none", "all", "distant"});
   if (FLAGS_offload == "none") return schedule;
   if (FLAGS_offload_ahead < 0) {
     refuse("--offload_ahead is ", FLAGS_offload_ahead,
@@ -249,10 +241,6 @@ Schedule offloading(const Schedule& schedule) {
   if (FLAGS_offload == "all") {
     return gpipe::with_offload(
         schedule, [](int, int) { return true; }, FLAGS_offload_ahead);
-  }
-  if (FLAGS_offload != "distant") {
-    refuse("--offload is '", FLAGS_offload,
-           "', but must be none, all or distant");
   }
   return gpipe::with_offload(
       schedule, gpipe::distant_cells(schedule, FLAGS_offload_ahead + 1),
