@@ -18,8 +18,8 @@
 
 #include "balancing/machines.h"
 #include "balancing/plan.h"
+#include "gpipe/base/files.h"
 #include "gpipe/base/json.h"
-#include "gpipe/base/read_file.h"
 #include "gpipe/base/text.h"
 
 namespace gpipe::balancing {

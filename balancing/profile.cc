@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/files.h"
 #include "gpipe/base/json.h"
-#include "gpipe/base/read_file.h"
 #include "gpipe/base/text.h"
 
 namespace gpipe::balancing {
@@ -223,9 +222,7 @@ Profile profile_from_json(const std::string& text, const std::string& source) {
 }
 
 void write_profile(const Profile& profile, const std::string& path) {
-  std::ofstream file(path);
-  file << to_json(profile) << std::flush;
-  TORCH_CHECK_VALUE(file, path, ": cannot be written");
+  gpipe::internal::write_file(path, to_json(profile));
 }
 
 Profile read_profile(const std::string& path) {

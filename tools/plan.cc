@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <string>
@@ -27,6 +26,7 @@
 #include "balancing/plan_replicas.h"
 #include "balancing/profile.h"
 #include "gpipe/base/devices.h"
+#include "gpipe/base/files.h"
 #include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
@@ -219,10 +219,8 @@ std::vector<balancing::PlanDevice> devices_for(
   return devices;
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << std::flush;
-  TORCH_CHECK_VALUE(file, path, ": cannot be written");
+void write(const std::string& path, const std::string& text) {
+  gpipe::internal::write_file(path, text);
   std::cout << "wrote " << path << "\n";
 }
 
@@ -274,8 +272,8 @@ void run() {
     plan = balancing::plan(model, input, devices, options);
   }
   std::cout << plan << "balance: " << absl::StrJoin(plan.balance, ",") << "\n";
-  if (!FLAGS_json.empty()) write_file(FLAGS_json, balancing::to_json(plan));
-  if (!FLAGS_svg.empty()) write_file(FLAGS_svg, gpipe::to_svg(plan.timeline));
+  if (!FLAGS_json.empty()) write(FLAGS_json, balancing::to_json(plan));
+  if (!FLAGS_svg.empty()) write(FLAGS_svg, gpipe::to_svg(plan.timeline));
 }
 
 int main(int argc, char** argv) {

@@ -8,13 +8,12 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
-#include <stdexcept>
 
 #include "balancing/plan.h"
 #include "balancing/profile.h"
 #include "benchmarks/harness/experiment.h"
+#include "gpipe/base/files.h"
 #include "gpipe/base/text.h"
 #include "gpipe/meta.h"
 #include "models/amoebanet.h"
@@ -223,9 +222,7 @@ void write_peer_plan(const PeerModel& model,
                           .bandwidth(kBandwidth)
                           .overhead(kOverhead)
                           .profile(balancing::TimeOptions().timeout(3)));
-  std::ofstream file(path);
-  file << balancing::to_json(plan) << std::flush;
-  if (!file) throw std::runtime_error(path + ": cannot be written");
+  internal::write_file(path, balancing::to_json(plan));
   std::cout << plan;
 }
 

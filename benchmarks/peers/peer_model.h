@@ -63,7 +63,7 @@ std::vector<int64_t> balance_of_modules(
 //
 // `microbatches`: the numbers to choose from.
 //
-// Throws std::runtime_error if the file cannot be written, and what
+// Throws c10::ValueError if the file cannot be written, and what
 // balancing::plan() throws.
 void write_peer_plan(const PeerModel& model,
                      const std::vector<int64_t>& microbatches,

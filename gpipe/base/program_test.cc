@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -16,8 +15,8 @@
 #include <vector>
 
 #include "gpipe/base/devices.h"
+#include "gpipe/base/files.h"
 #include "gpipe/base/processes.h"
-#include "gpipe/base/read_file.h"
 #include "gpipe/distributed/error.h"
 
 namespace gpipe {
@@ -135,11 +134,12 @@ TEST(ParseDevicesTest, NamesTheDevicesThatThereAre) {
 }
 
 using internal::read_file;
+using internal::write_file;
 
 // Writes a file, and returns its path.
 std::string written(const std::string& name, const std::string& bytes) {
   const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path, std::ios::binary) << bytes;
+  write_file(path, bytes);
   return path;
 }
 
@@ -160,6 +160,16 @@ TEST(ReadFileTest, NamesTheFileThatCannotBeReadOrIsEmpty) {
     } catch (const c10::ValueError& error) {
       EXPECT_EQ(error.msg(), path + ": cannot be read, or is empty");
     }
+  }
+}
+
+TEST(WriteFileTest, NamesTheFileThatCannotBeWritten) {
+  const std::string path = ::testing::TempDir() + "missing/file";
+  try {
+    write_file(path, "bytes");
+    ADD_FAILURE();
+  } catch (const c10::ValueError& error) {
+    EXPECT_EQ(error.msg(), path + ": cannot be written");
   }
 }
 

@@ -17,7 +17,7 @@
 #include <jpeglib.h>
 #include <png.h>
 
-#include "gpipe/base/read_file.h"
+#include "gpipe/base/files.h"
 
 namespace gpipe::data {
 

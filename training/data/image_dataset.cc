@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/read_file.h"
+#include "gpipe/base/files.h"
 #include "training/data/checksum.h"
 #include "training/data/image.h"
 #include "training/data/random.h"

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <utility>
 
-#include "gpipe/base/read_file.h"
+#include "gpipe/base/files.h"
 #include "training/data/random.h"
 
 namespace gpipe::data {
