@@ -4,14 +4,13 @@
 
 #include <cmath>
 
+#include "balancing/partition.h"
+#include "gpipe/base/devices.h"
+
 namespace gpipe::balancing::detail {
 
 void check_cut(int64_t partitions, int64_t layers) {
-  TORCH_CHECK_VALUE(partitions >= 1, "cannot cut ", layers, " layers into ",
-                    partitions, " partitions: there must be at least 1");
-  TORCH_CHECK_VALUE(layers >= partitions, "cannot cut ", layers,
-                    " layers into ", partitions,
-                    " partitions: each needs a layer of its own");
+  with_value_error([&] { check_partitions(partitions, layers); });
 }
 
 std::vector<int64_t> balance_by_size(int64_t partitions,

@@ -56,19 +56,6 @@ void check_costs(const std::vector<double>& costs) {
   }
 }
 
-// Throws std::invalid_argument if `partitions` < 1 or if there are fewer layers
-// than partitions.
-void check_partitions(int64_t layers, int64_t partitions) {
-  if (partitions < 1) {
-    refuse("cannot cut ", layers, " layers into ", partitions,
-           " partitions: there must be at least 1");
-  }
-  if (layers < partitions) {
-    refuse("cannot cut ", layers, " layers into ", partitions,
-           " partitions: each needs a layer of its own");
-  }
-}
-
 // ---- The smallest limit of blocks that allows a cut
 
 // An upper limit for the cost of a block, as counted by `sums`. `sums` must
@@ -332,6 +319,17 @@ std::vector<int64_t> most_even(const Cap& cap, int64_t partitions) {
 
 }  // namespace
 
+void detail::check_partitions(int64_t partitions, int64_t layers) {
+  if (partitions < 1) {
+    refuse("cannot cut ", layers, " layers into ", partitions,
+           " partitions: there must be at least 1");
+  }
+  if (layers < partitions) {
+    refuse("cannot cut ", layers, " layers into ", partitions,
+           " partitions: each needs a layer of its own");
+  }
+}
+
 void detail::check_balance(const std::vector<int64_t>& balance,
                            int64_t layers) {
   int64_t left = layers;
@@ -356,7 +354,7 @@ void detail::check_balance(const std::vector<int64_t>& balance,
 
 std::vector<int64_t> balance_cost(const std::vector<double>& costs,
                                   int64_t partitions) {
-  check_partitions(std::ssize(costs), partitions);
+  detail::check_partitions(partitions, std::ssize(costs));
   check_costs(costs);
   const Sums sums = prefix_sums(costs);
   const int64_t limit = smallest_limit(sums, partitions);

@@ -49,6 +49,10 @@ double bottleneck(const std::vector<double>& costs,
                   const std::vector<int64_t>& lengths);
 
 namespace detail {
+// Throws std::invalid_argument if `partitions` < 1 or if there are fewer layers
+// than partitions.
+void check_partitions(int64_t partitions, int64_t layers);
+
 // Throws std::invalid_argument unless all numbers of `balance` are > 0 and
 // their sum is `layers`.
 void check_balance(const std::vector<int64_t>& balance, int64_t layers);
