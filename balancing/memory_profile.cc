@@ -222,9 +222,10 @@ class MemoryProfiler {
     const MetaLedger ledger;
     std::vector<Edge> graph;
     {
-      internal::GraphInputs input_edges(boundary_, /*leaf=*/false);
       const internal::Value output = internal::call_layer_on_meta(
-          layer, internal::Value(kind_, std::move(input_edges.tensors())),
+          layer,
+          internal::Value(kind_,
+                          internal::graph_inputs(boundary_, /*leaf=*/false)),
           index, name);
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);

@@ -30,7 +30,6 @@
 #include "gpipe/base/threads.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"
-#include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/stream.h"
@@ -167,9 +166,9 @@ class LayerRun {
   LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
            ProfileTracker& tracker, c10::Device device)
       : device_(device) {
-    internal::GraphInputs input_edges(boundary.inputs, /*leaf=*/false);
-    targets_ = input_edges.edges();
-    internal::Value input(boundary.kind, std::move(input_edges.tensors()));
+    internal::Value input(
+        boundary.kind, internal::graph_inputs(boundary.inputs, /*leaf=*/false));
+    std::vector<Edge> input_edges = internal::gradient_edges(input.tensors());
     boundary.inputs.clear();
 
     stamps_.forward_start = Stamp::now(device_);
@@ -181,50 +180,39 @@ class LayerRun {
     for (at::Tensor& stashed : tracker.stashed()) {
       outputs.push_back(std::move(stashed));
     }
-    targets_.insert(targets_.end(), tracker.popped().begin(),
-                    tracker.popped().end());
+    input_edges.insert(input_edges.end(), tracker.popped().begin(),
+                       tracker.popped().end());
     for (const at::Tensor& each : outputs) {
-      output_edges_.push_back(internal::gradient_edge(each));
       output_shapes_.push_back(shape_of(each));
     }
-    leaves_ = internal::find_leaves(output_edges_, targets_);
-    stamps_.has_input = std::ranges::any_of(
-        targets_, [](const Edge& edge) { return edge.is_valid(); });
-    stamps_.has_weight = !leaves_.tensors.empty();
+    graph_ = internal::Subgraph(std::move(input_edges), outputs);
+    stamps_.has_input = graph_.wants_input();
+    stamps_.has_weight = !graph_.leaves().empty();
     boundary = without_graph(output);
     tracker.end_layer();
   }
 
   // Runs the backward from ones for all outputs, as a whole or in two parts
-  // (gpipe/runtime/autograd/split_backward.h). Call either backward(), or
+  // (see internal::Subgraph). Call either backward(), or
   // backward_input() and then backward_weight(), once. The gradients of
   // parameters go to `sums`.
   void backward(ProfileSums& sums) {
     const internal::LeafSink sink = sink_to(sums);
-    std::vector<at::Tensor> grads = begin_backward();
-    internal::run_backward(output_edges_, std::move(grads), targets_,
-                           /*keep_graph=*/false, leaves_,
-                           std::vector<bool>(leaves_.tensors.size(), true),
-                           sink);
+    graph_.backward(begin_backward(), /*keep_graph=*/false, /*want_input=*/true,
+                    std::vector<bool>(graph_.leaves().size(), true), sink);
     stamps_.backward_end = Stamp::now(device_);
-    output_edges_.clear();
-    targets_.clear();
-    leaves_ = internal::Leaves();
+    graph_ = internal::Subgraph();
   }
   void backward_input() {
-    std::vector<at::Tensor> grads = begin_backward();
-    parts_.emplace(std::move(output_edges_), std::move(targets_),
-                   std::vector<Edge>(), leaves_);
-    parts_->input_part(std::move(grads));
+    graph_.backward_input(begin_backward());
     stamps_.input_end = Stamp::now(device_);
   }
   void backward_weight(ProfileSums& sums) {
     const internal::LeafSink sink = sink_to(sums);
     stamps_.weight_start = Stamp::now(device_);
-    parts_->weight_part(sink);
+    graph_.backward_weight(sink);
     stamps_.backward_end = Stamp::now(device_);
-    parts_.reset();
-    leaves_ = internal::Leaves();
+    graph_ = internal::Subgraph();
   }
 
   const LayerStamps& stamps() const { return stamps_; }
@@ -242,7 +230,7 @@ class LayerRun {
     return ones;
   }
   internal::LeafSink sink_to(ProfileSums& sums) {
-    sums.begin_layer(leaves_.tensors);
+    sums.begin_layer(graph_.leaves());
     return [this, &sums](std::size_t leaf, at::Tensor grad) {
       Stamp start = Stamp::now(device_);
       sums.add(leaf, std::move(grad));
@@ -252,10 +240,8 @@ class LayerRun {
 
   c10::Device device_;
   LayerStamps stamps_;
-  std::vector<Edge> output_edges_, targets_;
   std::vector<at::Tensor> output_shapes_;  // on the meta device
-  internal::Leaves leaves_;
-  std::optional<internal::SplitBackward> parts_;
+  internal::Subgraph graph_;
 };
 
 // ---- Sweeps through a model

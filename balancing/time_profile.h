@@ -41,7 +41,7 @@ struct LayerTime {
   double backward = 0;
   // The two parts of a backward that zero-bubble schedules split: gradients of
   // the input, and gradients of the parameters, as
-  // gpipe/runtime/autograd/split_backward.h divides them. Their sum can be more
+  // gpipe/runtime/autograd/graph.h divides them. Their sum can be more
   // than `backward`. Both 0: not measured.
   double backward_input = 0, backward_weight = 0;
   // Adding the gradients of the parameters to those of earlier micro-batches,

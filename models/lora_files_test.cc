@@ -59,6 +59,17 @@ TEST(LoraFiles, AnotherRankIsRefused) {
                 "rank 4 and scale 1.5");
 }
 
+TEST(LoraFiles, CopiesOfBaseWeightsAreIgnored) {
+  const std::string folder = folder_with([](StateDict& tensors) {
+    tensors.insert("base_model.model.lm_head.base_layer.weight",
+                   at::zeros({13, 16}));
+  });
+  EXPECT_EQ(error_of_loading(folder), "no error");
+  StateDict weights =
+      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
+  EXPECT_EQ(value_error_of([&] { merge_lora(folder, weights); }), "no error");
+}
+
 TEST(LoraFiles, TensorsThatDoNotFitAreRefusedAtOnce) {
   const std::string name =
       "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";

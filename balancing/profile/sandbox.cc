@@ -113,9 +113,10 @@ std::optional<at::Tensor> ProfileTracker::load(const SkipKey& key) {
   }
   auto found = travelling_.extract(key);
   if (!found) throw_not_stashed(key);
-  internal::GraphInputs input_edges({found.mapped()}, /*leaf=*/false);
-  popped_.push_back(input_edges.edges()[0]);
-  return none_if_undefined(std::move(input_edges.tensors()[0]));
+  std::vector<at::Tensor> popped =
+      internal::graph_inputs({found.mapped()}, /*leaf=*/false);
+  popped_.push_back(internal::gradient_edge(popped[0]));
+  return none_if_undefined(std::move(popped[0]));
 }
 
 std::vector<at::Tensor> ProfileTracker::stashed() const {

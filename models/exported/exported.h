@@ -140,8 +140,9 @@ struct ExportedModel : ExportedSignature {
 //
 // Under a MetaGuard (gpipe/meta.h) no weights are read, and all tensors are on
 // the meta device. A model that was exported on the meta device has no weights
-// in its file, and throws c10::ValueError without a MetaGuard. Its tied weights
-// are separate ones, because the file does not say that they are tied.
+// in its file, and throws c10::ValueError without a MetaGuard. Its weights are
+// tied if nodes of a module read the weight of another module instead of
+// theirs.
 //
 // Threads: may be called from any thread.
 ExportedModel load_exported(const std::string& path,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -731,6 +732,41 @@ class SignatureReader {
   std::map<int, ValueId> value_of_weight_;
 };
 
+// Ties weights without values, whose records do not show which are tied. The
+// export keeps each name of a tied weight, but all nodes read the same one. So
+// a weight that no node reads is tied to the one that its module reads instead.
+void tie_without_values(Program& program) {
+  std::map<std::string, std::set<int>> read_by;  // by module
+  std::set<int> read;
+  for_each_node(program.nodes, [&](const Node& node) {
+    for (const ValueId each : node.reads) {
+      const int weight = program.values[each].weight;
+      if (weight < 0) continue;
+      read.insert(weight);
+      read_by[node.module].insert(weight);
+    }
+  });
+  const auto module_of = [](const Weight& weight) {
+    return weight.name.substr(0, weight.name.rfind('.'));
+  };
+  for (std::size_t k = 0; k < program.weights.size(); ++k) {
+    Weight& weight = program.weights[k];
+    const auto number = static_cast<int>(k);
+    if (weight.has_values || !weight.is_parameter || read.contains(number)) {
+      continue;
+    }
+    const std::string module = module_of(weight);
+    for (const int each : read_by[module]) {
+      Weight& other = program.weights[each];
+      if (module_of(other) == module || !other.is_parameter ||
+          other.sizes != weight.sizes || other.dtype != weight.dtype) {
+        continue;
+      }
+      weight.tied_to = other.tied_to = std::min(number, other.tied_to);
+    }
+  }
+}
+
 }  // namespace
 
 Program read_program(Archive& archive, const std::vector<int64_t>& outputs) {
@@ -753,6 +789,7 @@ Program read_program(Archive& archive, const std::vector<int64_t>& outputs) {
                 /*region=*/0, /*depth=*/0)
         .read();
     signature.read_outputs(names, outputs);
+    tie_without_values(program);
     return program;
   });
 }

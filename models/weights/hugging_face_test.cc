@@ -296,6 +296,27 @@ TEST(LoadHuggingFaceTest, AModelWithoutValuesIsOnlyChecked) {
   EXPECT_TRUE(model.state_dict()["model.model.norm.weight"].is_meta());
 }
 
+// The records of a model that was exported on the meta device do not show which
+// weights are tied, and the folder has the tied weight once.
+TEST(LoadHuggingFaceTest, AModelOfTheMetaDeviceHasTiedWeights) {
+  const std::string path = new_folder() + "meta.pt2";
+  testing::edit_archive(
+      llama(".pt2"), path, [](const std::string& name, std::string& content) {
+        if (!name.ends_with("weights_config.json")) return true;
+        const std::string cpu = "\"type\": \"cpu\"";
+        for (std::size_t at = content.find(cpu); at != std::string::npos;
+             at = content.find(cpu, at)) {
+          content.replace(at, cpu.size(), "\"type\": \"meta\"");
+        }
+        return true;
+      });
+  ExportedModel model = load_exported(path, ExportedOptions().weights(false));
+  load_hugging_face(llama(), model);
+  ExportedModel expected = llama_model();
+  load_hugging_face(llama(), expected);
+  expect_equal(model.state_dict(), expected.state_dict());
+}
+
 // ---- Folders that lie
 
 class LyingFolderTest : public ::testing::Test {

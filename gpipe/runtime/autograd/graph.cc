@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -29,79 +30,6 @@ struct Begin : public Node {
     return std::move(grads);
   }
   std::string name() const override { return "gpipe::Begin"; }
-  void add_input_of(const Edge& edge) {
-    input_metadata_.push_back(edge.function->input_metadata(edge.input_nr));
-  }
-};
-
-// Redirects edges to leaves to nodes of this thread while in scope. These nodes
-// pass the gradients to a sink. The engine runs them, because end() is among
-// its targets.
-//
-// The leaves' own nodes cannot be used, for two reasons. The engine calls the
-// hooks of a leaf whenever a gradient arrives, even if it only returns the
-// gradient as a result. And it runs a leaf's node on the stream on which the
-// node was made, which is the user's stream; workers of one device would wait
-// for each other there.
-class ToSink {
- public:
-  ToSink(edge_list& roots, const Leaves& leaves,
-         const std::vector<bool>& wanted, const LeafSink& sink)
-      : end_(make_node<Begin>()) {
-    end_->add_input_metadata(Node::undefined_input());
-    std::vector<NodePtr> sinks(leaves.tensors.size());
-    for (const Leaves::LeafEdge& leaf_edge : leaves.leaf_edges) {
-      if (!wanted[leaf_edge.leaf]) continue;
-      empty_ = false;
-      NodePtr& node = sinks[leaf_edge.leaf];
-      if (!node) {
-        node = make_node<Sink>(sink, leaf_edge.leaf, end());
-        node->add_input_metadata(leaves.tensors[leaf_edge.leaf]);
-      }
-      if (!leaf_edge.node) {
-        const auto leaf = torch::autograd::impl::gradient_edge(
-            leaves.tensors[leaf_edge.leaf]);
-        for (Edge& root : roots) {
-          if (root.function == leaf.function) root.function = node;
-        }
-        continue;
-      }
-      Edge& edge = leaf_edge.node->next_edges()[leaf_edge.edge];
-      if (!edge.is_valid()) continue;
-      diverted_.emplace_back(&edge, edge.function);
-      edge.function = node;
-    }
-  }
-  ~ToSink() {
-    for (auto& [edge, leaf] : diverted_) edge->function = std::move(leaf);
-  }
-  ToSink(const ToSink&) = delete;
-  ToSink& operator=(const ToSink&) = delete;
-
-  Edge end() const { return Edge(end_, 0); }
-  // Returns whether no leaf is wanted.
-  bool empty() const { return empty_; }
-
- private:
-  struct Sink : public Node {
-    // Runs as early as the engine can, like the node of a leaf.
-    Sink(const LeafSink& sink, std::size_t leaf, Edge end)
-        : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
-          sink(sink),
-          leaf(leaf) {}
-    variable_list apply(variable_list&& grads) override {
-      if (grads[0].defined()) sink(leaf, std::move(grads[0]));
-      return {at::Tensor()};
-    }
-    std::string name() const override { return "gpipe::Sink"; }
-
-    const LeafSink& sink;
-    const std::size_t leaf;
-  };
-
-  const NodePtr end_;
-  bool empty_ = true;
-  std::vector<std::pair<Edge*, NodePtr>> diverted_;
 };
 
 // The nodes that a walk of a graph has visited, each with the number of its
@@ -161,57 +89,26 @@ class Seen {
   uint64_t walk_ = 1;  // slots of other walks are free
 };
 
-// Copies the exits that have a graph and a gradient to `roots`.
-void take_roots(const edge_list& output_edges, std::vector<at::Tensor> grads,
-                edge_list& roots, variable_list& root_grads) {
-  for (std::size_t k = 0; k < output_edges.size(); ++k) {
-    if (!output_edges[k].is_valid() || !grads[k].defined()) continue;
-    roots.push_back(output_edges[k]);
-    root_grads.push_back(std::move(grads[k]));
-  }
-}
-
-// Runs the engine. Returns the gradients that arrive at `targets`, which are
-// the first of `wanted`.
-std::vector<at::Tensor> execute(const edge_list& roots,
-                                const variable_list& root_grads,
-                                const edge_list& targets,
-                                const edge_list& wanted, bool keep_graph) {
-  auto found = torch::autograd::Engine::get_default_engine().execute(
-      roots, root_grads, keep_graph, /*create_graph=*/false,
-      /*accumulate_grad=*/false, wanted);
-  std::vector<at::Tensor> result(targets.size());
-  std::size_t next = 0;
-  for (std::size_t k = 0; k < targets.size(); ++k) {
-    if (targets[k].is_valid()) result[k] = std::move(found[next++]);
-  }
-  return result;
-}
-
 }  // namespace
 
-GraphInputs::GraphInputs(const std::vector<Activation>& inputs, bool leaf) {
-  tensors_.reserve(inputs.size());
-  edges_.resize(inputs.size());
+std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
+                                     bool leaf) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(inputs.size());
   NodePtr begin;
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const Activation& input = inputs[k];
-    if (!input.tensor.defined() || !c10::GradMode::is_enabled() ||
-        !input.requires_grad) {
-      tensors_.push_back(input.tensor.defined() ? input.tensor.detach()
-                                                : input.tensor);
-      continue;
-    }
-    at::Tensor tensor = input.tensor.detach();
+  for (const Activation& input : inputs) {
+    at::Tensor& tensor = tensors.emplace_back(input.tensor);
+    if (!tensor.defined()) continue;
+    tensor = tensor.detach();
+    if (!c10::GradMode::is_enabled() || !input.requires_grad) continue;
     if (leaf) {
       tensor.requires_grad_();
     } else {
       if (!begin) begin = make_node<Begin>();
       torch::autograd::create_gradient_edge(tensor, begin);
     }
-    edges_[k] = torch::autograd::impl::gradient_edge(tensor);
-    tensors_.push_back(std::move(tensor));
   }
+  return tensors;
 }
 
 Activation without_graph(const at::Tensor& output) {
@@ -221,27 +118,123 @@ Activation without_graph(const at::Tensor& output) {
   return {output.detach(), output.requires_grad(), /*shared=*/false};
 }
 
-Edge gradient_edge(const at::Tensor& output) {
-  return output.defined() && output.requires_grad()
-             ? torch::autograd::impl::gradient_edge(output)
+Edge gradient_edge(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.requires_grad()
+             ? torch::autograd::impl::gradient_edge(tensor)
              : Edge();
 }
 
-NodePtr stand_in_for(const Edge& edge, uint64_t order) {
-  auto begin = make_node<Begin>(order);
-  begin->add_input_of(edge);
-  return begin;
+edge_list gradient_edges(const std::vector<at::Tensor>& tensors) {
+  edge_list edges;
+  edges.reserve(tensors.size());
+  for (const at::Tensor& each : tensors) edges.push_back(gradient_edge(each));
+  return edges;
 }
 
-Leaves find_leaves(const edge_list& output_edges,
-                   const edge_list& input_edges) {
-  Leaves leaves;
+void walk(const edge_list& roots, const std::function<bool(Node&)>& visit) {
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> stack;
+  const auto add = [&](const edge_list& edges) {
+    for (const Edge& edge : edges) {
+      Node* const node = edge.function.get();
+      if (node && seen.insert(node).second) stack.push_back(node);
+    }
+  };
+  add(roots);
+  while (!stack.empty()) {
+    Node* const node = stack.back();
+    stack.pop_back();
+    if (visit(*node)) add(node->next_edges());
+  }
+}
+
+// Redirects edges to leaves to nodes of this thread while in scope. These nodes
+// pass the gradients to a sink. The engine runs them, because end() is among
+// its targets.
+//
+// The leaves' own nodes cannot be used, for two reasons. The engine calls the
+// hooks of a leaf whenever a gradient arrives, even if it only returns the
+// gradient as a result. And it runs a leaf's node on the stream on which the
+// node was made, which is the user's stream; workers of one device would wait
+// for each other there.
+class Subgraph::ToSink {
+ public:
+  ToSink(edge_list& roots, const Subgraph& graph,
+         const std::vector<bool>& wanted, const LeafSink& sink)
+      : end_(make_node<Begin>()) {
+    end_->add_input_metadata(Node::undefined_input());
+    std::vector<NodePtr> sinks(graph.leaves_.size());
+    for (const LeafEdge& leaf_edge : graph.leaf_edges_) {
+      if (!wanted[leaf_edge.leaf]) continue;
+      empty_ = false;
+      NodePtr& node = sinks[leaf_edge.leaf];
+      if (!node) {
+        node = make_node<Sink>(sink, leaf_edge.leaf, end());
+        node->add_input_metadata(graph.leaves_[leaf_edge.leaf]);
+      }
+      if (!leaf_edge.node) {
+        const Edge leaf = gradient_edge(graph.leaves_[leaf_edge.leaf]);
+        for (Edge& root : roots) {
+          if (root.function == leaf.function) root.function = node;
+        }
+        continue;
+      }
+      Edge& edge = leaf_edge.node->next_edges()[leaf_edge.edge];
+      if (!edge.is_valid()) continue;
+      diverted_.emplace_back(&edge, edge.function);
+      edge.function = node;
+    }
+  }
+  ~ToSink() {
+    for (auto& [edge, leaf] : diverted_) edge->function = std::move(leaf);
+  }
+  ToSink(const ToSink&) = delete;
+  ToSink& operator=(const ToSink&) = delete;
+
+  Edge end() const { return Edge(end_, 0); }
+  // Returns whether no leaf is wanted.
+  bool empty() const { return empty_; }
+
+ private:
+  struct Sink : public Node {
+    // Runs as early as the engine can, like the node of a leaf.
+    Sink(const LeafSink& sink, std::size_t leaf, Edge end)
+        : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
+          sink(sink),
+          leaf(leaf) {}
+    variable_list apply(variable_list&& grads) override {
+      if (grads[0].defined()) sink(leaf, std::move(grads[0]));
+      return {at::Tensor()};
+    }
+    std::string name() const override { return "gpipe::Sink"; }
+
+    const LeafSink& sink;
+    const std::size_t leaf;
+  };
+
+  const NodePtr end_;
+  bool empty_ = true;
+  std::vector<std::pair<Edge*, NodePtr>> diverted_;
+};
+
+Subgraph::Subgraph(edge_list input_edges,
+                   const std::vector<at::Tensor>& outputs, std::size_t skips,
+                   edge_list inner)
+    : input_edges_(std::move(input_edges)),
+      inner_(std::move(inner)),
+      skips_(skips),
+      roots_(gradient_edges(outputs)) {
+  find_leaves();
+  roots_ = in_root_order(std::move(roots_));
+}
+
+void Subgraph::find_leaves() {
   thread_local Seen seen;
   thread_local std::vector<Node*> stack;
   seen.clear();
   stack.clear();
   const uint64_t here = at::RecordFunction::currentThreadId();
-  for (const Edge& edge : input_edges) seen.insert(edge.function.get());
+  for (const Edge& edge : input_edges_) seen.insert(edge.function.get());
   const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
     if (!node) return;
@@ -252,86 +245,131 @@ Leaves find_leaves(const edge_list& output_edges,
                        ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
                        : nullptr;
       if (sink) {
-        *leaf = leaves.tensors.size();
-        leaves.tensors.push_back(sink->variable);
+        *leaf = leaves_.size();
+        leaves_.push_back(sink->variable);
       } else {
         stack.push_back(node);
         if (node->num_outputs() == 0 && dynamic_cast<Begin*>(node)) {
-          leaves.reaches_other_input = true;
+          reaches_other_input_ = true;
         }
         if (node->thread_id() != here) {
           const bool is_own = from && from->thread_id() == here;
-          leaves.foreign.push_back(
+          foreign_.push_back(
               {edge.function, is_own ? std::make_optional(from->sequence_nr())
                                      : std::nullopt});
         }
       }
     }
-    if (*leaf != Seen::kNoLeaf)
-      leaves.leaf_edges.push_back({from, index, *leaf});
+    if (*leaf != Seen::kNoLeaf) leaf_edges_.push_back({from, index, *leaf});
   };
-  for (const Edge& edge : output_edges) visit(edge, nullptr, 0);
+  for (const Edge& edge : roots_) visit(edge, nullptr, 0);
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
     const edge_list& edges = node->next_edges();
     for (std::size_t k = 0; k < edges.size(); ++k) visit(edges[k], node, k);
   }
-  return leaves;
 }
 
-const Node* user_of_other_input(const edge_list& output_edges,
-                                const edge_list& input_edges, uint64_t begin) {
-  // Walks from `roots`. Returns the first node for which `use` returns true.
-  const auto walk = [&](const edge_list& roots, auto use) -> const Node* {
-    std::unordered_set<const Node*> seen;
-    std::vector<const Node*> stack;
-    for (const Edge& edge : input_edges) seen.insert(edge.function.get());
-    const auto visit = [&](const edge_list& edges) {
-      for (const Edge& edge : edges) {
-        const Node* const node = edge.function.get();
-        if (node && seen.insert(node).second) stack.push_back(node);
-      }
-    };
-    visit(roots);
-    while (!stack.empty()) {
-      const Node* const node = stack.back();
-      stack.pop_back();
-      if (use(*node)) return node;
-      visit(node->next_edges());
-    }
-    return nullptr;
+void Subgraph::number_as(const Subgraph& first) {
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.is_same(b);
   };
-  return walk(output_edges, [&](const Node& node) {
-    if (node.sequence_nr() < begin) return false;
-    for (const Edge& edge : node.next_edges()) {
-      if (!edge.is_valid() || edge.function->sequence_nr() >= begin) continue;
-      const auto is_input = [](const Node& each) {
-        return dynamic_cast<const Begin*>(&each) != nullptr;
-      };
-      if (walk({edge}, is_input)) return true;
-    }
+  if (std::ranges::equal(leaves_, first.leaves_, is_same)) return;
+  std::unordered_map<const at::TensorImpl*, std::size_t> numbers;
+  for (const at::Tensor& leaf : first.leaves_) {
+    numbers.emplace(leaf.unsafeGetTensorImpl(), numbers.size());
+  }
+  std::erase_if(leaf_edges_, [&](LeafEdge& each) {
+    const auto number = numbers.find(leaves_[each.leaf].unsafeGetTensorImpl());
+    if (number == numbers.end()) return true;
+    each.leaf = number->second;
     return false;
   });
+  leaves_ = first.leaves_;
 }
 
-std::vector<at::Tensor> run_backward(const edge_list& output_edges,
-                                     std::vector<at::Tensor> grads,
-                                     const edge_list& targets, bool keep_graph,
-                                     const Leaves& leaves,
-                                     const std::vector<bool>& leaf_wanted,
-                                     const LeafSink& sink) {
+bool Subgraph::wants_input() const {
+  return std::ranges::any_of(input_edges_,
+                             [](const Edge& edge) { return edge.is_valid(); });
+}
+
+const Node* Subgraph::user_of_other_input(uint64_t begin) const {
+  std::unordered_set<const Node*> inputs;
+  for (const Edge& edge : input_edges_) inputs.insert(edge.function.get());
+  const auto reaches_input = [&](const Edge& edge) {
+    bool reaches = false;
+    walk({edge}, [&](Node& node) {
+      if (inputs.count(&node)) return false;
+      reaches = reaches || dynamic_cast<const Begin*>(&node);
+      return !reaches;
+    });
+    return reaches;
+  };
+  const Node* user = nullptr;
+  walk(roots_, [&](Node& node) {
+    if (user || inputs.count(&node)) return false;
+    const bool is_own = node.sequence_nr() >= begin;
+    if (is_own && std::ranges::any_of(node.next_edges(), [&](const Edge& edge) {
+          return edge.is_valid() && edge.function->sequence_nr() < begin &&
+                 reaches_input(edge);
+        })) {
+      user = &node;
+    }
+    return true;
+  });
+  return user;
+}
+
+std::vector<at::Tensor> Subgraph::backward(std::vector<at::Tensor> grads,
+                                           bool keep_graph, bool want_input,
+                                           const std::vector<bool>& leaf_wanted,
+                                           const LeafSink& sink) {
+  const edge_list targets =
+      want_input ? input_edges_ : edge_list(input_edges_.size());
+  if (!keep_graph) inner_.clear();
+  const edge_list roots = keep_graph ? roots_ : std::exchange(roots_, {});
+  auto found = run(roots, in_root_order(std::move(grads)), targets, keep_graph,
+                   leaf_wanted, sink);
+  if (!keep_graph) drop_graph();
+  return found;
+}
+
+void Subgraph::drop_graph() {
+  input_edges_.clear();
+  inner_.clear();
+  roots_.clear();
+  leaf_edges_.clear();
+}
+
+std::vector<at::Tensor> Subgraph::run(const edge_list& all_roots,
+                                      std::vector<at::Tensor> grads,
+                                      const edge_list& targets, bool keep_graph,
+                                      const std::vector<bool>& leaf_wanted,
+                                      const LeafSink& sink) const {
   edge_list roots, wanted;
   variable_list root_grads;
-  take_roots(output_edges, std::move(grads), roots, root_grads);
+  for (std::size_t k = 0; k < all_roots.size(); ++k) {
+    if (!all_roots[k].is_valid() || !grads[k].defined()) continue;
+    roots.push_back(all_roots[k]);
+    root_grads.push_back(std::move(grads[k]));
+  }
   for (const Edge& edge : targets) {
     if (edge.is_valid()) wanted.push_back(edge);
   }
-  if (roots.empty()) return std::vector<at::Tensor>(targets.size());
-  const ToSink to_sink(roots, leaves, leaf_wanted, sink);
+  std::vector<at::Tensor> result(targets.size());
+  if (roots.empty()) return result;
+  const ToSink to_sink(roots, *this, leaf_wanted, sink);
   if (!to_sink.empty()) wanted.push_back(to_sink.end());
-  if (wanted.empty()) return std::vector<at::Tensor>(targets.size());
-  return execute(roots, root_grads, targets, wanted, keep_graph);
+  if (wanted.empty()) return result;
+  auto found = torch::autograd::Engine::get_default_engine().execute(
+      roots, root_grads, keep_graph, /*create_graph=*/false,
+      /*accumulate_grad=*/false, wanted);
+  auto next = found.begin();
+  for (std::size_t k = 0; k < targets.size(); ++k) {
+    if (targets[k].is_valid()) result[k] = std::move(*next++);
+  }
+  return result;
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// The piece of autograd graph of a cell: its entry, its leaves, its backward.
+// The autograd graph of a cell: its inputs, its leaves, its backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,10 +6,13 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpipe/libtorch/node.h"
@@ -46,54 +49,66 @@ struct Activation {
   int unsplit = -1;
 };
 
-// The input tensors of a cell's layers: aliases of the boundary tensors, at
-// which the cell's graph begins. They are not leaves, so a layer can work in
-// place on its input as in the plain model.
+// Returns the input tensors of a cell's layers: aliases of the boundary
+// tensors, at which the cell's graph begins. They are not leaves, so a layer
+// can work in place on its input as in the plain model.
 //
 // `leaf`: the input tensors are leaves of the user's graph. Then they are
 // leaves here too, because in-place work on them is an error in the plain
 // model.
-class GraphInputs {
- public:
-  GraphInputs() = default;
-  GraphInputs(const std::vector<Activation>& inputs, bool leaf);
-
-  std::vector<at::Tensor>& tensors() { return tensors_; }
-  // Returns the edge at which each tensor's gradient arrives; empty if no
-  // gradient is wanted.
-  const std::vector<torch::autograd::Edge>& edges() const { return edges_; }
-
- private:
-  std::vector<at::Tensor> tensors_;
-  std::vector<torch::autograd::Edge> edges_;
-};
+std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
+                                     bool leaf);
 
 // Detaches an output of the cell, to pass it to other cells.
 Activation without_graph(const at::Tensor& output);
 
-// Returns the edge at which the gradient of `output` starts; empty if `output`
-// has no graph.
-torch::autograd::Edge gradient_edge(const at::Tensor& output);
+// Returns the edge at which the gradient of `tensor` arrives; empty if it has
+// no graph.
+torch::autograd::Edge gradient_edge(const at::Tensor& tensor);
+// Does the same for several tensors.
+std::vector<torch::autograd::Edge> gradient_edges(
+    const std::vector<at::Tensor>& tensors);
 
-// Returns a node with one input that takes what the input of `edge` takes. A
-// graph may end there. If a next edge is added, the node passes its gradient
-// on. `order`: its sequence number.
-NodePtr stand_in_for(const torch::autograd::Edge& edge, uint64_t order);
+// Calls `visit` once for each node to which `roots` lead, as long as it returns
+// true: behind other nodes the walk does not go on.
+void walk(const std::vector<torch::autograd::Edge>& roots,
+          const std::function<bool(torch::autograd::Node&)>& visit);
 
-// The leaves of a graph (parameters, and other tensors that layers have
-// captured), in the order of the search, and the edges that lead to them.
-struct Leaves {
-  // An edge to a leaf.
-  struct LeafEdge {
-    torch::autograd::Node* node;  // null: an output is the leaf itself
-    std::size_t edge;             // index among the node's edges
-    std::size_t leaf;             // index in `tensors`
-  };
-  std::vector<at::Tensor> tensors;
-  std::vector<LeafEdge> leaf_edges;  // valid while the graph lives
-  // Whether the graph reaches an input of another cell (GraphInputs that are
-  // not leaves). Its gradient would be lost.
-  bool reaches_other_input = false;
+// Receives the gradient of leaf `leaf` as soon as it is complete, while the
+// engine still runs. Threads: on an accelerator, the engine's thread.
+using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
+
+// The graph of a cell: what autograd has recorded between the inputs and the
+// outputs of some layers, with its leaves (parameters, and other tensors that
+// layers have captured). Its backward runs as a whole or in two parts. Neither
+// changes `.grad` of leaves nor calls their hooks, which are for the sum over
+// all cells. The inputs and outputs themselves are not held. An operator that
+// needs one in its backward holds it.
+//
+// Threads: used by the cell's worker. On CPU all of it runs on the calling
+// thread.
+class Subgraph {
+ public:
+  Subgraph() = default;
+  // Finds the leaves. Call on the thread on which the layers have run.
+  // `input_edges`: where gradients of the inputs arrive; empty edges: none is
+  // wanted. `skips`: how many of the outputs, the last ones, are skip tensors.
+  // `inner`: used by backward_input() if no gradient of an input is wanted:
+  // edges inside the graph that divide it into two parts of some cost each.
+  Subgraph(std::vector<torch::autograd::Edge> input_edges,
+           const std::vector<at::Tensor>& outputs, std::size_t skips = 0,
+           std::vector<torch::autograd::Edge> inner = {});
+
+  // Returns the leaves in the order of the search. It stays the same when the
+  // graph has been consumed.
+  const std::vector<at::Tensor>& leaves() const { return leaves_; }
+  // Gives leaves the numbers that they have in `first`, the graph of an earlier
+  // run of the layers. Leaves that are not in it get no gradient.
+  void number_as(const Subgraph& first);
+
+  // Returns whether the gradient of an input is wanted.
+  bool wants_input() const;
+
   // A node of the graph that another thread has made. It belongs to a tensor
   // with a graph that a layer has captured.
   struct Foreign {
@@ -102,40 +117,97 @@ struct Leaves {
     // does.
     std::optional<uint64_t> user;
   };
-  std::vector<Foreign> foreign;
+  std::vector<Foreign> take_foreign() { return std::exchange(foreign_, {}); }
+
+  // Returns whether the graph reaches an input of another cell (graph_inputs()
+  // that are not leaves). Its gradient would be lost.
+  bool reaches_other_input() const { return reaches_other_input_; }
+  // Returns the node of this graph, made on this thread at sequence number
+  // `begin` or later, that uses a tensor whose graph reaches an input of
+  // another cell. Returns null if there is none. For messages.
+  const torch::autograd::Node* user_of_other_input(uint64_t begin) const;
+
+  // Runs the backward with the gradients `grads` of the outputs (undefined:
+  // none). Returns the gradients of the inputs, undefined where none arrives or
+  // none is wanted. `want_input`: whether any is. Gradients of leaves go to
+  // `sink` one by one, so that they are not all held at the same time, if
+  // `leaf_wanted` is true. Consumes the graph unless `keep_graph`.
+  std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
+                                   bool keep_graph, bool want_input,
+                                   const std::vector<bool>& leaf_wanted,
+                                   const LeafSink& sink);
+
+  // Run the backward in two parts. The idea is that of zero-bubble schedules
+  // (arXiv 2401.10241), here for any graph. No other code may use the graph.
+  //
+  // A matrix product or a convolution between the outputs and the input
+  // computes two gradients: of its input and of its weights. They cost about
+  // the same, and share only the incoming gradient. The input part leaves out
+  // the gradient of the weights and stores the incoming gradient. The weight
+  // part runs only these operators again, for the gradient of the weights. All
+  // other operators (sums, norms, activations) run once, in the input part,
+  // including their weights, because their gradients are computed together. A
+  // custom torch::autograd::Function also runs once, in the input part. Without
+  // wanted inputs and inner edges, the weight part does everything.
+  //
+  // So the two parts together do the work of the whole backward. They give the
+  // same bits: gradients that the whole backward adds up are added in the same
+  // order. For that, a gradient that the input part computes for a weight waits
+  // for the weight part if a product uses the same weight. (An exception: if
+  // layers have captured tensors with a graph that another thread has made, the
+  // gradients of three or more uses of one of its tensors may be added in
+  // another order.)
+  //
+  // backward_input() returns the gradients of the inputs. It frees saved
+  // tensors that the weight part does not need. backward_weight() passes the
+  // gradients of all leaves to `sink` one by one, each once, and consumes the
+  // graph.
+  std::vector<at::Tensor> backward_input(std::vector<at::Tensor> grads);
+  void backward_weight(const LeafSink& sink);
+
+  // Drops the graph. The leaves stay.
+  void drop_graph();
+
+ private:
+  struct Split;
+  class Division;
+  class ToSink;
+
+  // An edge to a leaf.
+  struct LeafEdge {
+    torch::autograd::Node* node;  // null: an output is the leaf itself
+    std::size_t edge;             // index among the node's edges
+    std::size_t leaf;             // index in `leaves_`
+  };
+  void find_leaves();
+  // Brings edges or gradients of the outputs into the order of `roots_`.
+  template <typename T>
+  std::vector<T> in_root_order(std::vector<T> all) const {
+    std::reverse(all.end() - skips_, all.end());
+    std::rotate(all.begin(), all.end() - skips_, all.end());
+    return all;
+  }
+  // Runs the engine from `roots`. Returns the gradients that arrive at
+  // `targets`. Leaf edges that were removed from the graph are skipped.
+  std::vector<at::Tensor> run(const std::vector<torch::autograd::Edge>& roots,
+                              std::vector<at::Tensor> grads,
+                              const std::vector<torch::autograd::Edge>& targets,
+                              bool keep_graph,
+                              const std::vector<bool>& leaf_wanted,
+                              const LeafSink& sink) const;
+
+  std::vector<torch::autograd::Edge> input_edges_, inner_;
+  std::size_t skips_ = 0;
+  // The edges at which gradients of the outputs start, in the order in which
+  // the engine would reach them in the plain model, last consumer first (the
+  // last skip tensor), so that sums over them have the same bits.
+  std::vector<torch::autograd::Edge> roots_;
+  std::vector<at::Tensor> leaves_;
+  std::vector<LeafEdge> leaf_edges_;  // valid while the graph lives
+  std::vector<Foreign> foreign_;
+  bool reaches_other_input_ = false;
+  std::shared_ptr<Split> split_;  // between the two parts of a backward
 };
-
-// Returns the leaves of the graph behind `output_edges`. `input_edges`: the
-// edges at which the graph begins; they do not count as leaves.
-Leaves find_leaves(const std::vector<torch::autograd::Edge>& output_edges,
-                   const std::vector<torch::autograd::Edge>& input_edges);
-
-// Returns the node of this graph, made on this thread at sequence number
-// `begin` or later, that uses a tensor whose graph reaches an input of another
-// cell. Returns null if there is none. For messages; `input_edges`: as above.
-const torch::autograd::Node* user_of_other_input(
-    const std::vector<torch::autograd::Edge>& output_edges,
-    const std::vector<torch::autograd::Edge>& input_edges, uint64_t begin);
-
-// Receives the gradient of leaf `leaf` as soon as it is complete, while the
-// engine still runs. Threads: on an accelerator, the engine's thread.
-using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
-
-// Runs backward from `output_edges` with gradients `grads` (undefined: none).
-// Returns the gradients that arrive at `targets`, undefined where none arrives
-// or the target is empty. `leaves`: the leaves of this graph. Their gradients
-// go to `sink` one by one, so that they are not all held at the same time.
-// `wanted`: by leaf. Leaf edges that were removed from the graph are skipped.
-//
-// `.grad` of leaves does not change, and hooks of leaves are not called,
-// because they are for the sum over all cells.
-// Threads: on CPU all of it runs on the calling thread.
-std::vector<at::Tensor> run_backward(
-    const std::vector<torch::autograd::Edge>& output_edges,
-    std::vector<at::Tensor> grads,
-    const std::vector<torch::autograd::Edge>& targets, bool keep_graph,
-    const Leaves& leaves, const std::vector<bool>& wanted,
-    const LeafSink& sink);
 
 // Runs the autograd engine with one gradient of `grads` per edge of `edges`
 // (see torch::autograd::impl::gradient_edge). As in any backward, the engine

@@ -1,10 +1,10 @@
 #include "gpipe/runtime/autograd/graph.h"
 
 #include <ATen/Functions.h>
+#include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
@@ -21,7 +21,6 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::IsEmpty;
 using torch::Tensor;
-using torch::autograd::Edge;
 using torch::autograd::edge_list;
 
 Tensor scalar(double value, bool requires_grad = false) {
@@ -30,14 +29,13 @@ Tensor scalar(double value, bool requires_grad = false) {
 
 TEST(GraphInputs, AreAliasesThatBeginAGraph) {
   const Tensor a = scalar(1), b = scalar(2), c = scalar(3);
-  GraphInputs inputs({{a, true}, {b, false}, {Tensor(), false}, {c, true}},
-                     /*leaf=*/false);
-  const auto& tensors = inputs.tensors();
+  const auto tensors = graph_inputs(
+      {{a, true}, {b, false}, {Tensor(), false}, {c, true}}, /*leaf=*/false);
   EXPECT_EQ(tensors[0].data_ptr(), a.data_ptr());
   EXPECT_FALSE(tensors[0].is_leaf());
   EXPECT_FALSE(tensors[1].requires_grad());
   EXPECT_FALSE(tensors[2].defined());
-  const edge_list& edges = inputs.edges();
+  const edge_list edges = gradient_edges(tensors);
   ASSERT_EQ(edges.size(), 4u);
   EXPECT_EQ(edges[0].function->name(), "gpipe::Begin");
   EXPECT_FALSE(edges[1].is_valid());
@@ -49,20 +47,18 @@ TEST(GraphInputs, AreAliasesThatBeginAGraph) {
 }
 
 TEST(GraphInputs, AreLeavesIfTheyAreLeavesOfTheUser) {
-  GraphInputs inputs({{scalar(1), true}, {scalar(2), false}}, /*leaf=*/true);
-  EXPECT_TRUE(inputs.tensors()[0].is_leaf());
-  EXPECT_TRUE(inputs.tensors()[0].requires_grad());
-  EXPECT_FALSE(inputs.tensors()[1].requires_grad());
-  EXPECT_TRUE(inputs.edges()[0].is_valid());
-  EXPECT_FALSE(inputs.edges()[1].is_valid());
-  EXPECT_NE(error_of([&] { inputs.tensors()[0].add_(1); }), "");
+  const auto tensors =
+      graph_inputs({{scalar(1), true}, {scalar(2), false}}, /*leaf=*/true);
+  EXPECT_TRUE(tensors[0].is_leaf());
+  EXPECT_TRUE(tensors[0].requires_grad());
+  EXPECT_FALSE(tensors[1].requires_grad());
+  EXPECT_NE(error_of([&] { tensors[0].add_(1); }), "");
 }
 
 TEST(GraphInputs, HaveNoGraphWithoutGradMode) {
   const c10::NoGradGuard no_grad;
-  GraphInputs inputs({{scalar(1), true}}, /*leaf=*/false);
-  EXPECT_FALSE(inputs.tensors()[0].requires_grad());
-  EXPECT_FALSE(inputs.edges()[0].is_valid());
+  EXPECT_FALSE(
+      graph_inputs({{scalar(1), true}}, /*leaf=*/false)[0].requires_grad());
 }
 
 TEST(Graph, AnOutputLeavesWithoutGraph) {
@@ -81,144 +77,145 @@ TEST(Graph, AnOutputLeavesWithoutGraph) {
   EXPECT_FALSE(gradient_edge(Tensor()).is_valid());
 }
 
-TEST(Graph, AStandInTakesWhatTheInputOfAnEdgeTakes) {
-  const Tensor w = torch::ones({5, 3}).requires_grad_();
-  const Tensor half = w.split({3, 2})[1];
-  const NodePtr node = stand_in_for(gradient_edge(half), 7);
-  EXPECT_EQ(node->sequence_nr(), 7u);
-  ASSERT_EQ(node->num_inputs(), 1u);
-  EXPECT_TRUE(node->input_metadata(0).is_same_shape(half));
-  EXPECT_EQ(node->num_outputs(), 0u);
-}
-
 // A graph: output = (x * w + v) * w, where x is the input and w and v are
 // leaves.
-struct Graph {
+struct Example {
   Tensor w = scalar(3, true), v = scalar(5, true);
-  GraphInputs inputs{{{scalar(2), true}}, /*leaf=*/false};
   Tensor output;
-  edge_list output_edges;
+  Subgraph graph;
 
-  Graph() {
-    output = (inputs.tensors()[0] * w + v) * w;
-    output_edges = {gradient_edge(output)};
+  explicit Example(bool want_input = true) {
+    const auto inputs = graph_inputs({{scalar(2), want_input}}, false);
+    output = (inputs[0] * w + v) * w;
+    graph = Subgraph(gradient_edges(inputs), {output});
   }
-  Leaves leaves() const { return find_leaves(output_edges, inputs.edges()); }
+
+  // Returns the gradients of the leaves as "0:57 1:3", in the order in which
+  // they came, and that of the input.
+  std::pair<std::string, Tensor> run(bool keep_graph,
+                                     std::vector<bool> wanted = {true, true},
+                                     bool want_input = true) {
+    std::string sums;
+    const auto grads =
+        graph.backward({scalar(1)}, keep_graph, want_input, wanted,
+                       [&](std::size_t leaf, const Tensor& grad) {
+                         sums += std::to_string(leaf) + ":" +
+                                 std::to_string(grad.item<int64_t>()) + " ";
+                       });
+    return {sums, grads[0]};
+  }
 };
 
-TEST(FindLeaves, ListsEachLeafOnceAndEachEdgeToIt) {
-  const Graph graph;
-  const Leaves leaves = graph.leaves();
-  ASSERT_EQ(leaves.tensors.size(), 2u);
-  EXPECT_TRUE(leaves.tensors[0].is_same(graph.w));
-  EXPECT_TRUE(leaves.tensors[1].is_same(graph.v));
-  std::vector<std::size_t> of_leaf(2);
-  for (const auto& each : leaves.leaf_edges) {
-    ++of_leaf[each.leaf];
-    auto* const node = dynamic_cast<torch::autograd::AccumulateGrad*>(
-        each.node->next_edge(each.edge).function.get());
-    ASSERT_NE(node, nullptr);
-    EXPECT_TRUE(node->variable.is_same(leaves.tensors[each.leaf]));
-  }
-  EXPECT_THAT(of_leaf, ElementsAre(2, 1));
-  EXPECT_THAT(leaves.foreign, IsEmpty());
+TEST(Subgraph, ListsEachLeafOnce) {
+  Example example;
+  ASSERT_EQ(example.graph.leaves().size(), 2u);
+  EXPECT_TRUE(example.graph.leaves()[0].is_same(example.w));
+  EXPECT_TRUE(example.graph.leaves()[1].is_same(example.v));
+  EXPECT_TRUE(example.graph.wants_input());
+  EXPECT_FALSE(Example(/*want_input=*/false).graph.wants_input());
+  EXPECT_FALSE(example.graph.reaches_other_input());
+  EXPECT_THAT(example.graph.take_foreign(), IsEmpty());
 }
 
-TEST(FindLeaves, AnInputIsNoLeafAndAnOutputMayBeOne) {
-  GraphInputs inputs({{scalar(2), true}}, /*leaf=*/true);
+TEST(Subgraph, AnInputIsNoLeafAndAnOutputMayBeOne) {
+  const auto inputs = graph_inputs({{scalar(2), true}}, /*leaf=*/true);
   const Tensor w = scalar(3, true);
-  const Leaves leaves = find_leaves(
-      {gradient_edge(inputs.tensors()[0] * 2), Edge(), gradient_edge(w)},
-      inputs.edges());
-  ASSERT_EQ(leaves.tensors.size(), 1u);
-  EXPECT_TRUE(leaves.tensors[0].is_same(w));
-  ASSERT_EQ(leaves.leaf_edges.size(), 1u);
-  EXPECT_EQ(leaves.leaf_edges[0].node, nullptr);
+  const Subgraph graph(gradient_edges(inputs), {inputs[0] * 2, scalar(1), w});
+  ASSERT_EQ(graph.leaves().size(), 1u);
+  EXPECT_TRUE(graph.leaves()[0].is_same(w));
 }
 
-TEST(FindLeaves, ListsTheNodesOfOtherThreads) {
+TEST(Subgraph, ListsTheNodesOfOtherThreads) {
   const Tensor w = scalar(3, true);
   Tensor captured;
   std::thread([&] { captured = w.exp(); }).join();
   const Tensor output = captured * 2;
-  const Leaves leaves = find_leaves({gradient_edge(output)}, {});
-  ASSERT_EQ(leaves.foreign.size(), 1u);
-  EXPECT_EQ(leaves.foreign[0].node.get(), captured.grad_fn().get());
-  EXPECT_EQ(leaves.foreign[0].user, output.grad_fn()->sequence_nr());
-  EXPECT_TRUE(leaves.tensors[0].is_same(w));
+  Subgraph graph({}, {output});
+  const auto foreign = graph.take_foreign();
+  ASSERT_EQ(foreign.size(), 1u);
+  EXPECT_EQ(foreign[0].node.get(), captured.grad_fn().get());
+  EXPECT_EQ(foreign[0].user, output.grad_fn()->sequence_nr());
+  EXPECT_TRUE(graph.leaves()[0].is_same(w));
+  EXPECT_THAT(graph.take_foreign(), IsEmpty());
 }
 
-// Returns the gradients of the leaves as "0:57 1:3", in the order in which they
-// came, and that of the input.
-std::pair<std::string, Tensor> run(const Graph& graph, bool keep_graph,
-                                   std::vector<bool> wanted = {true, true},
-                                   bool want_input = true) {
-  std::string sums;
-  const edge_list targets = want_input ? graph.inputs.edges() : edge_list(1);
-  const auto grads = run_backward(
-      graph.output_edges, {scalar(1)}, targets, keep_graph, graph.leaves(),
-      wanted, [&](std::size_t leaf, const Tensor& grad) {
-        sums += std::to_string(leaf) + ":" +
-                std::to_string(grad.item<int64_t>()) + " ";
-      });
-  return {sums, grads[0]};
+TEST(Subgraph, FindsTheUserOfAnInputOfAnotherGraph) {
+  const auto other = graph_inputs({{scalar(2), true}}, /*leaf=*/false);
+  const Tensor kept = other[0] * 2;
+  const auto inputs = graph_inputs({{scalar(2), true}}, /*leaf=*/false);
+  const uint64_t begin = at::sequence_number::peek();
+  const Tensor user = inputs[0] + kept;
+  const Subgraph graph(gradient_edges(inputs), {user * 3});
+  EXPECT_TRUE(graph.reaches_other_input());
+  EXPECT_EQ(graph.user_of_other_input(begin), user.grad_fn().get());
+}
+
+TEST(Subgraph, LeavesKeepTheNumbersOfAnEarlierRun) {
+  const Tensor w = scalar(3, true), v = scalar(5, true), u = scalar(7, true);
+  const Subgraph first({}, {w * 2, v * 2});
+  Subgraph again({}, {u * 2, v * 2, w * 2});
+  again.number_as(first);
+  ASSERT_EQ(again.leaves().size(), 2u);
+  again.backward({scalar(1), scalar(10), scalar(100)}, /*keep_graph=*/false,
+                 /*want_input=*/false, {true, true},
+                 [&](std::size_t leaf, const Tensor& grad) {
+                   const bool is_w = first.leaves()[leaf].is_same(w);
+                   EXPECT_EQ(grad.item<double>(), is_w ? 200 : 20);
+                 });
 }
 
 // d/dw = 2 x w + v = 17, d/dv = w = 3, d/dx = w^2 = 9.
-TEST(RunBackward, GivesTheSumOfEachLeafOnceAndLeavesGradAlone) {
-  const Graph graph;
+TEST(Subgraph, GivesTheSumOfEachLeafOnceAndLeavesGradAlone) {
+  Example example;
   int hooks = 0;
-  graph.w.register_hook([&](const Tensor&) { ++hooks; });
-  const auto [sums, input] = run(graph, /*keep_graph=*/false);
+  example.w.register_hook([&](const Tensor&) { ++hooks; });
+  const auto [sums, input] = example.run(/*keep_graph=*/false);
   EXPECT_EQ(sums, "1:3 0:17 ");
   EXPECT_EQ(input.item<double>(), 9);
-  EXPECT_FALSE(graph.w.grad().defined());
-  EXPECT_FALSE(graph.v.grad().defined());
+  EXPECT_FALSE(example.w.grad().defined());
+  EXPECT_FALSE(example.v.grad().defined());
   EXPECT_EQ(hooks, 0);
 }
 
-TEST(RunBackward, SkipsWhatIsNotWanted) {
-  const Graph graph;
-  EXPECT_EQ(run(graph, true, {false, true}).first, "1:3 ");
-  EXPECT_EQ(run(graph, true, {true, false}).first, "0:17 ");
-  const auto [sums, input] = run(graph, true, {false, false});
+TEST(Subgraph, SkipsWhatIsNotWanted) {
+  Example example;
+  EXPECT_EQ(example.run(true, {false, true}).first, "1:3 ");
+  EXPECT_EQ(example.run(true, {true, false}).first, "0:17 ");
+  const auto [sums, input] = example.run(true, {false, false});
   EXPECT_EQ(sums, "");
   EXPECT_EQ(input.item<double>(), 9);
-  EXPECT_FALSE(run(graph, true, {true, true}, false).second.defined());
-  EXPECT_FALSE(run(graph, true, {false, false}, false).second.defined());
+  EXPECT_FALSE(example.run(true, {true, true}, false).second.defined());
+  EXPECT_FALSE(example.run(true, {false, false}, false).second.defined());
 }
 
-TEST(RunBackward, KeepsTheGraphIfAskedFor) {
-  const Graph graph;
+TEST(Subgraph, IsKeptIfAskedFor) {
+  Example example;
   for (int times = 0; times < 2; ++times) {
-    EXPECT_EQ(run(graph, true).first, "1:3 0:17 ");
+    EXPECT_EQ(example.run(true).first, "1:3 0:17 ");
   }
-  EXPECT_EQ(run(graph, false).first, "1:3 0:17 ");
-  EXPECT_NE(error_of([&] { run(graph, false); }).find("second time"),
+  EXPECT_EQ(example.run(false).first, "1:3 0:17 ");
+  EXPECT_EQ(example.graph.leaves().size(), 2u);
+  EXPECT_NE(error_of([&] { example.output.backward(); }).find("second time"),
             std::string::npos);
 }
 
-TEST(RunBackward, GivesLeavesBackTheirOwnNodes) {
-  const Graph graph;
-  run(graph, /*keep_graph=*/true);
-  const Leaves leaves = graph.leaves();
-  ASSERT_EQ(leaves.tensors.size(), 2u);
-  EXPECT_TRUE(leaves.tensors[0].is_same(graph.w));
-  EXPECT_TRUE(leaves.tensors[1].is_same(graph.v));
-  EXPECT_EQ(leaves.leaf_edges.size(), 3u);
+TEST(Subgraph, GivesLeavesBackTheirOwnNodes) {
+  Example example(/*want_input=*/false);
+  example.run(/*keep_graph=*/true);
+  example.output.backward();
+  EXPECT_EQ(example.w.grad().item<double>(), 17);
+  EXPECT_EQ(example.v.grad().item<double>(), 3);
 }
 
-TEST(RunBackward, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
+TEST(Subgraph, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
   const Tensor w = scalar(3, true), v = scalar(5, true);
-  const edge_list outputs = {gradient_edge(w), Edge(), gradient_edge(v * 2),
-                             gradient_edge(w)};
+  Subgraph graph({}, {w, scalar(1), v * 2, w});
   std::string sums;
-  run_backward(outputs, {scalar(4), scalar(9), Tensor(), scalar(6)}, {}, false,
-               find_leaves(outputs, {}), {true, true},
-               [&](std::size_t leaf, const Tensor& grad) {
-                 sums += std::to_string(leaf) + ":" +
-                         std::to_string(grad.item<int64_t>()) + " ";
-               });
+  graph.backward({scalar(4), scalar(9), Tensor(), scalar(6)}, false, false,
+                 {true, true}, [&](std::size_t leaf, const Tensor& grad) {
+                   sums += std::to_string(leaf) + ":" +
+                           std::to_string(grad.item<int64_t>()) + " ";
+                 });
   EXPECT_EQ(sums, "0:10 ");
 }
 

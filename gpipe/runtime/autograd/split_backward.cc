@@ -1,6 +1,7 @@
-#include "gpipe/runtime/autograd/split_backward.h"
-
+// The backward of a graph in two parts: first the gradients of its inputs, for
+// which other stages wait; later those of its weights.
 #include <ATen/Functions.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <typeindex>
@@ -19,6 +21,7 @@
 #include <utility>
 
 #include "gpipe/libtorch/node.h"
+#include "gpipe/runtime/autograd/graph.h"
 
 namespace gpipe::internal {
 namespace {
@@ -69,16 +72,17 @@ struct Start : public Node {
   variable_list grads;
 };
 
-// Returns the numbers of the leaves by their nodes.
-std::unordered_map<const Node*, std::size_t> numbers_of(const Leaves& leaves) {
-  std::unordered_map<const Node*, std::size_t> numbers;
-  for (std::size_t k = 0; k < leaves.tensors.size(); ++k) {
-    numbers.emplace(
-        torch::autograd::impl::gradient_edge(leaves.tensors[k]).function.get(),
-        k);
+// A node that takes what the input of `edge` takes, where the input part may
+// end. If a next edge is added, the node passes its gradient on.
+struct StandIn : public Node {
+  StandIn(const Edge& edge, uint64_t order) : Node(order) {
+    input_metadata_.push_back(edge.function->input_metadata(edge.input_nr));
   }
-  return numbers;
-}
+  variable_list apply(variable_list&& grads) override {
+    return std::move(grads);
+  }
+  std::string name() const override { return "gpipe::StandIn"; }
+};
 
 // Where gradients that come along edges from the outputs are, in the order of
 // the engine: before those of all nodes.
@@ -86,7 +90,8 @@ constexpr uint64_t kFirst = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
-struct SplitBackward::Graph {
+// What the input part leaves for the weight part.
+struct Subgraph::Split {
   // A product that runs twice. `later`: its edges to the weights, which are
   // removed for the input part. `grads`: the gradients that arrived in the
   // input part.
@@ -106,8 +111,6 @@ struct SplitBackward::Graph {
     at::Tensor grad;
   };
 
-  edge_list output_edges, input_edges, inner;
-  Leaves leaves;
   std::vector<Product> products;
   std::vector<Held> held;
   // Gradients of leaves that only nodes of the input part lead to.
@@ -118,15 +121,18 @@ struct SplitBackward::Graph {
 // Divides the nodes of a graph between the two parts. The weight part runs the
 // nodes to which an edge `later` of a product leads, the inner ends, and all
 // nodes behind these. The input part runs all other nodes.
-class SplitBackward::Division {
+class Subgraph::Division {
  public:
   // `ends`: where the input part ends.
-  Division(Graph& graph, const edge_list& ends, bool ends_are_inner)
-      : graph_(graph), leaves_(numbers_of(graph.leaves)) {
-    graph.is_late.resize(graph.leaves.tensors.size());
+  Division(Subgraph& graph, const edge_list& ends, bool ends_are_inner)
+      : roots_(graph.roots_), split_(*graph.split_) {
+    for (std::size_t k = 0; k < graph.leaves_.size(); ++k) {
+      leaves_.emplace(gradient_edge(graph.leaves_[k]).function.get(), k);
+    }
+    split_.is_late.resize(graph.leaves_.size());
     visit(ends);
     if (ends_are_inner) {
-      for (const Edge& end : ends) run_later(*end.function);
+      for (const Edge& end : ends) run_later(end);
     }
     set_products_aside();
     hold_gradients();
@@ -135,7 +141,7 @@ class SplitBackward::Division {
   // Frees the tensors that nodes of the input part have saved. Call after it.
   void release_variables() {
     std::unordered_set<const Node*> needed;
-    for (const auto& product : graph_.products) {
+    for (const auto& product : split_.products) {
       needed.insert(product.node.get());
     }
     for (const auto& node : visited_) {
@@ -169,7 +175,7 @@ class SplitBackward::Division {
   };
 
   void visit(const edge_list& ends);
-  void run_later(const Node& node);
+  void run_later(const Edge& edge);
   void set_products_aside();
   void hold_gradients();
   std::optional<std::size_t> leaf_of(const Node* node) const {
@@ -177,8 +183,9 @@ class SplitBackward::Division {
     return leaf == leaves_.end() ? std::nullopt : std::optional(leaf->second);
   }
 
-  Graph& graph_;
-  const std::unordered_map<const Node*, std::size_t> leaves_;
+  edge_list& roots_;
+  Split& split_;
+  std::unordered_map<const Node*, std::size_t> leaves_;
   std::unordered_map<const Node*, Place> places_;
   // The nodes that the outputs lead to, up to the ends, in topological order (a
   // node before those that it leads to).
@@ -186,7 +193,7 @@ class SplitBackward::Division {
   std::vector<const Node*> later_;
 };
 
-void SplitBackward::Division::visit(const edge_list& ends) {
+void Subgraph::Division::visit(const edge_list& ends) {
   // A node without entry is not visited yet. The graph has no cycles, so a node
   // is never met again while it is visited.
   for (const Edge& end : ends) places_[end.function.get()].is_above = true;
@@ -196,9 +203,9 @@ void SplitBackward::Division::visit(const edge_list& ends) {
     bool is_above;
   };
   std::vector<Visit> stack;
-  for (const Edge& exit : graph_.output_edges) {
-    if (exit.is_valid() && !places_.count(exit.function.get())) {
-      stack.push_back({exit.function, 0, false});
+  for (const Edge& root : roots_) {
+    if (root.is_valid() && !places_.count(root.function.get())) {
+      stack.push_back({root.function, 0, false});
     }
     while (!stack.empty()) {
       Visit& visit = stack.back();
@@ -223,28 +230,20 @@ void SplitBackward::Division::visit(const edge_list& ends) {
   std::ranges::reverse(visited_);
 }
 
-// Has the weight part run `node` and all nodes behind it.
-void SplitBackward::Division::run_later(const Node& node) {
-  std::vector<const Node*> stack;
-  const auto mark = [&](const Node* each) {
-    if (std::exchange(places_[each].is_later, true)) return;
-    if (const auto leaf = leaf_of(each)) graph_.is_late[*leaf] = true;
-    later_.push_back(each);
-    stack.push_back(each);
-  };
-  mark(&node);
-  while (!stack.empty()) {
-    const Node* const next = stack.back();
-    stack.pop_back();
-    for (const Edge& edge : next->next_edges()) {
-      if (edge.is_valid()) mark(edge.function.get());
-    }
-  }
+// Has the weight part run the node that takes gradients of `edge`, and all
+// nodes behind it.
+void Subgraph::Division::run_later(const Edge& edge) {
+  walk({edge}, [this](const Node& node) {
+    if (std::exchange(places_[&node].is_later, true)) return false;
+    if (const auto leaf = leaf_of(&node)) split_.is_late[*leaf] = true;
+    later_.push_back(&node);
+    return true;
+  });
 }
 
 // Removes the edges to weights from the products that lead to an end, and
 // stores the gradients that will arrive at these products.
-void SplitBackward::Division::set_products_aside() {
+void Subgraph::Division::set_products_aside() {
   for (const auto& node : visited_) {
     const Place place = places_[node.get()];
     if (!place.is_above || place.is_later || !is_product(*node)) continue;
@@ -257,13 +256,13 @@ void SplitBackward::Division::set_products_aside() {
       }
       // An operator does not compute a gradient for a missing edge.
       std::swap(now[k], later[k]);
-      run_later(*later[k].function);
+      run_later(later[k]);
       any = true;
     }
     if (!any) continue;
-    graph_.products.push_back(
+    split_.products.push_back(
         {node, std::move(later), std::make_shared<variable_list>(), {}});
-    node->add_pre_hook(std::make_unique<Note>(graph_.products.back().grads));
+    node->add_pre_hook(std::make_unique<Note>(split_.products.back().grads));
   }
 }
 
@@ -279,7 +278,7 @@ void SplitBackward::Division::set_products_aside() {
 // weight part, with the sequence number of the node from which the gradient
 // came. Gradients that arrive before all those of the weight part share a
 // stand-in, which adds them up in the input part.
-void SplitBackward::Division::hold_gradients() {
+void Subgraph::Division::hold_gradients() {
   std::vector<Crossings> all;  // in the order of visited_
   std::map<std::pair<const Node*, uint32_t>, std::size_t> places;
   const auto add = [&](Edge& edge, uint64_t order) {
@@ -289,7 +288,7 @@ void SplitBackward::Division::hold_gradients() {
     if (is_new) all.push_back({edge, {}});
     all[place->second].edges.push_back({order, &edge});
   };
-  for (Edge& edge : graph_.output_edges) add(edge, kFirst);
+  for (Edge& edge : roots_) add(edge, kFirst);
   for (const auto& node : visited_) {
     if (places_[node.get()].is_later) continue;
     for (Edge& edge : node->next_edges()) add(edge, node->sequence_nr());
@@ -305,7 +304,7 @@ void SplitBackward::Division::hold_gradients() {
     }
   };
   for (const Node* node : later_) note(node->next_edges(), node->sequence_nr());
-  for (const auto& product : graph_.products) {
+  for (const auto& product : split_.products) {
     note(product.later, product.node->sequence_nr());
   }
   for (Crossings& crossings : all) {
@@ -314,8 +313,8 @@ void SplitBackward::Division::hold_gradients() {
     NodePtr stand_in;
     for (const Crossing& crossing : crossings.edges) {
       if (!stand_in || crossing.order < crossings.latest) {
-        stand_in = stand_in_for(target, crossing.order);
-        graph_.held.push_back(
+        stand_in = make_node<StandIn>(target, crossing.order);
+        split_.held.push_back(
             {stand_in, target, leaf_of(target.function.get()), {}});
       }
       *crossing.edge = Edge(stand_in, 0);
@@ -323,70 +322,58 @@ void SplitBackward::Division::hold_gradients() {
   }
 }
 
-SplitBackward::SplitBackward(edge_list output_edges, edge_list input_edges,
-                             edge_list inner, Leaves leaves)
-    : graph_(new Graph{std::move(output_edges),
-                       std::move(input_edges),
-                       std::move(inner),
-                       std::move(leaves),
-                       {},
-                       {},
-                       {},
-                       {}}) {}
-
-SplitBackward::~SplitBackward() = default;
-SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
-SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
-
-std::vector<at::Tensor> SplitBackward::input_part(
+std::vector<at::Tensor> Subgraph::backward_input(
     std::vector<at::Tensor> grads) {
-  Graph& graph = *graph_;
-  const bool to_entry = std::ranges::any_of(
-      graph.input_edges, [](const Edge& edge) { return edge.is_valid(); });
-  if (!to_entry && graph.inner.empty()) {
-    graph.is_late.resize(graph.leaves.tensors.size(), true);
-    const auto numbers = numbers_of(graph.leaves);
+  split_ = std::make_shared<Split>();
+  Split& split = *split_;
+  grads = in_root_order(std::move(grads));
+  const bool to_entry = wants_input();
+  if (!to_entry && inner_.empty()) {
+    split.is_late.resize(leaves_.size(), true);
     for (std::size_t k = 0; k < grads.size(); ++k) {
-      const Edge& edge = graph.output_edges[k];
-      const auto leaf = numbers.find(edge.function.get());
-      graph.held.push_back(
-          {nullptr, edge,
-           leaf == numbers.end() ? std::nullopt : std::optional(leaf->second),
-           std::move(grads[k])});
+      split.held.push_back(
+          {nullptr, roots_[k], std::nullopt, std::move(grads[k])});
     }
-    return std::vector<at::Tensor>(graph.input_edges.size());
+    for (const LeafEdge& each : leaf_edges_) {
+      if (each.node) continue;
+      const Edge leaf = gradient_edge(leaves_[each.leaf]);
+      for (Split::Held& held : split.held) {
+        if (held.target.function == leaf.function) held.leaf = each.leaf;
+      }
+    }
+    return std::vector<at::Tensor>(input_edges_.size());
   }
 
   edge_list targets;
-  for (const Edge& edge : to_entry ? graph.input_edges : graph.inner) {
+  for (const Edge& edge : to_entry ? input_edges_ : inner_) {
     if (edge.is_valid()) targets.push_back(edge);
   }
-  Division division(graph, targets, /*ends_are_inner=*/!to_entry);
+  Division division(*this, targets, /*ends_are_inner=*/!to_entry);
   if (!to_entry) targets.clear();
-  for (const Graph::Held& held : graph.held) {
+  for (const Split::Held& held : split.held) {
     targets.emplace_back(held.stand_in, 0);
   }
-  std::vector<bool> wanted = graph.is_late;
+  std::vector<bool> wanted = split.is_late;
   wanted.flip();
-  auto found = run_backward(graph.output_edges, std::move(grads), targets,
-                            /*keep_graph=*/true, graph.leaves, wanted,
-                            [&](std::size_t leaf, at::Tensor grad) {
-                              graph.early.emplace_back(leaf, std::move(grad));
-                            });
+  auto found = run(roots_, std::move(grads), targets, /*keep_graph=*/true,
+                   wanted, [&](std::size_t leaf, at::Tensor grad) {
+                     split.early.emplace_back(leaf, std::move(grad));
+                   });
   division.release_variables();
 
   auto next = found.begin();
-  std::vector<at::Tensor> entry_grads(graph.input_edges.size());
-  for (std::size_t k = 0; k < graph.input_edges.size(); ++k) {
-    if (graph.input_edges[k].is_valid()) entry_grads[k] = std::move(*next++);
+  std::vector<at::Tensor> entry_grads(input_edges_.size());
+  for (std::size_t k = 0; k < input_edges_.size(); ++k) {
+    if (input_edges_[k].is_valid()) entry_grads[k] = std::move(*next++);
   }
-  for (Graph::Held& held : graph.held) held.grad = std::move(*next++);
+  for (Split::Held& held : split.held) held.grad = std::move(*next++);
   return entry_grads;
 }
 
-void SplitBackward::weight_part(const LeafSink& sink) {
-  const std::unique_ptr<Graph> graph = std::move(graph_);
-  for (auto& [leaf, grad] : graph->early) sink(leaf, std::move(grad));
+void Subgraph::backward_weight(const LeafSink& sink) {
+  const auto consume = c10::make_scope_exit([this] { drop_graph(); });
+  const auto split = std::move(split_);
+  for (auto& [leaf, grad] : split->early) sink(leaf, std::move(grad));
 
   const auto start = make_node<Start>();
   edge_list& edges = start->next_edges();
@@ -395,7 +382,7 @@ void SplitBackward::weight_part(const LeafSink& sink) {
     edges.push_back(std::move(edge));
     start->grads.push_back(std::move(grad));
   };
-  for (Graph::Held& held : graph->held) {
+  for (Split::Held& held : split->held) {
     Node* from = start.get();
     std::size_t index = edges.size();
     if (held.stand_in) {
@@ -404,14 +391,14 @@ void SplitBackward::weight_part(const LeafSink& sink) {
       index = 0;
     }
     if (held.leaf && held.grad.defined()) {
-      graph->leaves.leaf_edges.push_back({from, index, *held.leaf});
+      leaf_edges_.push_back({from, index, *held.leaf});
     }
     add(held.stand_in ? Edge(held.stand_in, 0) : held.target,
         std::move(held.grad));
   }
-  for (Graph::Product& product : graph->products) {
+  for (Split::Product& product : split->products) {
     Node& node = *product.node;
-    // `rest` keeps the other edges, so that the nodes that Leaves::leaf_edges
+    // `rest` keeps the other edges, so that the nodes that leaf_edges_
     // points to stay alive.
     product.rest = std::exchange(node.next_edges(), std::move(product.later));
     // They have been called in the input part.
@@ -430,8 +417,8 @@ void SplitBackward::weight_part(const LeafSink& sink) {
   const at::Tensor nothing =
       at::empty({0}, at::TensorOptions().device(start->grads[0].device()));
   start->add_input_metadata(nothing);
-  run_backward({Edge(start, 0)}, {nothing}, {}, /*keep_graph=*/false,
-               graph->leaves, graph->is_late, sink);
+  run({Edge(start, 0)}, {nothing}, {}, /*keep_graph=*/false, split->is_late,
+      sink);
 }
 
 }  // namespace gpipe::internal

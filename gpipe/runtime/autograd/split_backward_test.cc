@@ -1,5 +1,3 @@
-#include "gpipe/runtime/autograd/split_backward.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -19,6 +17,7 @@
 #include <utility>
 
 #include "gpipe/base/instruments.h"
+#include "gpipe/runtime/autograd/graph.h"
 
 namespace gpipe::internal {
 namespace {
@@ -54,52 +53,53 @@ Tensor some_gradient(const Tensor& output) {
 
 // Returns a sink that stores the gradients of the leaves in `asked` in
 // `result`, in the order of `asked`. Each leaf may come once.
-LeafSink into(std::vector<Tensor>& result, const Leaves& leaves,
+LeafSink into(std::vector<Tensor>& result, const Subgraph& graph,
               const std::vector<Tensor>& asked) {
   result.resize(asked.size());
   return [&](std::size_t leaf, const Tensor& grad) {
     for (std::size_t k = 0; k < asked.size(); ++k) {
-      if (!asked[k].is_same(leaves.tensors[leaf])) continue;
+      if (!asked[k].is_same(graph.leaves()[leaf])) continue;
       EXPECT_FALSE(result[k].defined()) << "leaf " << k << " comes twice";
       result[k] = grad;
     }
   };
 }
 
-Gradients whole(const Tensor& output, const edge_list& input_edges,
+Gradients whole(Subgraph graph, std::vector<Tensor> grads,
                 const std::vector<Tensor>& asked) {
   Gradients result;
-  const Leaves leaves = find_leaves({gradient_edge(output)}, input_edges);
-  const std::vector<bool> all(leaves.tensors.size(), true);
-  result.input = run_backward(
-      {gradient_edge(output)}, {some_gradient(output)}, input_edges,
-      /*keep_graph=*/false, leaves, all, into(result.leaves, leaves, asked))[0];
+  auto inputs = graph.backward(std::move(grads), /*keep_graph=*/false,
+                               /*want_input=*/true,
+                               std::vector<bool>(graph.leaves().size(), true),
+                               into(result.leaves, graph, asked));
+  if (!inputs.empty()) result.input = inputs[0];
   return result;
 }
 
+Gradients in_two_parts(Subgraph graph, std::vector<Tensor> grads,
+                       const std::vector<Tensor>& asked) {
+  Gradients result;
+  auto inputs = graph.backward_input(std::move(grads));
+  if (!inputs.empty()) result.input = inputs[0];
+  graph.backward_weight(into(result.leaves, graph, asked));
+  return result;
+}
+
+template <typename Backward>
+Gradients run(Backward run, const Piece& piece, bool input_wanted) {
+  const auto inputs = graph_inputs({{piece.input, input_wanted}}, false);
+  const Tensor output = piece.function(inputs[0]);
+  return run(Subgraph(gradient_edges(inputs), {output}),
+             {some_gradient(output)}, piece.leaves);
+}
+
+using Backward = Gradients (*)(Subgraph, std::vector<Tensor>,
+                               const std::vector<Tensor>&);
 Gradients whole(const Piece& piece, bool input_wanted = true) {
-  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
-  const Tensor output = piece.function(input_edges.tensors()[0]);
-  return whole(output, input_edges.edges(), piece.leaves);
+  return run<Backward>(whole, piece, input_wanted);
 }
-
-std::vector<Tensor> weights(SplitBackward& split, const Leaves& leaves,
-                            const std::vector<Tensor>& asked) {
-  std::vector<Tensor> result;
-  split.weight_part(into(result, leaves, asked));
-  return result;
-}
-
 Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
-  GraphInputs input_edges({{piece.input, input_wanted}}, /*leaf=*/false);
-  Tensor output = piece.function(input_edges.tensors()[0]);
-  const Leaves leaves =
-      find_leaves({gradient_edge(output)}, input_edges.edges());
-  SplitBackward split({gradient_edge(output)}, input_edges.edges(), {}, leaves);
-  const Tensor grad = some_gradient(output);
-  output.reset();
-  auto input = split.input_part({grad});
-  return {input[0], weights(split, leaves, piece.leaves)};
+  return run<Backward>(in_two_parts, piece, input_wanted);
 }
 
 // Returns the largest difference divided by the largest value of `b`; 0 for
@@ -336,17 +336,17 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
     inner_calls = first_calls = 0;
   };
   forward();
-  const auto expected = whole(output, {Edge()}, leaves).leaves;
+  const auto expected = whole(Subgraph({}, {output}), {grad}, leaves).leaves;
 
   forward();
-  const Leaves ends = find_leaves({gradient_edge(output)}, {});
   // The edge is given twice, because a layer may return a tensor more than
   // once.
-  SplitBackward parts({gradient_edge(output)}, {Edge()},
-                      {gradient_edge(inner), gradient_edge(inner)}, ends);
-  EXPECT_FALSE(parts.input_part({grad})[0].defined());
+  Subgraph graph({Edge()}, {output}, /*skips=*/0,
+                 gradient_edges({inner, inner}));
+  EXPECT_FALSE(graph.backward_input({grad})[0].defined());
   EXPECT_EQ(first_calls, 0);
-  const auto found = weights(parts, ends, leaves);
+  std::vector<Tensor> found;
+  graph.backward_weight(into(found, graph, leaves));
   EXPECT_EQ(inner_calls, 1);
   EXPECT_EQ(first_calls, 1);
   for (std::size_t k = 0; k < leaves.size(); ++k) {
@@ -360,27 +360,19 @@ TEST_F(SplitBackwardTest, UsesOnBothSidesOfAnInnerPlaceAreSummedAsInTheWhole) {
   const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
   const Tensor x = torch::randn({4, 4}), other = torch::randn({4, 4});
   for (int ways = 0; ways < 256; ++ways) {
-    edge_list edges, inner;
     const auto forward = [&] {
       Tensor y = x;
+      edge_list inner;
       int rest = ways;
       for (int k = 0; k < 4; ++k, rest /= 4) {
         y = use(rest % 4, y, weight).tanh();
         if (k == 1) inner = {gradient_edge(y)};
       }
-      edges = {gradient_edge(weight), gradient_edge(y)};
-      return find_leaves(edges, {});
+      return Subgraph({}, {weight, y}, /*skips=*/0, inner);
     };
-    const Leaves leaves = forward();
-    std::vector<Tensor> expected, found;
-    run_backward(edges, {other, other}, {Edge()}, /*keep_graph=*/false, leaves,
-                 {true}, into(expected, leaves, {weight}));
-
-    const Leaves again = forward();
-    SplitBackward parts(edges, {Edge()}, inner, again);
-    parts.input_part({other, other});
-    parts.weight_part(into(found, again, {weight}));
-    EXPECT_TRUE(found[0].equal(expected[0])) << ways;
+    const auto expected = whole(forward(), {other, other}, {weight});
+    const auto found = in_two_parts(forward(), {other, other}, {weight});
+    EXPECT_TRUE(found.leaves[0].equal(expected.leaves[0])) << ways;
   }
 }
 
@@ -389,22 +381,17 @@ TEST_F(SplitBackwardTest, UsesOnBothSidesOfAnInnerPlaceAreSummedAsInTheWhole) {
 TEST_F(SplitBackwardTest, ANodeBetweenInnerPlacesRunsOnce) {
   const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
   const Tensor x = torch::randn({4, 4});
-  edge_list inner;
   const auto forward = [&] {
     const Tensor a = torch::mm(x, weight).sigmoid();
     const Tensor between = torch::mm(a, weight).sigmoid();
     const Tensor b = torch::mm(between, weight).sigmoid();
-    inner = {gradient_edge(a), gradient_edge(b)};
-    return (a * between * b).tanh();
+    return Subgraph({}, {(a * between * b).tanh()}, /*skips=*/0,
+                    gradient_edges({a, b}));
   };
-  Tensor output = forward();
-  const auto expected = whole(output, {Edge()}, {weight}).leaves;
-
-  output = forward();
-  const Leaves leaves = find_leaves({gradient_edge(output)}, {});
-  SplitBackward parts({gradient_edge(output)}, {Edge()}, inner, leaves);
-  parts.input_part({some_gradient(output)});
-  EXPECT_TRUE(weights(parts, leaves, {weight})[0].equal(expected[0]));
+  const Tensor grad = torch::randn({4, 4});
+  const auto expected = whole(forward(), {grad}, {weight});
+  const auto found = in_two_parts(forward(), {grad}, {weight});
+  EXPECT_TRUE(found.leaves[0].equal(expected.leaves[0]));
 }
 
 TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
@@ -412,49 +399,37 @@ TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
   const Tensor x = torch::randn({4, 4});
   std::vector<Tensor> grads;
   for (int k = 0; k < 4; ++k) grads.push_back(torch::randn({4, 4}));
-  edge_list edges;
   const auto forward = [&] {
-    const Edge y = gradient_edge(torch::mm(x, weight).tanh());
-    const Edge leaf = gradient_edge(weight);
-    edges = {leaf, y, leaf, y};
-    return find_leaves(edges, {});
+    const Tensor y = torch::mm(x, weight).tanh();
+    return Subgraph({}, {weight, y, weight, y});
   };
-  const Leaves leaves = forward();
-  std::vector<Tensor> expected, found;
-  run_backward(edges, grads, {Edge()}, /*keep_graph=*/false, leaves, {true},
-               into(expected, leaves, {weight}));
-
-  const Leaves again = forward();
-  SplitBackward parts(edges, {Edge()}, {}, again);
-  EXPECT_FALSE(parts.input_part(grads)[0].defined());
-  parts.weight_part(into(found, again, {weight}));
-  EXPECT_TRUE(found[0].equal(expected[0]));
+  const auto expected = whole(forward(), grads, {weight});
+  const auto found = in_two_parts(forward(), grads, {weight});
+  EXPECT_TRUE(found.leaves[0].equal(expected.leaves[0]));
 }
 
-TEST_F(SplitBackwardTest, OutputsThatAreLeavesMayComeInAnotherOrder) {
+// The first layer may stash a parameter, although its output has no graph.
+TEST_F(SplitBackwardTest, SkipTensorsThatAreLeavesGetTheirOwnGradients) {
   const Tensor a = torch::ones({2}).requires_grad_();
   const Tensor b = torch::ones({3}).requires_grad_();
-  const Leaves leaves =
-      find_leaves({Edge(), gradient_edge(a), gradient_edge(b)}, {});
-  SplitBackward split({gradient_edge(b), gradient_edge(a), Edge()}, {}, {},
-                      leaves);
-  split.input_part({torch::full({3}, 7.0), torch::full({2}, 5.0), Tensor()});
-  const std::vector<Tensor> grads = weights(split, leaves, {a, b});
-  ASSERT_TRUE(grads[0].defined() && grads[1].defined());
-  EXPECT_TRUE(grads[0].equal(torch::full({2}, 5.0)));
-  EXPECT_TRUE(grads[1].equal(torch::full({3}, 7.0)));
+  const Tensor ga = torch::full({2}, 5.0), gb = torch::full({3}, 7.0);
+  const Tensor frozen = torch::ones({1});
+  for (const Backward run : {Backward(whole), Backward(in_two_parts)}) {
+    const Gradients grads = run(Subgraph({}, {frozen, a, b}, /*skips=*/2),
+                                {Tensor(), ga, gb}, {a, b});
+    ASSERT_TRUE(grads.leaves[0].defined() && grads.leaves[1].defined());
+    EXPECT_TRUE(grads.leaves[0].equal(ga));
+    EXPECT_TRUE(grads.leaves[1].equal(gb));
+  }
 }
 
 TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
   const Piece piece =
       piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
-  GraphInputs input_edges({{piece.input, true}}, false);
-  const Tensor output = piece.function(input_edges.tensors()[0]);
-  SplitBackward split(
-      {gradient_edge(output)}, input_edges.edges(), {},
-      find_leaves({gradient_edge(output)}, input_edges.edges()));
-  EXPECT_FALSE(split.input_part({Tensor()})[0].defined());
-  split.weight_part([](std::size_t, const Tensor&) { ADD_FAILURE(); });
+  const auto inputs = graph_inputs({{piece.input, true}}, false);
+  Subgraph graph(gradient_edges(inputs), {piece.function(inputs[0])});
+  EXPECT_FALSE(graph.backward_input({Tensor()})[0].defined());
+  graph.backward_weight([](std::size_t, const Tensor&) { ADD_FAILURE(); });
 }
 
 struct CountedSquare : torch::autograd::Function<CountedSquare> {
@@ -515,21 +490,20 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
   constexpr int64_t kRows = 64, kWidth = 32;
   constexpr int64_t kActivation = kRows * kWidth * sizeof(float);
   nn::Linear linear(nn::LinearOptions(kWidth, kWidth).bias(false));
-  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
+  const auto inputs =
+      graph_inputs({{torch::randn({kRows, kWidth}), true}}, false);
   const int64_t before = instruments::CountingAllocator::live_bytes();
   // sigmoid and tanh save their results, the product saves its input.
-  Tensor output = linear(input_edges.tensors()[0].sigmoid()).tanh().sigmoid();
-  SplitBackward split(
-      {gradient_edge(output)}, input_edges.edges(), {},
-      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  Tensor output = linear(inputs[0].sigmoid()).tanh().sigmoid();
+  Subgraph graph(gradient_edges(inputs), {output});
   Tensor grad = torch::ones_like(output);
   output.reset();
   EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
             4 * kActivation);
-  split.input_part({std::move(grad)});
+  graph.backward_input({std::move(grad)});
   EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
             2 * kActivation);
-  split.weight_part([](std::size_t, const Tensor&) {});
+  graph.backward_weight([](std::size_t, const Tensor&) {});
   EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before, 0);
 }
 
@@ -542,18 +516,16 @@ TEST_F(SplitBackwardTest, TheWeightPartFreesTheMemoryOfEachProductInTurn) {
     return nn::Linear(nn::LinearOptions(kWidth, kWidth).bias(false));
   };
   nn::Linear a = linear(), b = linear(), c = linear();
-  GraphInputs input_edges({{torch::randn({kRows, kWidth}), true}}, false);
+  const auto inputs =
+      graph_inputs({{torch::randn({kRows, kWidth}), true}}, false);
   const int64_t before = instruments::CountingAllocator::live_bytes();
-  Tensor output =
-      c(b(a(input_edges.tensors()[0].sigmoid()).sigmoid()).sigmoid());
-  SplitBackward split(
-      {gradient_edge(output)}, input_edges.edges(), {},
-      find_leaves({gradient_edge(output)}, input_edges.edges()));
+  Tensor output = c(b(a(inputs[0].sigmoid()).sigmoid()).sigmoid());
+  Subgraph graph(gradient_edges(inputs), {output});
   Tensor grad = torch::ones_like(output);
   output.reset();
-  split.input_part({std::move(grad)});
+  graph.backward_input({std::move(grad)});
   std::vector<int64_t> live;
-  split.weight_part([&](std::size_t, const Tensor&) {
+  graph.backward_weight([&](std::size_t, const Tensor&) {
     live.push_back(instruments::CountingAllocator::live_bytes() - before);
   });
   EXPECT_THAT(live, ElementsAre(4 * kActivation + kWeight,

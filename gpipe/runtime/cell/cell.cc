@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <unordered_map>
 
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/autograd/gradients.h"
@@ -22,6 +21,8 @@
 
 namespace gpipe::internal {
 namespace {
+
+using torch::autograd::Edge;
 
 bool has_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage();
@@ -230,16 +231,12 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   Activations output = divided(output_kind_, std::move(leaving), output_width_);
   if (!c10::GradMode::is_enabled()) return output;
 
-  leaves_ = find_leaves(output_edges_, input_edges_);
-  check_no_other_input(leaves_);
+  check_no_other_input();
   if (checkpointed_) {
     past_.first_call_done(outputs, /*with_grad=*/true);
     // Only from here on, since layers may change their parameters in no_grad.
-    for (const at::Tensor& each : leaves_.tensors) past_.watch_parameter(each);
-    leaves_.leaf_edges.clear();
-    output_edges_.clear();
-    input_edges_.clear();
-    inner_.clear();
+    for (const at::Tensor& each : leaves()) past_.watch_parameter(each);
+    graph_.drop_graph();
   }
   return output;
 }
@@ -279,28 +276,24 @@ void Cell::recompute(StepSeed& seed) {
     past_.check_outputs(run_layers(past_input_, seed, /*again=*/true));
     buffers.restore();
   }
-  relink_leaf_edges();
+  check_no_other_input();
+  graph_.take_foreign();  // known from the forward
 }
 
 std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
                                          StepSeed& seed, bool again) {
-  GraphInputs input_edges(input, leaf_input_);
-  std::vector<at::Tensor> boundary(
-      std::make_move_iterator(input_edges.tensors().begin()),
-      std::make_move_iterator(input_edges.tensors().begin() + input_width_));
+  std::vector<at::Tensor> boundary = graph_inputs(input, leaf_input_);
+  std::vector<Edge> input_edges = gradient_edges(boundary), inner;
   std::vector<std::optional<at::Tensor>> imported;
   for (std::size_t k = input_width_; k < input.size(); ++k) {
-    at::Tensor& skip = input_edges.tensors()[k];
+    at::Tensor& skip = boundary[k];
     imported.push_back(skip.defined() ? std::make_optional(std::move(skip))
                                       : std::nullopt);
   }
-  input_edges_ = input_edges.edges();
-  inner_.clear();
+  boundary.resize(input_width_);
   layer_starts_.clear();
-  const bool seek_inner =
-      c10::GradMode::is_enabled() &&
-      std::ranges::none_of(input_edges_,
-                           [](const auto& edge) { return edge.is_valid(); });
+  const bool seek_inner = c10::GradMode::is_enabled() &&
+                          std::ranges::none_of(input_edges, &Edge::is_valid);
   // From here on only the layers hold their input, so it is freed as early as
   // in the plain model.
   input.clear();
@@ -328,11 +321,10 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
     value = call_layer(layer.module, std::move(value));
     if (check_finite_) check_output(layer, value, tracker);
     tracker.check_done(layer.skips);
-    if (seek_inner && inner_.empty()) {
-      for (const at::Tensor& each : value.tensors()) {
-        const torch::autograd::Edge edge = gradient_edge(each);
-        if (edge.is_valid()) inner_.push_back(edge);
-      }
+    // The outputs of the first layer that has a graph divide the cell's graph.
+    if (seek_inner && inner.empty()) {
+      inner = gradient_edges(value.tensors());
+      std::erase_if(inner, std::not_fn(&Edge::is_valid));
     }
   }
   if (head_) {
@@ -343,7 +335,14 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   }
   layer_at_work_.clear();
   partition_->modules.add_norm_buffers(past_.record().statistics);
-  return take_outputs(std::move(value), tracker);
+  std::vector<at::Tensor> outputs = take_outputs(std::move(value), tracker);
+  if (c10::GradMode::is_enabled()) {
+    Subgraph graph(std::move(input_edges), outputs,
+                   outputs.size() - output_width_, std::move(inner));
+    if (again) graph.number_as(graph_);
+    graph_ = std::move(graph);
+  }
+  return outputs;
 }
 
 std::vector<at::Tensor> Cell::take_outputs(Value value, CellTracker& tracker) {
@@ -357,11 +356,6 @@ std::vector<at::Tensor> Cell::take_outputs(Value value, CellTracker& tracker) {
   output_width_ = outputs.size();
   for (auto& skip : tracker.take_exported()) {
     outputs.push_back(skip ? std::move(*skip) : at::Tensor());
-  }
-  output_edges_.clear();
-  if (c10::GradMode::is_enabled()) {
-    for (const at::Tensor& each : outputs)
-      output_edges_.push_back(gradient_edge(each));
   }
   return outputs;
 }
@@ -440,10 +434,9 @@ Value Cell::run_head(Value output) {
   return Value::wrap(std::move(loss.sum));
 }
 
-void Cell::check_no_other_input(const Leaves& leaves) {
-  if (!leaves.reaches_other_input) return;
-  const auto* const node =
-      user_of_other_input(output_edges_, input_edges_, layer_starts_.front());
+void Cell::check_no_other_input() {
+  if (!graph_.reaches_other_input()) return;
+  const auto* const node = graph_.user_of_other_input(layer_starts_.front());
   std::string of_layer = "a layer";
   if (node) {
     layer_at_work_ = layer_of(node->sequence_nr());
@@ -469,53 +462,20 @@ std::string Cell::layer_of(uint64_t node) const {
 
 std::vector<Cell::Captured> Cell::take_captured() {
   std::vector<Captured> captured;
-  for (Leaves::Foreign& each : std::exchange(leaves_.foreign, {})) {
+  for (Subgraph::Foreign& each : graph_.take_foreign()) {
     captured.push_back(
         {std::move(each.node), each.user ? layer_of(*each.user) : ""});
   }
   return captured;
 }
 
-// Leaves keep their order of the first forward, because leaf_numbers_ refers to
-// it.
-void Cell::relink_leaf_edges() {
-  Leaves now = find_leaves(output_edges_, input_edges_);
-  check_no_other_input(now);
-  const bool as_before = std::equal(
-      now.tensors.begin(), now.tensors.end(), leaves_.tensors.begin(),
-      leaves_.tensors.end(),
-      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
-  if (as_before) {
-    leaves_.leaf_edges = std::move(now.leaf_edges);
-    return;
-  }
-  std::unordered_map<const at::TensorImpl*, std::size_t> places;
-  for (std::size_t k = 0; k < leaves_.tensors.size(); ++k) {
-    places.emplace(leaves_.tensors[k].unsafeGetTensorImpl(), k);
-  }
-  leaves_.leaf_edges.clear();
-  for (Leaves::LeafEdge leaf_edge : now.leaf_edges) {
-    const auto place =
-        places.find(now.tensors[leaf_edge.leaf].unsafeGetTensorImpl());
-    if (place == places.end()) continue;  // not a leaf in the forward
-    leaf_edge.leaf = place->second;
-    leaves_.leaf_edges.push_back(leaf_edge);
-  }
-}
-
-void Cell::take_roots(Activations grads,
-                      std::vector<torch::autograd::Edge>& roots,
-                      std::vector<at::Tensor>& root_grads) {
-  // Roots are in the order in which the engine would reach them in the plain
-  // model, last consumer first, so that sums over them have the same bits.
-  for (std::size_t k = output_edges_.size(); k-- > output_width_;) {
-    roots.push_back(output_edges_[k]);
-    root_grads.push_back(std::move(grads.skips[k - output_width_].tensor));
-  }
+std::vector<at::Tensor> Cell::gradients_in(Activations grads) const {
+  std::vector<at::Tensor> all;
   for (std::size_t k = 0; k < output_width_; ++k) {
-    roots.push_back(output_edges_[k]);
-    root_grads.push_back(std::move(grads.boundary[k].tensor));
+    all.push_back(std::move(grads.boundary[k].tensor));
   }
+  for (Activation& skip : grads.skips) all.push_back(std::move(skip.tensor));
+  return all;
 }
 
 Activations Cell::gradients_of(std::vector<at::Tensor> input_grads) const {
@@ -528,59 +488,27 @@ Activations Cell::backward(Activations grads, bool keep_graph, bool want_input,
                            const std::vector<bool>& leaf_wanted,
                            const LeafSink& sink) {
   if (kept_) kept_->before_backward();
-  std::vector<torch::autograd::Edge> roots, targets;
-  std::vector<at::Tensor> root_grads;
-  take_roots(std::move(grads), roots, root_grads);
-  if (want_input) {
-    targets = input_edges_;
-  } else {
-    targets.resize(input_edges_.size());
-  }
-  std::vector<bool> wanted(leaves_.tensors.size(), true);
+  std::vector<bool> wanted(leaves().size(), true);
   for (std::size_t k = 0; k < wanted.size() && !leaf_wanted.empty(); ++k) {
     wanted[k] = leaf_wanted[leaf_numbers_[k]];
   }
-
   // The graph of a recompute serves one backward, even if the step's graph is
   // kept.
-  const bool keep = keep_graph && !checkpointed_;
-  if (!keep) {
-    output_edges_.clear();
-    inner_.clear();
-  }
-  auto found = run_backward(roots, std::move(root_grads), targets, keep,
-                            leaves_, wanted, sink);
-  if (!keep) leaves_.leaf_edges.clear();
-  if (checkpointed_) input_edges_.clear();
-  return gradients_of(std::move(found));
+  return gradients_of(graph_.backward(gradients_in(std::move(grads)),
+                                      keep_graph && !checkpointed_, want_input,
+                                      wanted, sink));
 }
 
 Activations Cell::backward_input(Activations grads) {
   if (kept_) kept_->before_backward();
-  std::vector<torch::autograd::Edge> roots;
-  std::vector<at::Tensor> root_grads;
-  take_roots(std::move(grads), roots, root_grads);
-  output_edges_.clear();
-  split_.emplace(std::move(roots), std::exchange(input_edges_, {}),
-                 std::exchange(inner_, {}), leaves_);
-  leaves_.leaf_edges.clear();
-  return gradients_of(split_->input_part(std::move(root_grads)));
-}
-
-void Cell::backward_weight(const LeafSink& sink) {
-  split_->weight_part(sink);
-  split_.reset();
+  return gradients_of(graph_.backward_input(gradients_in(std::move(grads))));
 }
 
 void Cell::release() {
   past_ = PastCall();
   past_input_.clear();
-  input_edges_.clear();
-  output_edges_.clear();
-  inner_.clear();
-  split_.reset();
+  graph_ = Subgraph();
   kept_.reset();
-  leaves_ = Leaves();
 }
 
 }  // namespace gpipe::internal

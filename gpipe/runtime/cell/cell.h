@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "gpipe/runtime/autograd/graph.h"
-#include "gpipe/runtime/autograd/split_backward.h"
 #include "gpipe/runtime/cell/kept_tensors.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
@@ -194,16 +193,16 @@ class Cell {
                        const std::vector<bool>& leaf_wanted,
                        const LeafSink& sink);
 
-  // Run the backward in two parts, see split_backward.h. The first part returns
-  // the gradients of the inputs. The second part passes the gradients of all
-  // leaves to `sink`.
+  // Run the backward in two parts, see Subgraph. The first part returns the
+  // gradients of the inputs. The second part passes the gradients of all leaves
+  // to `sink`.
   Activations backward_input(Activations grads);
-  void backward_weight(const LeafSink& sink);
+  void backward_weight(const LeafSink& sink) { graph_.backward_weight(sink); }
 
   // Returns the leaves that the outputs depend on: parameters, and other
   // tensors that layers have captured.
-  const std::vector<at::Tensor>& leaves() const { return leaves_.tensors; }
-  // A graph node that was made outside of the cell (see Leaves::foreign), and
+  const std::vector<at::Tensor>& leaves() const { return graph_.leaves(); }
+  // A graph node that was made outside of the cell (see Subgraph::Foreign), and
   // the name of the layer that uses it; empty if not known.
   struct Captured {
     NodePtr node;
@@ -224,13 +223,12 @@ class Cell {
   void release();
 
  private:
-  // Runs the layers on `input`, fills `input_edges_` and `output_edges_`, and
-  // returns the outputs: boundary tensors, then exported skips. `again`: this
-  // is a recompute.
+  // Runs the layers on `input`, sets `graph_`, and returns the outputs:
+  // boundary tensors, then exported skips. `again`: this is a recompute. Then
+  // leaves keep the numbers of the forward.
   std::vector<at::Tensor> run_layers(std::vector<Activation> input,
                                      StepSeed& seed, bool again);
-  // Returns the tensors of the last layer's output, then exported skips, and
-  // fills `output_edges_`.
+  // Returns the tensors of the last layer's output, then exported skips.
   std::vector<at::Tensor> take_outputs(Value value, CellTracker& tracker);
   Value run_head(Value output);
   // Notes the storages of outputs that go to other devices.
@@ -238,19 +236,14 @@ class Cell {
   void check_output(const Layer& layer, const Value& output,
                     const CellTracker& tracker) const;
   // Throws c10::Error if the graph reaches an input of another cell.
-  void check_no_other_input(const Leaves& leaves);
+  void check_no_other_input();
   // Notes what the forward is about to see, for a recompute.
   void begin_checkpoint(const std::vector<Activation>& inputs);
   // Returns the name of the layer that made the node with this sequence number,
   // "loss", or "" if it is unknown.
   std::string layer_of(uint64_t node) const;
-  // Finds the edges to the leaves in the graph of a recompute. The leaves keep
-  // their order of the first forward.
-  void relink_leaf_edges();
-  // Moves the output gradients into `root_grads`, with the edges where they
-  // start in `roots`.
-  void take_roots(Activations grads, std::vector<torch::autograd::Edge>& roots,
-                  std::vector<at::Tensor>& root_grads);
+  // Returns the gradients of the outputs in the order of the outputs.
+  std::vector<at::Tensor> gradients_in(Activations grads) const;
   // Splits gradients of the inputs into those of boundary and skip tensors.
   Activations gradients_of(std::vector<at::Tensor> input_grads) const;
 
@@ -268,27 +261,16 @@ class Cell {
   Value::Kind output_kind_ = Value::Kind::kTensor;
   std::size_t output_width_ = 0;  // boundary tensors; exported skips follow
 
-  // The edges at which gradients of the inputs arrive.
-  std::vector<torch::autograd::Edge> input_edges_;
-  // The edges at which gradients of the outputs start. The cell does not hold
-  // the outputs themselves. An operator that needs one in its backward holds
-  // it.
-  std::vector<torch::autograd::Edge> output_edges_;
-  // The gradient edges of the first layer's outputs that have a graph. Used if
-  // no gradient of the input is wanted: then these edges separate
-  // backward_input() from backward_weight().
-  std::vector<torch::autograd::Edge> inner_;
+  Subgraph graph_;
   // What the graph keeps: with offload, and in the graph of a recompute that
   // has changed buffers (see PastBuffers). Null otherwise.
   std::unique_ptr<KeptTensors> kept_;
   // With offload: the storages of outputs that are on their way to other
   // devices (only compared, not used).
   std::unordered_set<const c10::StorageImpl*> leaving_;
-  std::optional<SplitBackward> split_;
   // For each layer, the smallest sequence number that its graph nodes may have,
   // in the last run_layers().
   std::vector<uint64_t> layer_starts_;
-  Leaves leaves_;
   std::vector<int64_t> leaf_numbers_;
   // Of a checkpointed cell: the forward and its input.
   PastCall past_;

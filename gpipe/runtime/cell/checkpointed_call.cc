@@ -21,7 +21,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "gpipe/libtorch/saved_tensors.h"
@@ -37,7 +36,6 @@ namespace gpipe::internal {
 namespace {
 
 using torch::autograd::AccumulateGrad;
-using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariableHooks;
 
@@ -356,25 +354,15 @@ Value CheckpointedCall::run(std::vector<Value> inputs) {
 
 // Walks the part of the graph that the first call has made on this thread.
 void CheckpointedCall::watch_leaves_of(const Value& output, uint64_t begin) {
-  std::unordered_set<const Node*> seen;
-  std::vector<Node*> stack;
-  const auto visit = [&](const Edge& edge) {
-    Node* const node = edge.function.get();
-    if (node && node->sequence_nr() >= begin && seen.insert(node).second) {
-      stack.push_back(node);
-    }
-  };
-  for (const at::Tensor& each : output.tensors()) visit(gradient_edge(each));
-  while (!stack.empty()) {
-    Node* const node = stack.back();
-    stack.pop_back();
-    if (node->num_outputs() == 0) {
-      if (auto* const leaf = dynamic_cast<AccumulateGrad*>(node)) {
+  walk(gradient_edges(output.tensors()), [&](Node& node) {
+    if (node.sequence_nr() < begin) return false;
+    if (node.num_outputs() == 0) {
+      if (auto* const leaf = dynamic_cast<AccumulateGrad*>(&node)) {
         past_.watch_parameter(leaf->variable);
       }
     }
-    for (const Edge& edge : node->next_edges()) visit(edge);
-  }
+    return true;
+  });
 }
 
 std::vector<Value> CheckpointedCall::inputs_again() const {
