@@ -56,23 +56,16 @@ TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
   EXPECT_EQ(modes_of(*model), std::vector<bool>(7, false));
 }
 
-Failure in_layer() {
-  Failure failure;
-  failure.partition = 1;
-  failure.microbatch = 3;
-  failure.phase = Phase::kRecomputing;
-  failure.layer = "5";
-  return failure;
-}
+const Failure kInLayer{1, 3, Phase::kRecomputing, "5", ""};
 
 TEST(Failure, PlaceNamesPartitionMicrobatchPhaseAndLayer) {
-  EXPECT_EQ(in_layer().place(),
+  EXPECT_EQ(kInLayer.place(),
             "partition 1, micro-batch 3, recompute, layer '5'");
   EXPECT_EQ(Failure().place(), "partition 0, micro-batch 0, forward");
 }
 
 TEST(Failure, TextHasWhatTheExceptionSays) {
-  Failure failure = in_layer();
+  Failure failure = kInLayer;
   EXPECT_EQ(failure.to_string(), failure.place());
   failure.what = "no memory";
   EXPECT_EQ(failure.to_string(), failure.place() + ": no memory");
