@@ -92,7 +92,8 @@ Runner::Runner(std::shared_ptr<Communicator> world,
       agreement_(*world_, layout_, tags_.words),
       stages_(std::move(partitions), layout_.rank_of_stage, std::move(unsplit)),
       executor_({device}, threads, /*one_at_a_time=*/false,
-                /*other_workers=*/world_->size() - 1),
+                /*other_workers=*/world_->size() - 1,
+                /*first_rank=*/layout_.rank),
       messages_(*world_,
                 make_transport(world_, device, transfers,
                                c10::str("pipeline ", tags_.payload)),
@@ -155,12 +156,12 @@ StepResult Runner::step(const StepArguments& given) {
 void Runner::open() {
   world_->check();
   executor_.set_failure(std::nullopt);
-  plan_ = nullptr;
+  prepared_ = nullptr;
   agreement_.reset();
 }
 
-Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
-                                    Checkpoint checkpoint) const {
+Runner::Prepared Runner::prepare(const Schedule& schedule,
+                                 Checkpoint checkpoint) const {
   const std::vector<int> placed = check_schedule(
       schedule, stages_.size(), layout_.ranks, "DistributedOptions");
   for (std::size_t s = 0; s < placed.size(); ++s) {
@@ -170,23 +171,24 @@ Runner::TrainPlan Runner::make_plan(const Schedule& schedule,
                       "; make the pipeline with the schedule's "
                       "DistributedOptions::placement");
   }
-  Plan plan(with_checkpoint(schedule, checkpoint), layout_.rank);
-  const std::string text = to_csv(plan.schedule);
+  Schedule complete = with_checkpoint(schedule, checkpoint);
+  const std::string text = to_csv(complete);
   IncomingMessages incoming{
       crc32c(text.data(), static_cast<int64_t>(text.size())), {}};
   for (int from = 0; from < layout_.ranks; ++from) {
     if (from == layout_.rank) continue;
-    auto bundles = route(plan.schedule, layout_.rank_of_stage, stages_.links,
-                         from, layout_.rank);
+    auto bundles = route(complete, layout_.rank_of_stage, stages_.links, from,
+                         layout_.rank);
     if (!bundles.empty()) incoming.by_sender.emplace(from, std::move(bundles));
   }
-  return {std::move(plan), std::move(incoming)};
+  return {std::move(complete), std::move(incoming)};
 }
 
-const Plan& Runner::plan(const Schedule& schedule, Checkpoint checkpoint) {
-  plan_ = &plans_.get(schedule, checkpoint,
-                      [&] { return make_plan(schedule, checkpoint); });
-  return plan_->plan;
+const Schedule& Runner::checked_schedule(const Schedule& schedule,
+                                         Checkpoint checkpoint) {
+  prepared_ = &prepared_schedules_.get(
+      schedule, checkpoint, [&] { return prepare(schedule, checkpoint); });
+  return prepared_->schedule;
 }
 
 // Only the first ranks know the rows and the seed. Other ranks get both with
@@ -205,8 +207,8 @@ std::optional<int64_t> Runner::begin(
     mine.refusal = cause_of(refusal);
   }
   if (step) mine = start_report(*step, given);
-  const std::vector<StartReport> all =
-      agreement_.begin(mine, refusal, plan_ ? &plan_->plan.schedule : nullptr);
+  const std::vector<StartReport> all = agreement_.begin(
+      mine, refusal, prepared_ ? &prepared_->schedule : nullptr);
 
   int64_t sum = 0;
   for (const int member : layout_.same_stages()) {
@@ -225,7 +227,7 @@ std::optional<int64_t> Runner::begin(
 StartReport Runner::start_report(const TrainStep& step,
                                  const StepArguments& given) const {
   StartReport mine;
-  mine.schedule = plan_->incoming.schedule;
+  mine.schedule = prepared_->incoming.schedule;
   mine.seed = StepSeed::peek();
   const bool has_target =
       layout_.has_last() && given.loss &&
@@ -242,7 +244,7 @@ StartReport Runner::start_report(const TrainStep& step,
 void Runner::connect(TrainStep& step, Recording* recording) {
   recording_ = recording;
   begin_sums(step);
-  messages_.connect(step, plan_->incoming, recording);
+  messages_.connect(step, prepared_->incoming, recording);
 }
 
 void Runner::begin_sums(const TrainStep& step) {

@@ -123,12 +123,12 @@ class Runner : private StepPeers, private RemoteStages {
   // schedule.
   std::vector<int> peers() const;
 
-  // What this rank derives from a schedule.
-  struct TrainPlan {
-    Plan plan;
+  // A schedule as it is run, and what this rank derives from it.
+  struct Prepared {
+    Schedule schedule;
     IncomingMessages incoming;
   };
-  TrainPlan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
+  Prepared prepare(const Schedule& schedule, Checkpoint checkpoint) const;
   // Returns what the other ranks must know before the step.
   StartReport start_report(const TrainStep& step,
                            const StepArguments& given) const;
@@ -143,7 +143,8 @@ class Runner : private StepPeers, private RemoteStages {
   std::optional<int64_t> begin(
       const StepArguments& given,
       const std::function<TrainStep&()>& prepare) override;
-  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override;
+  const Schedule& checked_schedule(const Schedule& schedule,
+                                   Checkpoint checkpoint) override;
   RemoteStages* remote() override { return this; }
   int64_t before(int64_t microbatches) const override {
     return layout_.replica * microbatches;
@@ -174,9 +175,9 @@ class Runner : private StepPeers, private RemoteStages {
   const RankLayout layout_;
   const Tags tags_;
   const ForeignParameters foreign_;
-  RecentPlans<TrainPlan> plans_;
-  const TrainPlan* plan_ = nullptr;  // of the running step
-  Recording* recording_ = nullptr;   // of the running step, if it has one
+  ScheduleCache<Prepared> prepared_schedules_;
+  const Prepared* prepared_ = nullptr;  // of the running step
+  Recording* recording_ = nullptr;      // of the running step, if it has one
   StepAgreement agreement_;
   Stages stages_;
   Executor executor_;

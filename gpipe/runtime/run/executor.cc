@@ -111,19 +111,24 @@ bool is_device_thread_of_autograd() {
 
 }  // namespace
 
-Plan::Plan(Schedule schedule_in, int first_rank)
-    : schedule(std::move(schedule_in)),
-      first_rank(first_rank),
-      positions(clock_order(schedule)),
-      rank_of_stage(gpipe::rank_of_stage(schedule)) {}
-
 // The state of one run, shared by the workers.
 struct Executor::Run {
-  Run(const Plan& plan, Actor& actor, Recording* recording,
-      std::vector<Notifier>& notifiers)
-      : plan(plan), actor(actor), recording(recording), notifiers(notifiers) {}
+  Run(const Schedule& schedule, int first_rank, Actor& actor,
+      Recording* recording, std::vector<Notifier>& notifiers)
+      : schedule(schedule),
+        first_rank(first_rank),
+        rank_of_stage(gpipe::rank_of_stage(schedule)),
+        actor(actor),
+        recording(recording),
+        notifiers(notifiers) {}
 
-  const Plan& plan;
+  const std::vector<Action>& actions(int rank) const {
+    return schedule.ranks[first_rank + rank];
+  }
+
+  const Schedule& schedule;
+  const int first_rank;
+  const std::vector<int> rank_of_stage;
   Actor& actor;
   Recording* const recording;        // may be null
   std::vector<Notifier>& notifiers;  // by rank
@@ -133,42 +138,58 @@ struct Executor::Run {
   std::vector<Event> end;    // of the workers' streams, by rank
   std::vector<char> thrown;  // whether an action has thrown, by rank
 
+  // The positions of the actions, see clock_order(). Made by the first fail(),
+  // or by take_turns().
+  std::vector<std::vector<int64_t>> positions;
+  int64_t position(int rank, std::size_t k) const {
+    return positions[first_rank + rank][k];
+  }
+
   // With one_at_a_time: position and rank of each action in order, and the
   // index of the action whose turn it is.
   std::vector<std::pair<int64_t, int>> turns;
   std::atomic<std::size_t> turn{0};
 
   void take_turns() {
-    for (std::size_t r = 0; r < notifiers.size(); ++r) {
-      for (const int64_t position : plan.positions_of(r)) {
-        turns.emplace_back(position, static_cast<int>(r));
+    positions = clock_order(schedule);
+    for (int r = 0; r < static_cast<int>(notifiers.size()); ++r) {
+      for (const int64_t position : positions[first_rank + r]) {
+        turns.emplace_back(position, r);
       }
     }
     std::ranges::sort(turns);
   }
-  bool has_turn(int64_t position) const {
-    return turns.empty() || turns[turn].first == position;
+  bool has_turn(int rank, std::size_t k) const {
+    return turns.empty() || turns[turn].first == position(rank, k);
   }
   void end_turn() {
     if (turn + 1 >= turns.size()) return;
     notifiers[turns[++turn].second].notify();
   }
 
-  // Position of the first failed action so far.
-  std::atomic<int64_t> failed{std::numeric_limits<int64_t>::max()};
+  // Position of the first failed action so far; kNone while there is none.
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> failed{kNone};
   std::mutex mutex;
   std::exception_ptr exception;    // of the action at `failed`
   std::optional<Failure> failure;  // its place
 
-  void fail(int64_t position, std::exception_ptr error, Failure place) {
+  void fail(int rank, std::size_t k, std::exception_ptr error, Failure place) {
     {
       std::lock_guard<std::mutex> lock(mutex);
-      if (position >= failed) return;
+      if (positions.empty()) positions = clock_order(schedule);
+      if (position(rank, k) >= failed) return;
       exception = std::move(error);
       failure = std::move(place);
-      failed = position;
+      failed = position(rank, k);
     }
     for (Notifier& notifier : notifiers) notifier.notify();
+  }
+
+  // Returns whether an action before action `k` of the rank has failed.
+  bool is_cancelled(int rank, std::size_t k) const {
+    const int64_t first = failed;
+    return first != kNone && first < position(rank, k);
   }
 
   // Wakes the rank that may wait for the output of `action`.
@@ -180,46 +201,37 @@ struct Executor::Run {
     }
     const int stage = action.kind == ActionKind::kForward ? action.stage + 1
                                                           : action.stage - 1;
-    if (stage < 0 || stage >= static_cast<int>(plan.rank_of_stage.size())) {
+    if (stage < 0 || stage >= static_cast<int>(rank_of_stage.size())) {
       return;
     }
-    const int rank = plan.rank_of_stage[stage] - plan.first_rank;
+    const int rank = rank_of_stage[stage] - first_rank;
     const bool is_here = 0 <= rank && rank < static_cast<int>(notifiers.size());
     if (is_here) notifiers[rank].notify();
   }
 
-  // Runs `part` of an action. If it throws, stores the error and returns false.
+  // Runs `part` of action `k` of a rank. If it throws, stores the error and
+  // returns false. Errors before the first action and after the last one count
+  // as failures of that action.
   template <typename Part>
-  bool attempt(int rank, const Action& action, int64_t position, Part part) {
+  bool attempt(int rank, std::size_t k, Part part) {
     try {
       part();
       return true;
     } catch (...) {
       thrown[rank] = true;
-      fail(position, std::current_exception(), caught_at(actor.place(action)));
+      fail(rank, k, std::current_exception(),
+           caught_at(actor.place(actions(rank)[k])));
       return false;
     }
-  }
-
-  // Run `part` before the first or after the last action of a rank that has
-  // actions. An error counts as a failure of that action.
-  template <typename Part>
-  bool attempt_before(int rank, Part part) {
-    return attempt(rank, plan.actions(rank).front(),
-                   plan.positions_of(rank).front(), part);
-  }
-  template <typename Part>
-  bool attempt_after(int rank, Part part) {
-    return attempt(rank, plan.actions(rank).back(),
-                   plan.positions_of(rank).back(), part);
   }
 };
 
 Executor::Executor(std::vector<c10::Device> devices, int threads,
-                   bool one_at_a_time, int other_workers)
+                   bool one_at_a_time, int other_workers, int first_rank)
     : devices_(std::move(devices)),
       threads_(threads),
       one_at_a_time_(one_at_a_time),
+      first_rank_(first_rank),
       notifiers_(devices_.size()) {
   // Spinning before sleeping only helps if there is a core to spin on.
   const auto cores = std::thread::hardware_concurrency();
@@ -287,10 +299,11 @@ std::optional<Failure> Executor::last_failure() const {
   return failure_;
 }
 
-void Executor::run(const Plan& plan, Actor& actor, Recording* recording) {
+void Executor::run(const Schedule& schedule, Actor& actor,
+                   Recording* recording) {
   std::exception_ptr exception;
   {
-    Run run(plan, actor, recording, notifiers_);
+    Run run(schedule, first_rank_, actor, recording, notifiers_);
     execute(run);
     set_failure(std::move(run.failure));
     exception = std::move(run.exception);
@@ -303,12 +316,14 @@ void Executor::execute(Run& run) {
   run.begin.resize(devices_.size());
   run.end.resize(devices_.size());
   run.thrown.resize(devices_.size());
-  const auto idle = [&](std::size_t r) { return run.plan.actions(r).empty(); };
+  const auto actions = [&](std::size_t r) {
+    return run.actions(static_cast<int>(r)).size();
+  };
   auto done = std::make_shared<Countdown>(devices_.size());
   if (run.recording) run.recording->begin();
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    if (idle(r)) continue;
-    const bool taken = run.attempt_before(static_cast<int>(r), [&] {
+    if (actions(r) == 0) continue;
+    const bool taken = run.attempt(static_cast<int>(r), 0, [&] {
       run.begin[r] = Event::record(devices_[r]);
     });
     if (!taken) return;
@@ -336,9 +351,9 @@ void Executor::execute(Run& run) {
     if (run.thrown[r]) workers_[r] = new_worker(r);
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    if (idle(r)) continue;
-    run.attempt_after(static_cast<int>(r),
-                      [&] { run.end[r].wait(devices_[r]); });
+    if (actions(r) == 0) continue;
+    run.attempt(static_cast<int>(r), actions(r) - 1,
+                [&] { run.end[r].wait(devices_[r]); });
   }
   if (!run.exception) return;
   // The failed action may be the one that orders the streams. After this wait
@@ -356,12 +371,11 @@ void Executor::execute(Run& run) {
 void Executor::work(Run& run, int rank) {
   const Work this_work(this, run.outer);
   at::ThreadLocalStateGuard caller(run.caller);
-  const auto& actions = run.plan.actions(rank);
-  const auto& positions = run.plan.positions_of(rank);
+  const auto& actions = run.actions(rank);
   if (actions.empty()) return;
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;
-  const bool begun = run.attempt_before(rank, [&] {
+  const bool begun = run.attempt(rank, 0, [&] {
     // StreamScope also sets the device. Among devices without streams, the meta
     // device may have an index.
     if (!streams_[rank].get() && devices_[rank].has_index()) {
@@ -376,19 +390,19 @@ void Executor::work(Run& run, int rank) {
   for (std::size_t k = 0; k < actions.size(); ++k) {
     const Action& action = actions[k];
     const bool computes = is_compute(action.kind);
-    const auto cancelled = [&] { return run.failed < positions[k]; };
+    const auto cancelled = [&] { return run.is_cancelled(rank, k); };
     const auto ready = [&] {
-      return run.has_turn(positions[k]) && run.actor.ready(action) &&
+      return run.has_turn(rank, k) && run.actor.ready(action) &&
              (!action.fused_with_next || run.actor.ready(actions[k + 1]));
     };
-    const bool waited = run.attempt(rank, action, positions[k], [&] {
+    const bool waited = run.attempt(rank, k, [&] {
       notifiers_[rank].wait([&] { return cancelled() || ready(); },
                             worker_spins_);
     });
     if (!waited || cancelled()) break;
     CopyLog* const log = run.recording ? &run.recording->copies(rank) : nullptr;
     if (log) log->place = computed;
-    run.attempt(rank, action, positions[k], [&] {
+    run.attempt(rank, k, [&] {
       ahead.wait();
       run.actor.fetch(action, log);
       if (run.recording && computes) {
@@ -404,8 +418,8 @@ void Executor::work(Run& run, int rank) {
     run.tell(action);
     run.end_turn();
   }
-  run.attempt_after(rank,
-                    [&] { run.end[rank] = Event::record(devices_[rank]); });
+  run.attempt(rank, actions.size() - 1,
+              [&] { run.end[rank] = Event::record(devices_[rank]); });
 }
 
 }  // namespace gpipe::internal

@@ -71,28 +71,7 @@ class RunAhead {
   std::deque<std::shared_ptr<c10::Event>> under_way_;  // the end of each action
 };
 
-// A schedule of all ranks, with data that the executor derives from it once.
-struct Plan {
-  // `first_rank`: the rank of the schedule that is rank 0 of the executor. An
-  // executor of one rank runs this rank only. Throws std::invalid_argument if
-  // the schedule cannot be executed.
-  explicit Plan(Schedule schedule, int first_rank = 0);
-
-  // Return the actions of rank `rank` of the executor, and their positions.
-  const std::vector<Action>& actions(std::size_t rank) const {
-    return schedule.ranks[first_rank + rank];
-  }
-  const std::vector<int64_t>& positions_of(std::size_t rank) const {
-    return positions[first_rank + rank];
-  }
-
-  Schedule schedule;
-  int first_rank;
-  std::vector<std::vector<int64_t>> positions;  // see clock_order()
-  std::vector<int> rank_of_stage;
-};
-
-// Performs the actions of a plan. Threads: each function is called by the
+// Performs the actions of a schedule. Threads: each function is called by the
 // worker of the action's rank.
 class Actor {
  public:
@@ -110,7 +89,7 @@ class Actor {
   virtual Failure place(const Action& action) = 0;
 };
 
-// Runs plans on its own worker threads, one after the other, and keeps the
+// Runs schedules on its own worker threads, one after the other, and keeps the
 // failure of the last one.
 // Threads: any, unless a function says otherwise.
 class Executor {
@@ -119,9 +98,10 @@ class Executor {
   // may repeat. The workers live as long as the executor. `threads`: intra-op
   // threads of the worker of a CPU rank. `one_at_a_time`: only one worker runs
   // at any time, in schedule order (clock_order()). `other_workers`: how many
-  // workers of other processes may compute on the same cores.
+  // workers of other processes may compute on the same cores. `first_rank`: the
+  // rank of schedules that is the first one here; later ones follow.
   Executor(std::vector<c10::Device> devices, int threads, bool one_at_a_time,
-           int other_workers = 0);
+           int other_workers = 0, int first_rank = 0);
 
   // Blocks until no other thread has the lock of the executor, and returns the
   // lock. Throws c10::Error if run() would deadlock on this thread: on a worker
@@ -129,7 +109,9 @@ class Executor {
   // run has called, or in a forked process, which has no workers.
   std::unique_lock<std::mutex> enter();
 
-  // Runs all actions of `plan`, and returns when every worker is done. The
+  // Runs all actions that `schedule` has for the ranks of this executor, and
+  // returns when every worker is done. The schedule must be valid, see
+  // validate(). The
   // thread-local state of the caller (grad mode, autocast, ...) applies on the
   // workers. Work that is already on the caller's current streams runs before,
   // and work that is added later runs after.
@@ -143,7 +125,8 @@ class Executor {
   // L; may be null. LibTorch's profilers show each action as a user range, such
   // as "gpipe 1F0".
   // Threads: the caller holds the lock of enter().
-  void run(const Plan& plan, Actor& actor, Recording* recording = nullptr);
+  void run(const Schedule& schedule, Actor& actor,
+           Recording* recording = nullptr);
 
   // Runs `part`, which is work before or after the schedule. If it throws, sets
   // the failure to `place` and rethrows.
@@ -176,6 +159,7 @@ class Executor {
   std::vector<OwnedStream> streams_;  // by rank
   const int threads_;
   const bool one_at_a_time_;
+  const int first_rank_;
   int worker_spins_, caller_spins_;
   std::mutex running_;
   mutable std::mutex failure_mutex_;

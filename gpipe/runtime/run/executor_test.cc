@@ -101,37 +101,19 @@ class Fake : public Actor {
   std::set<CopyLog*> logs_;
 };
 
-// Runs `plan`. Returns the text of the exception; "" if there is none.
-std::string run(Executor& executor, const Plan& plan, Actor& actor) {
-  const std::string error = error_of([&] { executor.run(plan, actor); });
+// Runs `schedule`. Returns the text of the exception; "" if there is none.
+std::string run(Executor& executor, const Schedule& schedule, Actor& actor) {
+  const std::string error = error_of([&] { executor.run(schedule, actor); });
   EXPECT_EQ(executor.last_failure().has_value(), !error.empty());
   return error;
 }
 
-TEST(Plan, DerivesPositionsAndRanks) {
-  const Schedule schedule = fill_drain(2, 3);
-  const Plan plan(schedule);
-  EXPECT_EQ(plan.schedule.ranks, schedule.ranks);
-  EXPECT_EQ(plan.positions, clock_order(schedule));
-  EXPECT_THAT(plan.rank_of_stage, ElementsAre(0, 1));
-  const Schedule stuck{{{action(0, ActionKind::kBackward, 0),
-                         action(0, ActionKind::kForward, 0)}}};
-  EXPECT_THROW(Plan{stuck}, std::invalid_argument);
-}
-
-TEST(Plan, OfOneRankKeepsThePositionsOfTheWhole) {
-  const Plan whole(fill_drain(3, 2));
-  const Plan part(fill_drain(3, 2), /*first_rank=*/1);
-  EXPECT_EQ(part.schedule.ranks, whole.schedule.ranks);
-  EXPECT_EQ(part.actions(0), whole.actions(1));
-  EXPECT_EQ(part.positions_of(0), whole.positions_of(1));
-}
-
 TEST(Executor, OfOneRankPerformsTheActionsOfThisRankOnly) {
   for (const int rank : {0, 1, 2}) {
-    Executor executor(cpus(1), 1, /*one_at_a_time=*/false);
+    Executor executor(cpus(1), 1, /*one_at_a_time=*/false,
+                      /*other_workers=*/2, /*first_rank=*/rank);
     Fake actor;
-    EXPECT_EQ(run(executor, Plan(fill_drain(3, 2), rank), actor), "");
+    EXPECT_EQ(run(executor, fill_drain(3, 2), actor), "");
     EXPECT_THAT(actor.performed(), ElementsAreArray(actor.performed(rank)));
     EXPECT_EQ(actor.performed().size(), 4u);
   }
@@ -139,7 +121,7 @@ TEST(Executor, OfOneRankPerformsTheActionsOfThisRankOnly) {
 
 TEST(Executor, PerformsTheActionsOfEachRankInOrderOnAThreadOfItsOwn) {
   Executor executor(cpus(3), 1, /*one_at_a_time=*/false);
-  const Plan plan(fill_drain(3, 4));
+  const Schedule schedule = fill_drain(3, 4);
   Fake actor;
   std::mutex mutex;
   std::set<std::thread::id> threads{std::this_thread::get_id()};
@@ -147,11 +129,11 @@ TEST(Executor, PerformsTheActionsOfEachRankInOrderOnAThreadOfItsOwn) {
     std::lock_guard<std::mutex> lock(mutex);
     threads.insert(std::this_thread::get_id());
   };
-  EXPECT_EQ(run(executor, plan, actor), "");
+  EXPECT_EQ(run(executor, schedule, actor), "");
   EXPECT_EQ(threads.size(), 4u);
   for (int rank = 0; rank < 3; ++rank) {
     Names expected;
-    for (const Action& each : plan.schedule.ranks[rank]) {
+    for (const Action& each : schedule.ranks[rank]) {
       expected.push_back(to_string(each));
     }
     EXPECT_THAT(actor.performed(rank), ElementsAreArray(expected));
@@ -167,7 +149,7 @@ TEST(Executor, OneAtATimeFollowsTheOrderOfTheSchedule) {
     std::this_thread::yield();
     --running;
   };
-  EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor), "");
+  EXPECT_EQ(run(executor, fill_drain(2, 3), actor), "");
   EXPECT_THAT(actor.performed(),
               ElementsAre("0F0", "0F1", "1F0", "0F2", "1F1", "1F2", "1B2",
                           "0B2", "1B1", "0B1", "1B0", "0B0"));
@@ -185,7 +167,7 @@ TEST(Executor, WaitsUntilAnActionIsReady) {
     while (!done) std::this_thread::yield();
     executor.notify(0);  // as for input from another process
   });
-  EXPECT_EQ(run(executor, Plan(forward_only(2, 2)), actor), "");
+  EXPECT_EQ(run(executor, forward_only(2, 2), actor), "");
   other.join();
   EXPECT_THAT(actor.performed(0), ElementsAre("0F0", "0F1"));
 }
@@ -194,9 +176,9 @@ TEST(Executor, AFusedActionWaitsForWhatTheNextOneNeeds) {
   Executor executor(cpus(1), 1, false);
   Action fused = action(0, ActionKind::kForward, 1);
   fused.fused_with_next = true;
-  const Plan plan(Schedule{{{action(0, ActionKind::kForward, 0), fused,
-                             action(0, ActionKind::kBackward, 0),
-                             action(0, ActionKind::kBackward, 1)}}});
+  const Schedule schedule{{{action(0, ActionKind::kForward, 0), fused,
+                            action(0, ActionKind::kBackward, 0),
+                            action(0, ActionKind::kBackward, 1)}}};
   std::promise<void> asked;
   std::atomic<bool> arrived{false}, is_asked{false};
   Fake actor;
@@ -210,7 +192,7 @@ TEST(Executor, AFusedActionWaitsForWhatTheNextOneNeeds) {
     arrived = true;
     executor.notify(0);
   });
-  EXPECT_EQ(run(executor, plan, actor), "");
+  EXPECT_EQ(run(executor, schedule, actor), "");
   other.join();
   EXPECT_THAT(actor.performed(), ElementsAre("0F0", "0F1", "0B0", "0B1"));
 }
@@ -226,7 +208,7 @@ TEST(Executor, AnErrorEndsTheRunButActionsBeforeItAreStillPerformed) {
   };
   actor.ready_if["0F1"] = [&] { return thrown.load(); };
   actor.ready_if["0F2"] = [] { return false; };
-  EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor),
+  EXPECT_EQ(run(executor, fill_drain(2, 3), actor),
             "std::out_of_range: no such row");
   EXPECT_EQ(executor.last_failure()->to_string(),
             "partition 1, micro-batch 0, forward: no such row");
@@ -252,38 +234,39 @@ TEST(Executor, OfSeveralErrorsTheFirstInTheScheduleIsReturned) {
       };
     }
     actor.on_place[throws_first] = [&] { thrown.set_value(); };
-    EXPECT_EQ(run(executor, Plan(fill_drain(2, 3)), actor),
+    EXPECT_EQ(run(executor, fill_drain(2, 3), actor),
               "std::runtime_error: 1F0");
   }
 }
 
 TEST(Executor, WhatReadyAndFetchThrowIsAnErrorOfTheAction) {
   Executor executor(cpus(2), 1, false);
-  const Plan plan(forward_only(2, 2));
+  const Schedule schedule = forward_only(2, 2);
   Fake of_ready;
   of_ready.ready_if["1F1"] = []() -> bool {
     throw std::runtime_error("never comes");
   };
-  EXPECT_EQ(run(executor, plan, of_ready), "std::runtime_error: never comes");
+  EXPECT_EQ(run(executor, schedule, of_ready),
+            "std::runtime_error: never comes");
   EXPECT_EQ(executor.last_failure()->place(),
             "partition 1, micro-batch 1, forward");
 
   Fake of_fetch;
   of_fetch.on_fetch["0F1"] = [] { throw std::runtime_error("no copy"); };
-  EXPECT_EQ(run(executor, plan, of_fetch), "std::runtime_error: no copy");
+  EXPECT_EQ(run(executor, schedule, of_fetch), "std::runtime_error: no copy");
   EXPECT_EQ(executor.last_failure()->place(),
             "partition 0, micro-batch 1, forward");
   EXPECT_THAT(of_fetch.performed(0), ElementsAre("0F0"));
 
   Fake fine;
-  EXPECT_EQ(run(executor, plan, fine), "");
+  EXPECT_EQ(run(executor, schedule, fine), "");
   EXPECT_EQ(fine.performed().size(), 4u);
 }
 
 TEST(Executor, OnlyAWorkerThatHasThrownIsReplaced) {
   thread_local int runs = 0;  // of this thread
   Executor executor(cpus(2), 1, false);
-  const Plan plan(forward_only(2, 1));
+  const Schedule schedule = forward_only(2, 1);
   int first = 0, second = 0;
   Fake actor;
   actor.on_perform["0F0"] = [&] { first = ++runs; };
@@ -291,18 +274,18 @@ TEST(Executor, OnlyAWorkerThatHasThrownIsReplaced) {
     second = ++runs;
     if (second == 1) throw std::runtime_error("once");
   };
-  EXPECT_EQ(run(executor, plan, actor), "std::runtime_error: once");
+  EXPECT_EQ(run(executor, schedule, actor), "std::runtime_error: once");
   actor.on_perform["1F0"] = [&] { second = ++runs; };
   Fake again;
   again.on_perform = actor.on_perform;
-  EXPECT_EQ(run(executor, plan, again), "");
+  EXPECT_EQ(run(executor, schedule, again), "");
   EXPECT_EQ(first, 2);
   EXPECT_EQ(second, 1);
 }
 
 TEST(Executor, WorkersHaveTheCallersThreadLocalState) {
   Executor executor(cpus(1), 1, false);
-  const Plan plan(forward_only(1, 1));
+  const Schedule schedule = forward_only(1, 1);
   for (const bool enabled : {false, true}) {
     const c10::AutoGradMode mode(enabled);
     bool seen = !enabled;
@@ -312,29 +295,29 @@ TEST(Executor, WorkersHaveTheCallersThreadLocalState) {
       // A cast copy of a weight that one worker makes must not reach another.
       EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
     };
-    EXPECT_EQ(run(executor, plan, actor), "");
+    EXPECT_EQ(run(executor, schedule, actor), "");
     EXPECT_EQ(seen, enabled);
   }
 }
 
 TEST(Executor, RecordsEachActionAndGivesTheLogOfItsRank) {
   Executor executor(cpus(2), 1, false);
-  const Plan plan(fill_drain(2, 2));
+  const Schedule schedule = fill_drain(2, 2);
   Fake without;
-  executor.run(plan, without);
+  executor.run(schedule, without);
   EXPECT_THAT(without.logs(), ElementsAre(nullptr));
 
   Recording recording(cpus(2), nullptr);
   recording.begin();
   Fake actor;
-  executor.run(plan, actor, &recording);
+  executor.run(schedule, actor, &recording);
   EXPECT_THAT(actor.logs(),
               UnorderedElementsAre(&recording.copies(0), &recording.copies(1)));
   const Timeline timeline = recording.timeline();
   for (std::size_t r = 0; r < 2; ++r) {
     std::vector<Action> actions;
     for (const Span& each : timeline.ranks[r]) actions.push_back(each.action);
-    EXPECT_EQ(actions, plan.schedule.ranks[r]);
+    EXPECT_EQ(actions, schedule.ranks[r]);
   }
 }
 
@@ -351,7 +334,7 @@ TEST(Executor, ShowsEachActionToProfilers) {
       }).scopes({at::RecordScope::USER_SCOPE}));
   Executor executor(cpus(2), 1, false);
   Fake actor;
-  executor.run(Plan(fill_drain(2, 1)), actor);
+  executor.run(fill_drain(2, 1), actor);
   at::removeCallback(handle);
   EXPECT_THAT(ranges,
               ElementsAre("gpipe 0B0", "gpipe 0F0", "gpipe 1B0", "gpipe 1F0"));
@@ -359,7 +342,7 @@ TEST(Executor, ShowsEachActionToProfilers) {
 
 TEST(Executor, RefusesACallerThatItWouldWaitFor) {
   Executor outer(cpus(1), 1, false), inner(cpus(1), 1, false);
-  const Plan plan(forward_only(1, 1));
+  const Schedule schedule = forward_only(1, 1);
   const std::string refusal =
       "c10::Error: a layer or the loss calls the pipeline that it is part of, "
       "which would be a deadlock; call it between steps, or make a second "
@@ -378,9 +361,9 @@ TEST(Executor, RefusesACallerThatItWouldWaitFor) {
   in_outer.on_each = [&] {
     ask(inner);
     ask(outer);
-    EXPECT_EQ(run(inner, plan, in_inner), "");
+    EXPECT_EQ(run(inner, schedule, in_inner), "");
   };
-  EXPECT_EQ(run(outer, plan, in_outer), "");
+  EXPECT_EQ(run(outer, schedule, in_outer), "");
   ask(outer);
   EXPECT_THAT(refusals, ElementsAre("", refusal, refusal, refusal, ""));
 }
@@ -401,18 +384,17 @@ TEST(Executor, KeepsTheFailureOfTheLastRun) {
   Executor executor(cpus(2), 1, false);
   Schedule schedule = forward_only(2, 4);
   schedule.ranks[1].clear();
-  const Plan plan(schedule);
   Counter counter;
   const auto running = executor.enter();
   EXPECT_TRUE(running.owns_lock());
   counter.at = 2;
-  EXPECT_THROW(executor.run(plan, counter), std::runtime_error);
+  EXPECT_THROW(executor.run(schedule, counter), std::runtime_error);
   EXPECT_EQ(counter.done, 3);
   ASSERT_TRUE(executor.last_failure());
   EXPECT_EQ(executor.last_failure()->to_string(),
             "partition 0, all micro-batches, forward: no");
   counter.at = -1;
-  executor.run(plan, counter);
+  executor.run(schedule, counter);
   EXPECT_EQ(counter.done, 7);
   EXPECT_FALSE(executor.last_failure());
 }
@@ -438,16 +420,9 @@ TEST(Caught, WorkOnAWholeMiniBatchBelongsToAllMicrobatches) {
             "all partitions, all micro-batches, gradients");
 }
 
-Failure in_layer() {
-  Failure failure;
-  failure.partition = 1;
-  failure.microbatch = 3;
-  failure.phase = Phase::kRecomputing;
-  failure.layer = "5";
-  return failure;
-}
+const Failure kInLayer{1, 3, Phase::kRecomputing, "5", ""};
 
-// Returns the failure of an exception at in_layer(); `after` becomes the
+// Returns the failure of an exception at kInLayer; `after` becomes the
 // exception as the caller sees it.
 template <typename Throw>
 Failure caught(Throw thrown, std::string& after) {
@@ -456,11 +431,11 @@ Failure caught(Throw thrown, std::string& after) {
     try {
       thrown();
     } catch (...) {
-      failure = caught_at(in_layer());
+      failure = caught_at(kInLayer);
       throw;
     }
   });
-  EXPECT_EQ(failure.place(), in_layer().place());
+  EXPECT_EQ(failure.place(), kInLayer.place());
   return failure;
 }
 

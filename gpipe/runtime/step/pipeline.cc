@@ -25,8 +25,10 @@ namespace gpipe::internal {
 class StepBackward {
  public:
   StepBackward(std::shared_ptr<Pipeline> pipeline, std::shared_ptr<Step> step,
-               const Pipeline::Plans& plans)
-      : pipeline_(std::move(pipeline)), step_(std::move(step)), plans_(plans) {}
+               const Schedule& schedule)
+      : pipeline_(std::move(pipeline)),
+        step_(std::move(step)),
+        schedule_(schedule) {}
 
   // Ends the forward. Call after all other work of forward(), including the
   // BatchNorm statistics, which recomputes read. Backward may be called on
@@ -85,7 +87,7 @@ class StepBackward {
       pass.begin_backward(i, std::move(pieces[i]));
     }
     try {
-      pipeline_->executor_.run(plans_.backward, pass);
+      pipeline_->executor_.run(schedule_, pass);
     } catch (c10::Error& error) {
       explain(error);
       throw;
@@ -137,7 +139,7 @@ class StepBackward {
 
   std::shared_ptr<Pipeline> pipeline_;
   std::shared_ptr<Step> step_;
-  const Pipeline::Plans& plans_;
+  const Schedule& schedule_;  // the second half
   std::unordered_map<c10::Device, Event> forward_done_;
   std::vector<SharedLeaf> leaves_;
   LeafChanges changes_;
@@ -205,7 +207,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
-  const Plans& plans = this->plans(microbatches, checkpointed);
+  const Halves& halves = this->halves(microbatches, checkpointed);
 
   std::vector<torch::autograd::Edge> accumulators;
   if (with_graph) accumulators = accumulators_of(stages_.partitions);
@@ -215,7 +217,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   MiniBatchNorms norms(stages_.partitions);
   StepPass pass(stages_, *step, {});
   pass.begin_forward(batch.activations(), batch.leaf());
-  executor_.run(plans.forward, pass);
+  executor_.run(halves.forward, pass);
 
   return executor_.outside_schedule(
       at_partition(stages_.size() - 1, Phase::kGather), [&] {
@@ -235,8 +237,8 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
 
         std::vector<SharedLeaf> leaves = step->shared_leaves();
         std::vector<torch::autograd::Edge> edges;
-        auto backward =
-            std::make_shared<StepBackward>(shared_from_this(), step, plans);
+        auto backward = std::make_shared<StepBackward>(shared_from_this(), step,
+                                                       halves.backward);
         for (auto& [tensor, element] : batch.wanted()) {
           backward->inputs.push_back(std::move(element));
           edges.push_back(torch::autograd::impl::gradient_edge(tensor));
@@ -258,42 +260,40 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
       });
 }
 
-const Pipeline::Plans& Pipeline::plans(int64_t microbatches,
-                                       int64_t checkpointed) {
-  auto& plans = plans_[{microbatches, checkpointed}];
-  if (!plans) {
-    const Schedule schedule = with_recompute(
-        breadth_first(stages_.rank_of_stage, static_cast<int>(microbatches)),
-        [&](int i) { return i < checkpointed; });
-    const auto is_forward = [](const Action& action) {
-      return action.kind == ActionKind::kForward;
-    };
-    plans.reset(new Plans{Plan(select(schedule, is_forward)),
-                          Plan(select(schedule, std::not_fn(is_forward)))});
-  }
-  return *plans;
+const Pipeline::Halves& Pipeline::halves(int64_t microbatches,
+                                         int64_t checkpointed) {
+  const std::pair key(microbatches, checkpointed);
+  const auto known = halves_.find(key);
+  if (known != halves_.end()) return known->second;
+  const Schedule schedule = with_recompute(
+      breadth_first(stages_.rank_of_stage, static_cast<int>(microbatches)),
+      [&](int i) { return i < checkpointed; });
+  const auto is_forward = [](const Action& action) {
+    return action.kind == ActionKind::kForward;
+  };
+  return halves_
+      .emplace(key, Halves{select(schedule, is_forward),
+                           select(schedule, std::not_fn(is_forward))})
+      .first->second;
 }
 
-const Plan& Pipeline::plan(const Schedule& schedule, Checkpoint checkpoint) {
-  return train_plans_.get(schedule, checkpoint,
-                          [&] { return make_plan(schedule, checkpoint); });
-}
-
-Plan Pipeline::make_plan(const Schedule& schedule,
-                         Checkpoint checkpoint) const {
-  const std::vector<c10::Device>& devices = executor_.devices();
-  const std::vector<int> placed =
-      check_schedule(schedule, stages_.size(),
-                     static_cast<int64_t>(devices.size()), "GPipeOptions");
-  for (std::size_t s = 0; s < placed.size(); ++s) {
-    TORCH_CHECK_VALUE(
-        devices[placed[s]] == stages_.partitions[s].device,
-        "the schedule has stage ", s, " on rank ", placed[s], " (",
-        devices[placed[s]], "), but partition ", s, " is on ",
-        stages_.partitions[s].device,
-        "; make the pipeline with the schedule's GPipeOptions::placement");
-  }
-  return Plan(with_checkpoint(schedule, checkpoint));
+const Schedule& Pipeline::checked_schedule(const Schedule& schedule,
+                                           Checkpoint checkpoint) {
+  return train_schedules_.get(schedule, checkpoint, [&] {
+    const std::vector<c10::Device>& devices = executor_.devices();
+    const std::vector<int> placed =
+        check_schedule(schedule, stages_.size(),
+                       static_cast<int64_t>(devices.size()), "GPipeOptions");
+    for (std::size_t s = 0; s < placed.size(); ++s) {
+      TORCH_CHECK_VALUE(
+          devices[placed[s]] == stages_.partitions[s].device,
+          "the schedule has stage ", s, " on rank ", placed[s], " (",
+          devices[placed[s]], "), but partition ", s, " is on ",
+          stages_.partitions[s].device,
+          "; make the pipeline with the schedule's GPipeOptions::placement");
+    }
+    return with_checkpoint(schedule, checkpoint);
+  });
 }
 
 }  // namespace gpipe::internal

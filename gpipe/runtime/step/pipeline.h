@@ -57,19 +57,18 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
   friend class StepBackward;
 
   // The two halves of a schedule: forward() runs one, backward the other.
-  struct Plans {
-    Plan forward, backward;
+  struct Halves {
+    Schedule forward, backward;
   };
-  // Returns the plans for so many micro-batches; made on first use.
-  const Plans& plans(int64_t microbatches, int64_t checkpointed);
-  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override;
-  // Checks a schedule for train() and returns its plan.
-  Plan make_plan(const Schedule& schedule, Checkpoint checkpoint) const;
+  // Returns the halves for so many micro-batches; made on first use.
+  const Halves& halves(int64_t microbatches, int64_t checkpointed);
+  const Schedule& checked_schedule(const Schedule& schedule,
+                                   Checkpoint checkpoint) override;
 
   Stages stages_;
   Executor executor_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Plans>> plans_;
-  RecentPlans<Plan> train_plans_;
+  std::map<std::pair<int64_t, int64_t>, Halves> halves_;
+  ScheduleCache<Schedule> train_schedules_;
 };
 
 }  // namespace gpipe::internal

@@ -135,7 +135,7 @@ void run(Stages& stages, const Schedule& schedule, RemoteStages& remote,
   step.start();
   Executor executor({stages.partitions[0].device, stages.partitions[1].device},
                     1, /*one_at_a_time=*/true);
-  executor.run(Plan(schedule), step.pass());
+  executor.run(schedule, step.pass());
   step.finish();
   step.accumulate([] {});
 }

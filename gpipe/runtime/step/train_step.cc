@@ -417,7 +417,7 @@ class Training {
     }
     Recording* const recording = recording_ ? &*recording_ : nullptr;
     peers_.connect(*step_, recording);
-    executor_.run(*plan_, step_->pass(), recording);
+    executor_.run(*schedule_, step_->pass(), recording);
     peers_.disconnect();
   }
 
@@ -451,9 +451,9 @@ class Training {
  private:
   TrainStep& prepare() {
     given_.check();
-    plan_ = &peers_.plan(given_.schedule, given_.checkpoint);
-    step_.emplace(stages_, plan_->schedule, given_.options, peers_.remote(),
-                  peers_.before(num_microbatches(plan_->schedule)));
+    schedule_ = &peers_.checked_schedule(given_.schedule, given_.checkpoint);
+    step_.emplace(stages_, *schedule_, given_.options, peers_.remote(),
+                  peers_.before(num_microbatches(*schedule_)));
     outside_schedule(at_partition(0, Phase::kScatter), [this] {
       if (first_here_) step_->give_input(given_.input);
       if (given_.input.split() || given_.target.split()) {
@@ -480,7 +480,7 @@ class Training {
   const StepArguments& given_;
   StepPeers& peers_;
   const bool first_here_, last_here_;
-  const Plan* plan_ = nullptr;
+  const Schedule* schedule_ = nullptr;  // as it is run
   std::optional<TrainStep> step_;
   std::optional<Recording> recording_;
 };

@@ -52,7 +52,7 @@ Schedule with_checkpoint(const Schedule& schedule, Checkpoint checkpoint);
 // A cache of values made from (schedule, checkpoint mode). It keeps the 8 most
 // recently made. Not thread-safe.
 template <typename Made>
-class RecentPlans {
+class ScheduleCache {
  public:
   // Returns the cached value, or that of make() if there is none. The reference
   // is valid until 8 other values have been made.
@@ -233,17 +233,18 @@ class StepPeers {
   // Blocks until all ranks have been given the step. Returns the rows of the
   // mini-batches of all replicas, if this rank knows them; see
   // TrainStep::start().
-  // `prepare`: checks what this rank was given, with plan(). If it throws on
-  // one rank, begin() throws on all.
+  // `prepare`: checks what this rank was given, with checked_schedule(). If it
+  // throws on one rank, begin() throws on all.
   virtual std::optional<int64_t> begin(
       const StepArguments& /*given*/,
       const std::function<TrainStep&()>& prepare) {
     prepare();
     return std::nullopt;
   }
-  // Returns the plan of a schedule, valid until the step ends. Throws if the
-  // schedule does not fit the pipeline.
-  virtual const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) = 0;
+  // Returns `schedule` as it is run, with the recomputes of `checkpoint`; valid
+  // until the step ends. Throws if it does not fit the pipeline.
+  virtual const Schedule& checked_schedule(const Schedule& schedule,
+                                           Checkpoint checkpoint) = 0;
   // Returns the connection to stages of other processes; null if all stages are
   // in this process.
   virtual RemoteStages* remote() { return nullptr; }

@@ -78,17 +78,17 @@ Schedule schedule_of(int microbatch) {
 
 // Makes the text of a number, and counts.
 struct Maker {
-  RecentPlans<std::string> plans;
+  ScheduleCache<std::string> cache;
   int made = 0;
   const std::string& get(int microbatch,
                          Checkpoint checkpoint = Checkpoint::kNever) {
-    return plans.get(schedule_of(microbatch), checkpoint, [&] {
+    return cache.get(schedule_of(microbatch), checkpoint, [&] {
       return std::to_string(microbatch) + " " + std::to_string(++made);
     });
   }
 };
 
-TEST(RecentPlans, MakesEachScheduleAndModeOnce) {
+TEST(ScheduleCache, MakesEachScheduleAndModeOnce) {
   Maker maker;
   const std::string& first = maker.get(5);
   EXPECT_EQ(first, "5 1");
@@ -99,15 +99,15 @@ TEST(RecentPlans, MakesEachScheduleAndModeOnce) {
   EXPECT_EQ(maker.made, 3);
 }
 
-TEST(RecentPlans, ABlockIsAnotherSchedule) {
-  RecentPlans<int> plans;
+TEST(ScheduleCache, ABlockIsAnotherSchedule) {
+  ScheduleCache<int> cache;
   Schedule fused = schedule_of(0);
   fused.ranks[0][0].fused_with_next = true;
-  EXPECT_EQ(plans.get(schedule_of(0), Checkpoint::kNever, [] { return 1; }), 1);
-  EXPECT_EQ(plans.get(fused, Checkpoint::kNever, [] { return 2; }), 2);
+  EXPECT_EQ(cache.get(schedule_of(0), Checkpoint::kNever, [] { return 1; }), 1);
+  EXPECT_EQ(cache.get(fused, Checkpoint::kNever, [] { return 2; }), 2);
 }
 
-TEST(RecentPlans, KeepsTheEightThatWereMadeLast) {
+TEST(ScheduleCache, KeepsTheEightThatWereMadeLast) {
   Maker maker;
   for (int k = 0; k < 9; ++k) maker.get(k);
   EXPECT_EQ(maker.made, 9);
@@ -117,12 +117,12 @@ TEST(RecentPlans, KeepsTheEightThatWereMadeLast) {
   EXPECT_EQ(maker.get(1), "1 11");  // was the oldest
 }
 
-TEST(RecentPlans, KeepsNothingOfAMakerThatThrows) {
-  RecentPlans<int> plans;
+TEST(ScheduleCache, KeepsNothingOfAMakerThatThrows) {
+  ScheduleCache<int> cache;
   EXPECT_THROW(
-      plans.get(schedule_of(0), Checkpoint::kNever, []() -> int { throw 42; }),
+      cache.get(schedule_of(0), Checkpoint::kNever, []() -> int { throw 42; }),
       int);
-  EXPECT_EQ(plans.get(schedule_of(0), Checkpoint::kNever, [] { return 7; }), 7);
+  EXPECT_EQ(cache.get(schedule_of(0), Checkpoint::kNever, [] { return 7; }), 7);
 }
 
 const LossFunction kSum = [](Value output, Value target) {
@@ -371,7 +371,7 @@ TEST(StepResult, HasNoOutputUnlessAskedFor) {
 
 // A pipeline without other ranks.
 struct Alone : StepPeers {
-  const Plan& plan(const Schedule&, Checkpoint) override {
+  const Schedule& checked_schedule(const Schedule&, Checkpoint) override {
     throw std::logic_error("not called");
   }
 };
@@ -455,11 +455,11 @@ class Peers : public StepPeers {
     EXPECT_EQ(step.microbatches(), 2);
     return std::nullopt;
   }
-  const Plan& plan(const Schedule& schedule, Checkpoint checkpoint) override {
-    add("plan");
-    plan_ =
-        std::make_unique<Plan>(internal::with_checkpoint(schedule, checkpoint));
-    return *plan_;
+  const Schedule& checked_schedule(const Schedule& schedule,
+                                   Checkpoint checkpoint) override {
+    add("check schedule");
+    schedule_ = internal::with_checkpoint(schedule, checkpoint);
+    return schedule_;
   }
   void connect(TrainStep&, Recording* recording) override {
     add(recording ? "connect, recording" : "connect");
@@ -489,7 +489,7 @@ class Peers : public StepPeers {
     if (call == throws) throw std::runtime_error(call);
   }
   Executor& executor_;
-  std::unique_ptr<Plan> plan_;
+  Schedule schedule_;
 };
 
 // x * 3 * 5 on two stages, and a mini-batch of 4 rows.
@@ -522,7 +522,7 @@ TEST(Train, CallsThePeersInOrderAndDividesByTheWeightOfAll) {
   model.peers.replicas = 2;
   const StepResult result = model.train();
   EXPECT_THAT(model.peers.calls,
-              ElementsAre("open", "begin", "check", "plan", "connect",
+              ElementsAre("open", "begin", "check", "check schedule", "connect",
                           "disconnect", "add up", "end", "confirm division"));
   EXPECT_EQ(*result.weight, 8);
   EXPECT_FLOAT_EQ(result.loss.item<float>(), 15);
@@ -537,7 +537,7 @@ TEST(Train, WithoutBackwardsDividesNothing) {
   model.options.timeline(true);
   const StepResult result = model.train();
   EXPECT_THAT(model.peers.calls,
-              ElementsAre("open", "begin", "check", "plan",
+              ElementsAre("open", "begin", "check", "check schedule",
                           "connect, recording", "disconnect", "add up", "end"));
   EXPECT_FLOAT_EQ(result.loss.item<float>(), 15);
   EXPECT_TRUE(result.timeline);
@@ -545,8 +545,9 @@ TEST(Train, WithoutBackwardsDividesNothing) {
 }
 
 TEST(Train, AnExceptionOfPeersEndsTheStepWithoutGradients) {
-  for (const std::string call : {"begin", "plan", "connect", "disconnect",
-                                 "add up", "end", "confirm division"}) {
+  for (const std::string call :
+       {"begin", "check schedule", "connect", "disconnect", "add up", "end",
+        "confirm division"}) {
     SCOPED_TRACE(call);
     Trained model;
     model.peers.throws = call;
