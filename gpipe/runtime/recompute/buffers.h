@@ -104,7 +104,8 @@ class CalledModules {
       roots_;
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_;
-  // The last copies of `other_buffers_`, or empty.
+  // The last copies of `other_buffers_`, or empty, with the versions that the
+  // buffers had. A copy serves again while the version is the same.
   std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;
 };
 
