@@ -358,6 +358,17 @@ void check_same(const std::vector<std::shared_ptr<const Adapter>>& adapters,
   }
 }
 
+// Returns the adapters in a folder of PEFT, without the copies of base weights
+// that PEFT writes for adapters of lm_head.
+StateDict read_adapters(const std::string& path) {
+  StateDict adapters;
+  for (const auto& each : read_safetensors(path).tensors) {
+    if (each.key().ends_with(".base_layer.weight")) continue;
+    adapters.insert(each.key(), each.value());
+  }
+  return adapters;
+}
+
 internal::LoraConfig read_config(const std::string& folder) {
   const std::string path = path_in(folder, kConfig);
   std::ifstream file(path, std::ios::binary);
@@ -430,7 +441,7 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
                     "'", folder, "'", ") first");
   check_same(adapters, options, "'" + path_in(folder, kConfig) + "'");
   const std::string path = path_in(folder, kTensors);
-  StateDict given = read_safetensors(path).tensors;
+  const StateDict given = read_adapters(path);
   const StateDict own = lora_state_dict(module);
   if (own.is_empty()) return;
   StateDict wanted;
@@ -481,7 +492,7 @@ void merge_lora(const std::string& folder, StateDict& weights) {
   const double scale = adapters::scale_of(options.rank(), options.alpha(),
                                           options.rank_stabilized());
   const std::string path = path_in(folder, kTensors);
-  const StateDict given = read_safetensors(path).tensors;
+  const StateDict given = read_adapters(path);
   const std::string first = "base_model.model.", last_a = ".lora_A.weight",
                     last_b = ".lora_B.weight";
   std::map<std::string, at::Tensor> merged;  // by name
