@@ -396,6 +396,7 @@ uint32_t hugging_face_checksum(const StateDict& tensors) {
   for (const auto& item : tensors) sorted.emplace(item.key(), item.value());
   Checksum checksum;
   for (const auto& [name, each] : sorted) {
+    internal::check_can_be_written(name, each);
     const at::Tensor written = internal::as_written(each);
     checksum.add(
         name, each.scalar_type(), each.sizes(),

@@ -542,6 +542,14 @@ TEST(HuggingFaceChecksumTest, DependsOnNamesShapesAndValues) {
   };
   const uint32_t expected = sum(three());
   EXPECT_EQ(sum(three(), 20), expected);
+  const std::string file = new_folder() + "w.safetensors";
+  write_safetensors(file, three());
+  EXPECT_EQ(hugging_face_checksum(file), expected);
+  EXPECT_EQ(hugging_face_checksum(three()), expected);
+  StateDict meta = three();
+  meta["b"] = meta["b"].to(at::kMeta);
+  EXPECT_EQ(value_error_of([&] { hugging_face_checksum(meta); }),
+            "'b' is on the meta device, and so has no values");
   EXPECT_NE(sum(changed(three(), [](const auto& name) { return name + "x"; })),
             expected);
   StateDict other = three();

@@ -215,6 +215,10 @@ TEST_F(SplitBackwardTest, ATensorOfAWeightIsSummedBeforeItsOperatorRuns) {
         return weight.view({16}).view({4, 4});
       },
       [&] { return weight.to(torch::kBFloat16).to(torch::kFloat); },
+      // The gradient arrives at the second input of the node.
+      [&] {
+        return torch::cat({weight.tanh(), weight}).split(4)[1];
+      },
       [&] {
         return weight[0].expand({4, 4});
       },
