@@ -220,9 +220,9 @@ class Finder {
         nodes);
     Place place{route.settings, at::Tensor(), false, nullptr};
     for (const ProgramLayer* layer : layers) {
+      if (layer->place() != route.layers[0]) continue;
       TORCH_CHECK_VALUE(!has_adapter(*layer, name), "the module '", name,
                         "' has an adapter already; call merge_lora() first");
-      if (layer->place() != route.layers[0]) continue;
       for (const auto& [own, tensor] : layer->weights()) {
         if (own == number) place.weight = tensor;
       }
@@ -361,10 +361,12 @@ void check_same(const std::vector<std::shared_ptr<const Adapter>>& adapters,
 // Returns the adapters in a folder of PEFT, without the copies of base weights
 // that PEFT writes for adapters of lm_head.
 StateDict read_adapters(const std::string& path) {
+  const auto is_adapter = [](const std::string& name) {
+    return !name.ends_with(".base_layer.weight");
+  };
   StateDict adapters;
-  for (const auto& each : read_safetensors(path).tensors) {
-    if (each.key().ends_with(".base_layer.weight")) continue;
-    adapters.insert(each.key(), each.value());
+  for (const auto& each : read_safetensors(path, is_adapter).tensors) {
+    if (is_adapter(each.key())) adapters.insert(each.key(), each.value());
   }
   return adapters;
 }
@@ -456,24 +458,29 @@ void load_lora(const std::string& folder, torch::nn::Module& module,
 
 namespace {
 
+// Returns an input embedding of these sizes in `weights`; null if there is
+// none.
+const at::Tensor* find_embedding(const StateDict& weights,
+                                 at::IntArrayRef sizes) {
+  for (const auto& item : weights) {
+    if (item.value().sizes() != sizes) continue;
+    for (const char* name : kEmbeddings) {
+      if (fits(item.key(), std::string(name) + ".weight")) return &item.value();
+    }
+  }
+  return nullptr;
+}
+
 // Returns the names in `weights` of the weight of `module`. Tied weights share
 // memory, or are stored once: then an output layer that has no weight of its
 // own has that of the input embedding, of `sizes`.
 std::vector<std::string> weight_names(const StateDict& weights,
                                       const std::string& module,
                                       at::IntArrayRef sizes) {
-  std::vector<std::string> names;
   const at::Tensor* own = weights.find(module + ".weight");
-  const bool is_in_a_layer = std::ranges::any_of(module, absl::ascii_isdigit);
-  for (auto item = weights.begin(); !own && item != weights.end(); ++item) {
-    const bool is_embedding =
-        std::ranges::any_of(kEmbeddings, [&](const char* name) {
-          return fits(item->key(), std::string(name) + ".weight");
-        });
-    if (is_embedding && !is_in_a_layer && item->value().sizes() == sizes) {
-      own = &item->value();
-    }
-  }
+  const bool is_numbered = std::ranges::any_of(module, absl::ascii_isdigit);
+  if (!own && !is_numbered) own = find_embedding(weights, sizes);
+  std::vector<std::string> names;
   for (const auto& item : weights) {
     const at::Tensor& each = item.value();
     if (own && each.is_alias_of(*own) && each.sizes() == own->sizes() &&

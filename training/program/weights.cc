@@ -201,7 +201,8 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
     return load_folder(*source.exported(), path, skipped, dtype);
   }
   // A process of several compares only names and shapes here.
-  const bool by_parts = is_without_values(*model) && is_safetensors(path);
+  const bool by_parts =
+      !of_folder && is_safetensors(path) && is_without_values(*model);
   const StateDict tensors_of_file =
       of_folder ? read_hugging_face(path)
       : by_parts
