@@ -34,10 +34,11 @@ GENERATE = str(BIN / "examples/generate")
 LAUNCH = [str(BIN / "tools/launch"), "--nproc=2", "--"]
 # The class, and more options of its configuration.
 MODELS = {
-    "llama": ("LlamaForCausalLM", {}),
+    "llama": ("LlamaForCausalLM", {"num_key_value_heads": 4}),
     "gpt2": ("GPT2LMHeadModel", {}),
-    "qwen3": ("Qwen3ForCausalLM", {}),
-    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3": ("Qwen3ForCausalLM", {"num_key_value_heads": 4}),
+    "mixtral": ("MixtralForCausalLM", {"num_key_value_heads": 4, "num_local_experts": 4,
+                                       "num_experts_per_tok": 2}),
 }
 
 
@@ -58,7 +59,7 @@ def make_model(name, width):
     heads = 8
     config = getattr(transformers, kind).config_class(
         vocab_size=512, num_hidden_layers=4, hidden_size=width, intermediate_size=2 * width,
-        num_attention_heads=heads, num_key_value_heads=4, head_dim=width // heads,
+        num_attention_heads=heads, head_dim=width // heads,
         max_position_embeddings=256, pad_token_id=None, bos_token_id=0, eos_token_id=0, **more)
     return getattr(transformers, kind)(config)
 
