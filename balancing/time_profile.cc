@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -171,6 +172,7 @@ class LayerRun {
     std::vector<Edge> input_edges = internal::gradient_edges(input.tensors());
     boundary.inputs.clear();
 
+    const uint64_t begin = at::sequence_number::peek();
     stamps_.forward_start = Stamp::now(device_);
     const internal::Value output =
         internal::call_layer(layer, std::move(input));
@@ -185,7 +187,7 @@ class LayerRun {
     for (const at::Tensor& each : outputs) {
       output_shapes_.push_back(shape_of(each));
     }
-    graph_ = internal::Subgraph(std::move(input_edges), outputs);
+    graph_ = internal::Subgraph(begin, std::move(input_edges), outputs);
     stamps_.has_input = graph_.wants_input();
     stamps_.has_weight = !graph_.leaves().empty();
     boundary = without_graph(output);

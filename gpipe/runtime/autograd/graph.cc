@@ -32,6 +32,26 @@ struct Begin : public Node {
   std::string name() const override { return "gpipe::Begin"; }
 };
 
+// The mark of an input that is a leaf.
+struct InputMark : public torch::autograd::FunctionPreHook {
+  variable_list operator()(const variable_list& grads) override {
+    return grads;
+  }
+};
+
+// Returns whether the graph of a cell begins at the node.
+bool is_input(const Node& node) {
+  if (node.num_outputs() != 0) return false;
+  if (dynamic_cast<const Begin*>(&node)) return true;
+  const auto* const leaf =
+      dynamic_cast<const torch::autograd::AccumulateGrad*>(&node);
+  return leaf && std::ranges::any_of(
+                     torch::autograd::impl::hooks(leaf->variable),
+                     [](const auto& hook) {
+                       return dynamic_cast<const InputMark*>(hook.get());
+                     });
+}
+
 // The nodes that a walk of a graph has visited, each with the number of its
 // leaf. Each cell walks its graph, so the table is kept from walk to walk.
 class Seen {
@@ -103,6 +123,7 @@ std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
     if (!c10::GradMode::is_enabled() || !input.requires_grad) continue;
     if (leaf) {
       tensor.requires_grad_();
+      torch::autograd::impl::add_hook(tensor, std::make_unique<InputMark>());
     } else {
       if (!begin) begin = make_node<Begin>();
       torch::autograd::create_gradient_edge(tensor, begin);
@@ -217,11 +238,13 @@ class Subgraph::ToSink {
   std::vector<std::pair<Edge*, NodePtr>> diverted_;
 };
 
-Subgraph::Subgraph(edge_list input_edges,
+Subgraph::Subgraph(uint64_t begin, edge_list input_edges,
                    const std::vector<at::Tensor>& outputs, std::size_t skips,
                    edge_list inner)
     : input_edges_(std::move(input_edges)),
       inner_(std::move(inner)),
+      thread_(at::RecordFunction::currentThreadId()),
+      begin_(begin),
       skips_(skips),
       roots_(gradient_edges(outputs)) {
   find_leaves();
@@ -233,13 +256,13 @@ void Subgraph::find_leaves() {
   thread_local std::vector<Node*> stack;
   seen.clear();
   stack.clear();
-  const uint64_t here = at::RecordFunction::currentThreadId();
   for (const Edge& edge : input_edges_) seen.insert(edge.function.get());
   const auto visit = [&](const Edge& edge, Node* from, std::size_t index) {
     Node* node = edge.function.get();
     if (!node) return;
     const auto [leaf, is_new] = seen.insert(node);
     if (is_new) {
+      reaches_other_input_ = reaches_other_input_ || is_input(*node);
       // dynamic_cast is expensive; only leaf nodes lack next edges.
       auto* sink = node->num_outputs() == 0
                        ? dynamic_cast<torch::autograd::AccumulateGrad*>(node)
@@ -249,14 +272,12 @@ void Subgraph::find_leaves() {
         leaves_.push_back(sink->variable);
       } else {
         stack.push_back(node);
-        if (node->num_outputs() == 0 && dynamic_cast<Begin*>(node)) {
-          reaches_other_input_ = true;
-        }
-        if (node->thread_id() != here) {
-          const bool is_own = from && from->thread_id() == here;
+        if (node->thread_id() != thread_) {
+          const bool from_here = from && from->thread_id() == thread_;
           foreign_.push_back(
-              {edge.function, is_own ? std::make_optional(from->sequence_nr())
-                                     : std::nullopt});
+              {edge.function, from_here
+                                  ? std::make_optional(from->sequence_nr())
+                                  : std::nullopt});
         }
       }
     }
@@ -294,14 +315,14 @@ bool Subgraph::wants_input() const {
                              [](const Edge& edge) { return edge.is_valid(); });
 }
 
-const Node* Subgraph::user_of_other_input(uint64_t begin) const {
+const Node* Subgraph::user_of_other_input() const {
   std::unordered_set<const Node*> inputs;
   for (const Edge& edge : input_edges_) inputs.insert(edge.function.get());
   const auto reaches_input = [&](const Edge& edge) {
     bool reaches = false;
     walk({edge}, [&](Node& node) {
       if (inputs.count(&node)) return false;
-      reaches = reaches || dynamic_cast<const Begin*>(&node);
+      reaches = reaches || is_input(node);
       return !reaches;
     });
     return reaches;
@@ -309,9 +330,9 @@ const Node* Subgraph::user_of_other_input(uint64_t begin) const {
   const Node* user = nullptr;
   walk(roots_, [&](Node& node) {
     if (user || inputs.count(&node)) return false;
-    const bool is_own = node.sequence_nr() >= begin;
-    if (is_own && std::ranges::any_of(node.next_edges(), [&](const Edge& edge) {
-          return edge.is_valid() && edge.function->sequence_nr() < begin &&
+    if (!is_own(node)) return true;
+    if (std::ranges::any_of(node.next_edges(), [&](const Edge& edge) {
+          return edge.is_valid() && !is_own(*edge.function) &&
                  reaches_input(edge);
         })) {
       user = &node;

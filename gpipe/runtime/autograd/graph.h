@@ -55,7 +55,7 @@ struct Activation {
 //
 // `leaf`: the input tensors are leaves of the user's graph. Then they are
 // leaves here too, because in-place work on them is an error in the plain
-// model.
+// model. A hook that does nothing marks them.
 std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
                                      bool leaf);
 
@@ -92,10 +92,12 @@ class Subgraph {
   Subgraph() = default;
   // Finds the leaves. Call on the thread on which the layers have run.
   // `input_edges`: where gradients of the inputs arrive; empty edges: none is
-  // wanted. `skips`: how many of the outputs, the last ones, are skip tensors.
-  // `inner`: used by backward_input() if no gradient of an input is wanted:
-  // edges inside the graph that divide it into two parts of some cost each.
-  Subgraph(std::vector<torch::autograd::Edge> input_edges,
+  // wanted. `begin`: the sequence number of the thread when the layers began
+  // (at::sequence_number::peek()). `skips`: how many of the outputs, the last
+  // ones, are skip tensors. `inner`: used by backward_input() if no gradient of
+  // an input is wanted: edges inside the graph that divide it into two parts of
+  // some cost each.
+  Subgraph(uint64_t begin, std::vector<torch::autograd::Edge> input_edges,
            const std::vector<at::Tensor>& outputs, std::size_t skips = 0,
            std::vector<torch::autograd::Edge> inner = {});
 
@@ -119,13 +121,13 @@ class Subgraph {
   };
   std::vector<Foreign> take_foreign() { return std::exchange(foreign_, {}); }
 
-  // Returns whether the graph reaches an input of another cell (graph_inputs()
-  // that are not leaves). Its gradient would be lost.
+  // Returns whether the graph reaches an input of another cell
+  // (graph_inputs()). Its gradient would be lost.
   bool reaches_other_input() const { return reaches_other_input_; }
-  // Returns the node of this graph, made on this thread at sequence number
-  // `begin` or later, that uses a tensor whose graph reaches an input of
-  // another cell. Returns null if there is none. For messages.
-  const torch::autograd::Node* user_of_other_input(uint64_t begin) const;
+  // Returns the node that the layers have made and that uses a tensor whose
+  // graph reaches an input of another cell. Returns null if there is none. For
+  // messages.
+  const torch::autograd::Node* user_of_other_input() const;
 
   // Runs the backward with the gradients `grads` of the outputs (undefined:
   // none). Returns the gradients of the inputs, undefined where none arrives or
@@ -180,6 +182,13 @@ class Subgraph {
     std::size_t leaf;             // index in `leaves_`
   };
   void find_leaves();
+  // Returns whether the layers have made the node. Other nodes are those of
+  // leaves, or belong to tensors that the layers have captured, or kept from an
+  // earlier call: their edges stay as they are.
+  bool is_own(const torch::autograd::Node& node) const {
+    return node.num_outputs() > 0 && node.thread_id() == thread_ &&
+           node.sequence_nr() >= begin_;
+  }
   // Brings edges or gradients of the outputs into the order of `roots_`.
   template <typename T>
   std::vector<T> in_root_order(std::vector<T> all) const {
@@ -197,6 +206,7 @@ class Subgraph {
                               const LeafSink& sink) const;
 
   std::vector<torch::autograd::Edge> input_edges_, inner_;
+  uint64_t thread_ = 0, begin_ = 0;
   std::size_t skips_ = 0;
   // The edges at which gradients of the outputs start, in the order in which
   // the engine would reach them in the plain model, last consumer first (the

@@ -87,7 +87,7 @@ struct Example {
   explicit Example(bool want_input = true) {
     const auto inputs = graph_inputs({{scalar(2), want_input}}, false);
     output = (inputs[0] * w + v) * w;
-    graph = Subgraph(gradient_edges(inputs), {output});
+    graph = Subgraph(0, gradient_edges(inputs), {output});
   }
 
   // Returns the gradients of the leaves as "0:57 1:3", in the order in which
@@ -120,7 +120,8 @@ TEST(Subgraph, ListsEachLeafOnce) {
 TEST(Subgraph, AnInputIsNoLeafAndAnOutputMayBeOne) {
   const auto inputs = graph_inputs({{scalar(2), true}}, /*leaf=*/true);
   const Tensor w = scalar(3, true);
-  const Subgraph graph(gradient_edges(inputs), {inputs[0] * 2, scalar(1), w});
+  const Subgraph graph(0, gradient_edges(inputs),
+                       {inputs[0] * 2, scalar(1), w});
   ASSERT_EQ(graph.leaves().size(), 1u);
   EXPECT_TRUE(graph.leaves()[0].is_same(w));
 }
@@ -130,7 +131,7 @@ TEST(Subgraph, ListsTheNodesOfOtherThreads) {
   Tensor captured;
   std::thread([&] { captured = w.exp(); }).join();
   const Tensor output = captured * 2;
-  Subgraph graph({}, {output});
+  Subgraph graph(0, {}, {output});
   const auto foreign = graph.take_foreign();
   ASSERT_EQ(foreign.size(), 1u);
   EXPECT_EQ(foreign[0].node.get(), captured.grad_fn().get());
@@ -140,20 +141,25 @@ TEST(Subgraph, ListsTheNodesOfOtherThreads) {
 }
 
 TEST(Subgraph, FindsTheUserOfAnInputOfAnotherGraph) {
-  const auto other = graph_inputs({{scalar(2), true}}, /*leaf=*/false);
-  const Tensor kept = other[0] * 2;
-  const auto inputs = graph_inputs({{scalar(2), true}}, /*leaf=*/false);
-  const uint64_t begin = at::sequence_number::peek();
-  const Tensor user = inputs[0] + kept;
-  const Subgraph graph(gradient_edges(inputs), {user * 3});
-  EXPECT_TRUE(graph.reaches_other_input());
-  EXPECT_EQ(graph.user_of_other_input(begin), user.grad_fn().get());
+  for (const bool leaf : {false, true}) {
+    const auto other = graph_inputs({{scalar(2), true}}, leaf);
+    for (const Tensor& kept : {other[0], other[0] * 2}) {
+      const auto inputs = graph_inputs({{scalar(2), true}}, leaf);
+      const uint64_t begin = at::sequence_number::peek();
+      const Tensor user = inputs[0] + kept;
+      const Subgraph graph(begin, gradient_edges(inputs), {user * 3});
+      EXPECT_TRUE(graph.reaches_other_input());
+      EXPECT_EQ(graph.user_of_other_input(), user.grad_fn().get());
+      const Subgraph own(begin, gradient_edges(inputs), {inputs[0] * 3});
+      EXPECT_FALSE(own.reaches_other_input());
+    }
+  }
 }
 
 TEST(Subgraph, LeavesKeepTheNumbersOfAnEarlierRun) {
   const Tensor w = scalar(3, true), v = scalar(5, true), u = scalar(7, true);
-  const Subgraph first({}, {w * 2, v * 2});
-  Subgraph again({}, {u * 2, v * 2, w * 2});
+  const Subgraph first(0, {}, {w * 2, v * 2});
+  Subgraph again(0, {}, {u * 2, v * 2, w * 2});
   again.number_as(first);
   ASSERT_EQ(again.leaves().size(), 2u);
   again.backward({scalar(1), scalar(10), scalar(100)}, /*keep_graph=*/false,
@@ -209,7 +215,7 @@ TEST(Subgraph, GivesLeavesBackTheirOwnNodes) {
 
 TEST(Subgraph, TakesUndefinedGradientsAndOutputsThatAreLeaves) {
   const Tensor w = scalar(3, true), v = scalar(5, true);
-  Subgraph graph({}, {w, scalar(1), v * 2, w});
+  Subgraph graph(0, {}, {w, scalar(1), v * 2, w});
   std::string sums;
   graph.backward({scalar(4), scalar(9), Tensor(), scalar(6)}, false, false,
                  {true, true}, [&](std::size_t leaf, const Tensor& grad) {

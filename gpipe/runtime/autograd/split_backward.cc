@@ -119,13 +119,15 @@ struct Subgraph::Split {
 };
 
 // Divides the nodes of a graph between the two parts. The weight part runs the
-// nodes to which an edge `later` of a product leads, the inner ends, and all
-// nodes behind these. The input part runs all other nodes.
+// nodes to which an edge `later` of a product leads, the inner ends, nodes that
+// the layers have not made, and all nodes behind these. The input part runs all
+// other nodes. Only edges of nodes that the layers have made are changed: other
+// cells have the others, too.
 class Subgraph::Division {
  public:
   // `ends`: where the input part ends.
   Division(Subgraph& graph, const edge_list& ends, bool ends_are_inner)
-      : roots_(graph.roots_), split_(*graph.split_) {
+      : graph_(graph), roots_(graph.roots_), split_(*graph.split_) {
     for (std::size_t k = 0; k < graph.leaves_.size(); ++k) {
       leaves_.emplace(gradient_edge(graph.leaves_[k]).function.get(), k);
     }
@@ -135,6 +137,7 @@ class Subgraph::Division {
       for (const Edge& end : ends) run_later(end);
     }
     set_products_aside();
+    run_captured_later(ends_are_inner);
     hold_gradients();
   }
 
@@ -177,12 +180,14 @@ class Subgraph::Division {
   void visit(const edge_list& ends);
   void run_later(const Edge& edge);
   void set_products_aside();
+  void run_captured_later(bool ends_are_inner);
   void hold_gradients();
   std::optional<std::size_t> leaf_of(const Node* node) const {
     const auto leaf = leaves_.find(node);
     return leaf == leaves_.end() ? std::nullopt : std::optional(leaf->second);
   }
 
+  const Subgraph& graph_;
   edge_list& roots_;
   Split& split_;
   std::unordered_map<const Node*, std::size_t> leaves_;
@@ -246,7 +251,10 @@ void Subgraph::Division::run_later(const Edge& edge) {
 void Subgraph::Division::set_products_aside() {
   for (const auto& node : visited_) {
     const Place place = places_[node.get()];
-    if (!place.is_above || place.is_later || !is_product(*node)) continue;
+    if (!place.is_above || place.is_later || !graph_.is_own(*node) ||
+        !is_product(*node)) {
+      continue;
+    }
     edge_list& now = node->next_edges();
     edge_list later(now.size());
     bool any = false;
@@ -263,6 +271,24 @@ void Subgraph::Division::set_products_aside() {
     split_.products.push_back(
         {node, std::move(later), std::make_shared<variable_list>(), {}});
     node->add_pre_hook(std::make_unique<Note>(split_.products.back().grads));
+  }
+}
+
+// Has the weight part run the nodes that the layers have not made. A node that
+// leads to an input of the layers belongs to them, also if another thread has
+// made it.
+void Subgraph::Division::run_captured_later(bool ends_are_inner) {
+  const auto add = [&](const edge_list& edges) {
+    for (const Edge& edge : edges) {
+      if (!edge.is_valid() || graph_.is_own(*edge.function)) continue;
+      const Place place = places_[edge.function.get()];
+      if (place.is_later || (place.is_above && !ends_are_inner)) continue;
+      if (!leaf_of(edge.function.get())) run_later(edge);
+    }
+  };
+  add(roots_);
+  for (const auto& node : visited_) {
+    if (graph_.is_own(*node)) add(node->next_edges());
   }
 }
 

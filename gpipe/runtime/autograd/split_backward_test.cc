@@ -1,3 +1,4 @@
+#include <ATen/SequenceNumber.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -88,8 +89,9 @@ Gradients in_two_parts(Subgraph graph, std::vector<Tensor> grads,
 template <typename Backward>
 Gradients run(Backward run, const Piece& piece, bool input_wanted) {
   const auto inputs = graph_inputs({{piece.input, input_wanted}}, false);
+  const uint64_t begin = at::sequence_number::peek();
   const Tensor output = piece.function(inputs[0]);
-  return run(Subgraph(gradient_edges(inputs), {output}),
+  return run(Subgraph(begin, gradient_edges(inputs), {output}),
              {some_gradient(output)}, piece.leaves);
 }
 
@@ -284,6 +286,28 @@ TEST_F(SplitBackwardTest, ABroadcastWeightIsSummedInTheOrderOfTheWhole) {
   EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
 }
 
+// Cells of several micro-batches lead to one graph, so none may change it.
+TEST_F(SplitBackwardTest, TheGraphOfACapturedTensorStaysAsItIs) {
+  for (const bool input_wanted : {true, false}) {
+    const Tensor w = torch::randn({4, 4}, torch::requires_grad());
+    const Tensor turned = w.t();
+    const Tensor sum = turned.sum(0);
+    const Piece piece{[&](const Tensor& x) {
+                        return (x + sum).mm(turned).mm(turned.mm(w)) + sum;
+                      },
+                      {w},
+                      torch::randn({3, 4})};
+    const Gradients expected = whole(piece, input_wanted);
+    for (int microbatch = 0; microbatch < 3; ++microbatch) {
+      EXPECT_EQ(distance(in_two_parts(piece, input_wanted), expected), 0);
+    }
+    EXPECT_EQ(distance(whole(piece, input_wanted), expected), 0);
+    // As if the user added the sum of the tensor to the loss.
+    sum.sum().backward();
+    EXPECT_TRUE(w.grad().equal(torch::ones_like(w)));
+  }
+}
+
 TEST_F(SplitBackwardTest, ProductsOfTwoActivationsAreNoWeights) {
   nn::Linear query(4, 4), key(4, 4);
   std::vector<Tensor> leaves = query->parameters();
@@ -340,12 +364,12 @@ TEST_F(SplitBackwardTest, AnInnerPlaceStandsForAnInputThatNobodyWants) {
     inner_calls = first_calls = 0;
   };
   forward();
-  const auto expected = whole(Subgraph({}, {output}), {grad}, leaves).leaves;
+  const auto expected = whole(Subgraph(0, {}, {output}), {grad}, leaves).leaves;
 
   forward();
   // The edge is given twice, because a layer may return a tensor more than
   // once.
-  Subgraph graph({Edge()}, {output}, /*skips=*/0,
+  Subgraph graph(0, {Edge()}, {output}, /*skips=*/0,
                  gradient_edges({inner, inner}));
   EXPECT_FALSE(graph.backward_input({grad})[0].defined());
   EXPECT_EQ(first_calls, 0);
@@ -372,7 +396,7 @@ TEST_F(SplitBackwardTest, UsesOnBothSidesOfAnInnerPlaceAreSummedAsInTheWhole) {
         y = use(rest % 4, y, weight).tanh();
         if (k == 1) inner = {gradient_edge(y)};
       }
-      return Subgraph({}, {weight, y}, /*skips=*/0, inner);
+      return Subgraph(0, {}, {weight, y}, /*skips=*/0, inner);
     };
     const auto expected = whole(forward(), {other, other}, {weight});
     const auto found = in_two_parts(forward(), {other, other}, {weight});
@@ -389,7 +413,7 @@ TEST_F(SplitBackwardTest, ANodeBetweenInnerPlacesRunsOnce) {
     const Tensor a = torch::mm(x, weight).sigmoid();
     const Tensor between = torch::mm(a, weight).sigmoid();
     const Tensor b = torch::mm(between, weight).sigmoid();
-    return Subgraph({}, {(a * between * b).tanh()}, /*skips=*/0,
+    return Subgraph(0, {}, {(a * between * b).tanh()}, /*skips=*/0,
                     gradient_edges({a, b}));
   };
   const Tensor grad = torch::randn({4, 4});
@@ -405,7 +429,7 @@ TEST_F(SplitBackwardTest, OutputsThatAreOneTensorAreSummedAsInTheWhole) {
   for (int k = 0; k < 4; ++k) grads.push_back(torch::randn({4, 4}));
   const auto forward = [&] {
     const Tensor y = torch::mm(x, weight).tanh();
-    return Subgraph({}, {weight, y, weight, y});
+    return Subgraph(0, {}, {weight, y, weight, y});
   };
   const auto expected = whole(forward(), grads, {weight});
   const auto found = in_two_parts(forward(), grads, {weight});
@@ -419,7 +443,7 @@ TEST_F(SplitBackwardTest, SkipTensorsThatAreLeavesGetTheirOwnGradients) {
   const Tensor ga = torch::full({2}, 5.0), gb = torch::full({3}, 7.0);
   const Tensor frozen = torch::ones({1});
   for (const Backward run : {Backward(whole), Backward(in_two_parts)}) {
-    const Gradients grads = run(Subgraph({}, {frozen, a, b}, /*skips=*/2),
+    const Gradients grads = run(Subgraph(0, {}, {frozen, a, b}, /*skips=*/2),
                                 {Tensor(), ga, gb}, {a, b});
     ASSERT_TRUE(grads.leaves[0].defined() && grads.leaves[1].defined());
     EXPECT_TRUE(grads.leaves[0].equal(ga));
@@ -431,7 +455,7 @@ TEST_F(SplitBackwardTest, AnOutputWithoutGradientLeavesNothing) {
   const Piece piece =
       piece_of(nn::Sequential(nn::Linear(5, 7)), torch::randn({4, 5}));
   const auto inputs = graph_inputs({{piece.input, true}}, false);
-  Subgraph graph(gradient_edges(inputs), {piece.function(inputs[0])});
+  Subgraph graph(0, gradient_edges(inputs), {piece.function(inputs[0])});
   EXPECT_FALSE(graph.backward_input({Tensor()})[0].defined());
   graph.backward_weight([](std::size_t, const Tensor&) { ADD_FAILURE(); });
 }
@@ -499,7 +523,7 @@ TEST_F(SplitBackwardTest, BetweenThePartsOnlyProductsKeepMemory) {
   const int64_t before = instruments::CountingAllocator::live_bytes();
   // sigmoid and tanh save their results, the product saves its input.
   Tensor output = linear(inputs[0].sigmoid()).tanh().sigmoid();
-  Subgraph graph(gradient_edges(inputs), {output});
+  Subgraph graph(0, gradient_edges(inputs), {output});
   Tensor grad = torch::ones_like(output);
   output.reset();
   EXPECT_EQ(instruments::CountingAllocator::live_bytes() - before,
@@ -524,7 +548,7 @@ TEST_F(SplitBackwardTest, TheWeightPartFreesTheMemoryOfEachProductInTurn) {
       graph_inputs({{torch::randn({kRows, kWidth}), true}}, false);
   const int64_t before = instruments::CountingAllocator::live_bytes();
   Tensor output = c(b(a(inputs[0].sigmoid()).sigmoid()).sigmoid());
-  Subgraph graph(gradient_edges(inputs), {output});
+  Subgraph graph(0, gradient_edges(inputs), {output});
   Tensor grad = torch::ones_like(output);
   output.reset();
   graph.backward_input({std::move(grad)});

@@ -337,7 +337,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   partition_->modules.add_norm_buffers(past_.record().statistics);
   std::vector<at::Tensor> outputs = take_outputs(std::move(value), tracker);
   if (c10::GradMode::is_enabled()) {
-    Subgraph graph(std::move(input_edges), outputs,
+    Subgraph graph(layer_starts_.front(), std::move(input_edges), outputs,
                    outputs.size() - output_width_, std::move(inner));
     if (again) graph.number_as(graph_);
     graph_ = std::move(graph);
@@ -436,7 +436,7 @@ Value Cell::run_head(Value output) {
 
 void Cell::check_no_other_input() {
   if (!graph_.reaches_other_input()) return;
-  const auto* const node = graph_.user_of_other_input(layer_starts_.front());
+  const auto* const node = graph_.user_of_other_input();
   std::string of_layer = "a layer";
   if (node) {
     layer_at_work_ = layer_of(node->sequence_nr());
