@@ -22,8 +22,7 @@ DeferredBatchNorm& DeferredBatchNorm::operator=(DeferredBatchNorm&&) noexcept =
     default;
 
 DeferredBatchNorm::Scope::Scope(internal::NormStatistics* statistics)
-    : scope_(
-          std::make_unique<internal::NormScope>(statistics, /*record=*/true)) {}
+    : scope_(std::make_unique<internal::NormScope>(statistics)) {}
 
 DeferredBatchNorm::Scope::~Scope() = default;
 

@@ -307,8 +307,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   UseSkipTracker use_tracker(tracker);
   RandomScope random(seed, random_stream_, partition_->device,
                      checkpointed_ ? &past_.record() : nullptr, again);
-  NormScope norms(partition_->norms.get(), /*record=*/!again,
-                  again ? nullptr : &past_.record().statistics);
+  NormScope norms(partition_->norms.get(), past_.record(), again);
   CastScope casts(partition_->casts, partition_->device);
   Value value(input_kind_, std::move(boundary));
   if (check_finite_ && partition_->index == 0) {

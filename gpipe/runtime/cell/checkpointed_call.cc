@@ -314,7 +314,6 @@ CheckpointedCall::CheckpointedCall(CheckpointedFunction function,
   if (module) modules_.emplace().add(/*prefix=*/"", module);
   past_ = PastCall(module ? module->name() : "a checkpointed function",
                    /*remedy=*/"", modules_ ? &*modules_ : nullptr);
-  past_.record().restores_statistics = modules_.has_value();
   for (const Value& input : inputs) {
     const std::string name = "input " + std::to_string(inputs_.size());
     auto& [kind, tensors] = inputs_.emplace_back();

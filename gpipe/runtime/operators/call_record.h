@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <vector>
 
 namespace gpipe::internal {
@@ -12,9 +13,12 @@ namespace gpipe::internal {
 // What the operators of one call of a function, or of the layers of a cell,
 // have drawn and changed, so that a second call draws the same numbers, and
 // changes neither running statistics nor counters. Filled by a RandomScope and
-// a NormScope of the first call, and read by those of the second call. A cell
-// uses `given` and `statistics` only.
+// a NormScope of the first call, and read by those of the second call.
 struct CallRecord {
+  // Returns whether a tensor gets its value of the first call for the second
+  // one, and that of now afterwards. Empty: there is no second call.
+  std::function<bool(const at::Tensor&)> is_restored;
+
   // The state of the generator of a device before the first draw from it; none
   // in a cell, which seeds its generators itself.
   struct Start {
@@ -29,18 +33,17 @@ struct CallRecord {
   };
   std::vector<Given> given;
 
-  // For each BatchNorm call in training mode with running statistics, in order:
-  // whether the operator was called without them (deferred BatchNorm).
+  // For each BatchNorm call of a function in training mode with running
+  // statistics, in order: whether the operator was called without them
+  // (deferred BatchNorm).
   std::vector<bool> deferred;
   // The running statistics that operators of the first call have changed.
-  // LibTorch does not raise their versions.
+  // LibTorch does not raise their versions. If they are not restored, BatchNorm
+  // layers of the second call work on copies of them.
   std::vector<at::Tensor> statistics;
-  // Whether `statistics` are restored after the second call. If not, BatchNorm
-  // layers of that call work on copies of them.
-  bool restores_statistics = false;
   // The scalars to which the first call has added a number in place, such as
-  // num_batches_tracked, and their values before. To be restored around the
-  // second call.
+  // num_batches_tracked, and their values before, if they are not restored
+  // anyway. To be restored around the second call.
   struct Counter {
     at::Tensor tensor, before;
   };

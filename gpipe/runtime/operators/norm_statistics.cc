@@ -370,65 +370,67 @@ UnreadStatistics::UnreadStatistics() { ++unread; }
 UnreadStatistics::~UnreadStatistics() { --unread; }
 bool UnreadStatistics::in_scope() { return unread > 0; }
 
-NormScope::NormScope(NormStatistics* statistics, bool record,
-                     std::vector<at::Tensor>* changed)
+NormScope::NormScope(NormStatistics* statistics, const Call& call)
     : statistics_(statistics),
-      record_(record),
-      changed_(changed),
+      call_(call),
       outer_(std::exchange(current_scope, this)) {}
 
 NormScope::NormScope(CallRecord& call, bool again)
-    : record_(!again),
-      call_(&call),
-      outer_(std::exchange(current_scope, this)) {}
+    : NormScope(/*statistics=*/nullptr, {&call, again, /*of_function=*/true}) {}
 
 NormScope::~NormScope() { current_scope = outer_; }
 
 void NormScope::count(const at::Tensor& counter) {
-  if (outer_ && record_) outer_->count(counter);
-  if (!call_ || !record_) return;
-  for (const CallRecord::Counter& each : call_->counters) {
+  if (call_.again) return;
+  if (outer_) outer_->count(counter);
+  CallRecord* const record = call_.record;
+  if (!record || !record->is_restored || record->is_restored(counter)) return;
+  for (const CallRecord::Counter& each : record->counters) {
     if (each.tensor.is_same(counter)) return;
   }
-  call_->counters.push_back({counter, counter.detach().clone()});
+  record->counters.push_back({counter, counter.detach().clone()});
 }
 
 NormScope* NormScope::current() { return current_scope; }
 
 NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
                                      const at::Tensor& running_var) {
-  if (call_ && record_) {
-    const NormCall call =
-        outer_ ? outer_->begin(running_mean, running_var) : NormCall();
-    call_->deferred.push_back(call.how == How::kWithoutStatistics);
-    if (call.how == How::kAsGiven) {
-      call_->statistics.insert(call_->statistics.end(),
-                               {running_mean, running_var});
-    }
-    return call;
-  }
-  if (call_) {
+  CallRecord* const record = call_.record;
+  NormCall call;
+  if (call_.of_function && !call_.again) {
+    if (outer_) call = outer_->begin(running_mean, running_var);
+    record->deferred.push_back(call.how == How::kWithoutStatistics);
+  } else if (call_.of_function) {
     const bool deferred =
-        next_ < call_->deferred.size() && call_->deferred[next_];
+        next_ < record->deferred.size() && record->deferred[next_];
     ++next_;
-    if (deferred) return {How::kWithoutStatistics};
-    return {call_->restores_statistics ? How::kAsGiven : How::kOnCopies};
+    if (deferred) call.how = How::kWithoutStatistics;
   }
   for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
     auto& layer = statistics_->layers_[k];
     if (!layer.running_mean().is_same(running_mean)) continue;
-    if (record_) ++layer.calls;
-    return {How::kWithoutStatistics, k};
+    if (!call_.again) ++layer.calls;
+    call = {How::kWithoutStatistics, k};
+    break;
   }
-  if (changed_) changed_->insert(changed_->end(), {running_mean, running_var});
-  return {};
+  if (!record || call.how != How::kAsGiven) return call;
+  if (!call_.again) {
+    record->statistics.insert(record->statistics.end(),
+                              {running_mean, running_var});
+  } else if (!record->is_restored(running_mean) ||
+             !record->is_restored(running_var)) {
+    call.how = How::kOnCopies;
+  }
+  return call;
 }
 
 void NormScope::end(std::size_t layer, const at::Tensor& input,
                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
                     double epsilon) {
-  if (!record_) return;
-  if (call_) return outer_->end(layer, input, mean, inverse_deviation, epsilon);
+  if (call_.again) return;
+  if (call_.of_function) {
+    return outer_->end(layer, input, mean, inverse_deviation, epsilon);
+  }
   statistics_->layers_[layer].seen.push_back(
       {mean.detach(), inverse_deviation.detach(), epsilon,
        input.numel() / input.size(1)});

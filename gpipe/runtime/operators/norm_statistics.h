@@ -114,18 +114,19 @@ class UnreadStatistics {
 
 // While in scope, BatchNorm layers of `statistics` in training mode do not
 // change their running statistics on this thread. `statistics`: null for no
-// effect. `record`: whether the layers' inputs count; false in a recompute,
-// where they come a second time.
+// effect. Other BatchNorm layers do not change their running statistics in a
+// second call, unless these are restored.
 class NormScope {
  public:
-  // `changed`: receives the running statistics that operators change; may be
-  // null.
-  NormScope(NormStatistics* statistics, bool record,
-            std::vector<at::Tensor>* changed = nullptr);
-  // For one call of a function. In the first call (`again` is false) the scope
-  // around this one, if any, acts as without this scope, and `call` is filled.
-  // In the second call BatchNorm layers are called as in the first one, and do
-  // not change their running statistics unless these are restored.
+  // Counts the layers' inputs, and records nothing else.
+  explicit NormScope(NormStatistics* statistics) : NormScope(statistics, {}) {}
+  // For a call of the layers of a cell. In the first call (`again` is false)
+  // `call` is filled. In the second call the layers' inputs do not count.
+  NormScope(NormStatistics* statistics, CallRecord& call, bool again)
+      : NormScope(statistics, {&call, again}) {}
+  // For a call of a function. In the first call the scope around this one, if
+  // any, acts as without this scope. In the second call BatchNorm layers are
+  // called as in the first one.
   NormScope(CallRecord& call, bool again);
   ~NormScope();
   NormScope(const NormScope&) = delete;
@@ -150,11 +151,16 @@ class NormScope {
   void count(const at::Tensor& counter);
 
  private:
-  NormStatistics* const statistics_ = nullptr;  // null in a call of a function
-  const bool record_ = false;
-  std::vector<at::Tensor>* const changed_ = nullptr;
-  CallRecord* const call_ = nullptr;  // null in a cell
-  std::size_t next_ = 0;              // of call_->deferred, in a second call
+  struct Call {
+    CallRecord* record = nullptr;
+    bool again = false;
+    bool of_function = false;
+  };
+  NormScope(NormStatistics* statistics, const Call& call);
+
+  NormStatistics* const statistics_;  // null in a call of a function
+  const Call call_;
+  std::size_t next_ = 0;  // of CallRecord::deferred, in a second call
   NormScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };

@@ -20,7 +20,7 @@ TEST(NormStatistics, NeedsNothingElseOfTheRuntime) {
   const at::Tensor rows =
       at::arange(8, at::TensorOptions().dtype(at::kDouble)).reshape({8, 1});
   {
-    NormScope scope(&statistics, /*record=*/true);
+    NormScope scope(&statistics);
     for (const at::Tensor& piece : rows.split(2)) {
       // Operators without an interceptor also run in the scope.
       norm->forward(piece * 2 - piece).sum();
@@ -110,7 +110,7 @@ TEST(NormStatistics, OfManyLayersHaveTheBitsOfEach) {
     std::vector<Expected> expected;
     for (const Case& each : cases) {
       expected.emplace_back(*each.norm, each.pieces, each.epsilon);
-      NormScope scope(&statistics, /*record=*/true);
+      NormScope scope(&statistics);
       for (const at::Tensor& piece : each.pieces) each.norm->forward(piece);
     }
     statistics.commit();
@@ -133,7 +133,7 @@ TEST(NormStatistics, DiscardTheCountsOfAllLayers) {
   norms[1]->to(torch::kDouble);
   NormStatistics statistics(modules);
   {
-    NormScope scope(&statistics, /*record=*/true);
+    NormScope scope(&statistics);
     for (int k = 0; k < 3; ++k) {
       for (int call = 0; call <= k; ++call) {
         norms[k]->forward(
@@ -176,7 +176,7 @@ struct Norms {
       modules.push_back(layers.back());
     }
     statistics = std::make_unique<NormStatistics>(modules);
-    const NormScope scope(statistics.get(), /*record=*/true);
+    const NormScope scope(statistics.get());
     for (int i = 0; i < microbatches; ++i) {
       for (int k = 0; k < count; ++k) {
         layers[k]->forward(torch::randn({4, 3 + k}).to(hpu(0)));

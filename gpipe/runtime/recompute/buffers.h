@@ -87,6 +87,11 @@ class CalledModules {
   // Adds the buffers among `statistics`, which operators have changed as such.
   void add_norm_buffers(const std::vector<at::Tensor>& statistics);
 
+  // Returns whether `tensor` is a buffer of the modules.
+  bool has_buffer(const at::Tensor& tensor) const {
+    return contains(norm_buffers_, tensor) || contains(other_buffers_, tensor);
+  }
+
   // Copies all buffers. Other buffers than norm_buffers() that have not changed
   // since the last call share the copies of that call, if these still live.
   std::vector<BufferValue> copy_buffers();

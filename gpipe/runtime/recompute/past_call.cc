@@ -28,6 +28,9 @@ PastCall::PastCall(std::string callee, std::string remedy,
     : callee_(std::move(callee)),
       remedy_(std::move(remedy)),
       modules_(modules) {
+  record_.is_restored = [modules](const at::Tensor& tensor) {
+    return modules && modules->has_buffer(tensor);
+  };
   if (!modules_) return;
   training_ = modules_->training();
   buffers_ = modules_->copy_buffers();
@@ -92,6 +95,12 @@ void PastCall::check_unchanged() const {
                 "itself must be a buffer");
   }
   for (const BufferValue& each : buffers_) {
+    TORCH_CHECK(
+        !each.value.defined() || each.value.sizes() == each.buffer.sizes(),
+        describe("buffer", each.buffer), " had the sizes ", each.value.sizes(),
+        " before the forward, which cannot be computed again if buffers are "
+        "resized",
+        remedy_);
     TORCH_CHECK(each.value.defined() || !each.version.is_changed(),
                 describe("buffer", each.buffer),
                 " has been changed in place between forward and backward, and "
@@ -114,11 +123,7 @@ std::vector<BufferValue> PastCall::changed_buffers() const {
     }
   }
   for (const CallRecord::Counter& each : record_.counters) {
-    const bool is_known =
-        std::ranges::any_of(buffers_, [&](const BufferValue& buffer) {
-          return buffer.buffer.is_same(each.tensor);
-        });
-    if (!is_known) changed.push_back({each.tensor, each.before});
+    changed.push_back({each.tensor, each.before});
   }
   return changed;
 }

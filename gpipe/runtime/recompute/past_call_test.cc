@@ -155,16 +155,25 @@ TEST_F(PastBuffersTest, ThatTheCallHasNotChangedMayBeWatchedInstead) {
                  "been changed in place between forward and backward"));
 }
 
+TEST_F(PastBuffersTest, OfOtherSizesAreAnError) {
+  module->other.resize_({3});
+  EXPECT_EQ(error_of_check(past),
+            "c10::Error: buffer 'other' ([3] Float) of Buffers had the sizes "
+            "[2] before the forward, which cannot be computed again if buffers "
+            "are resized");
+}
+
 TEST_F(PastBuffersTest, StatisticsAreNotAmongOtherBuffers) {
   modules.add_norm_buffers({module->changed});
   EXPECT_FALSE(past.has_changed_other_buffers());
   EXPECT_EQ(past.changed_buffers().size(), 2u);
 }
 
-TEST_F(PastBuffersTest, IncludeCountersOnce) {
+TEST_F(PastBuffersTest, IncludeCountersThatAreNoBuffers) {
   const Tensor counter = torch::ones({});
-  past.record().counters = {{counter, torch::zeros({})},
-                            {module->changed, torch::ones({2})}};
+  EXPECT_TRUE(past.record().is_restored(module->changed));
+  EXPECT_FALSE(past.record().is_restored(counter));
+  past.record().counters = {{counter, torch::zeros({})}};
   const PastBuffers buffers(past.changed_buffers());
   EXPECT_EQ(counter.item<float>(), 0);
   expect(0, 0, 0);

@@ -299,7 +299,7 @@ struct Deferred {
         std::vector<std::shared_ptr<torch::nn::Module>>{norm.ptr()});
   }
   void forward() {
-    const NormScope scope(partitions[1].norms.get(), /*record=*/true);
+    const NormScope scope(partitions[1].norms.get());
     for (const double first : {0, 4}) {
       norm(torch::tensor({first, first + 2}, torch::kFloat)
                .view({2, 1})
