@@ -260,6 +260,76 @@ TEST(ChangedBufferTest, ThatChangesAfterItWasSavedIsAnErrorInARecomputeToo) {
               HasSubstr("has been changed in place"));
 }
 
+// Statistics that no module of the pipeline has as buffers count once.
+TEST(ChangedBufferTest, CapturedStatisticsChangeInTheForwardOnly) {
+  struct State {
+    torch::nn::BatchNorm1d norm{kColumns};
+    Tensor mean = torch::zeros({kColumns}, torch::kDouble);
+    Tensor var = torch::ones({kColumns}, torch::kDouble);
+  };
+  const auto state_after = [](bool recomputed, const auto& run) {
+    State state;
+    state.norm->to(device(), torch::kDouble);
+    state.mean = state.mean.to(device());
+    state.var = state.var.to(device());
+    const auto function = testing::layer([=](const Tensor& x) {
+      auto norm = state.norm;
+      return norm(F::batch_norm(x, state.mean, state.var,
+                                F::BatchNormFuncOptions().training(true)));
+    });
+    Sequential model;
+    model->push_back(function);
+    run(model, recomputed);
+    return std::vector<Tensor>{state.mean, state.var, state.norm->running_mean,
+                               state.norm->running_var,
+                               state.norm->num_batches_tracked};
+  };
+  torch::manual_seed(2);
+  const Tensor x =
+      torch::randn({8, kColumns}, torch::kDouble).to(device()).requires_grad_();
+  const auto expected = state_after(false, [&](Sequential& model, bool) {
+    for (const Tensor& each : x.chunk(2)) model->forward(each);
+  });
+  for (const bool recomputed : {false, true}) {
+    const auto run = [&](Sequential& model, bool recomputed) {
+      Sequential layers(recomputed ? Sequential(Recomputed(model)) : model);
+      const auto mode = recomputed ? Checkpoint::kNever : Checkpoint::kAlways;
+      GPipe pipeline(layers, testing::options({1}, 2, mode));
+      pipeline->forward(x).sum().backward();
+    };
+    const auto actual = state_after(recomputed, run);
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      EXPECT_TRUE(actual[k].equal(expected[k])) << recomputed << ", " << k;
+    }
+  }
+}
+
+// Two workers would change it in no order.
+TEST(ChangedBufferTest, ThatTwoPartitionsHaveIsAnError) {
+  struct UseImpl : torch::nn::Module {
+    explicit UseImpl(const RunningSquares& norm)
+        : norm(register_module("norm", norm)) {}
+    Tensor forward(const Tensor& x) {
+      return is_training() ? norm(x) : x * norm->squares;
+    }
+    RunningSquares norm;
+  };
+  using Use = torch::nn::ModuleHolder<UseImpl>;
+  for (const Checkpoint mode : testing::kModes) {
+    RunningSquares norm;
+    Sequential model((Use(norm)), (Use(norm)));
+    model->to(torch::kDouble);
+    const std::vector<torch::Device> here(2, device());
+    GPipe pipeline(model, testing::options({1, 1}, 2, mode).devices(here));
+    const Tensor x = torch::ones({4, kColumns}, torch::kDouble).to(device());
+    EXPECT_THAT(error_of([&] { pipeline->forward(x); }),
+                HasSubstr("norm.squares' of partition 0 has been changed in a "
+                          "forward, but a layer of another partition has it"));
+    pipeline->eval();
+    EXPECT_EQ(pipeline->forward(x).sizes(), x.sizes());
+  }
+}
+
 // checkpoint() does not know the module whose buffer the function changes.
 TEST(ChangedBufferTest, ThatACheckpointedFunctionCapturesIsAnError) {
   struct InsideImpl : RunningSquaresImpl {

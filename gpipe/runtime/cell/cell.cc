@@ -217,10 +217,21 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
 
   if (checkpointed_) begin_checkpoint(inputs);
 
+  const std::vector<WatchedVersion> shared_buffers(
+      partition_->shared_buffers.begin(), partition_->shared_buffers.end());
   const SharedInput shared(inputs);
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
+  for (std::size_t k = 0; k < shared_buffers.size(); ++k) {
+    TORCH_CHECK(!shared_buffers[k].is_changed(), "buffer '",
+                partition_->modules.name_of(partition_->shared_buffers[k]),
+                "' of partition ", partition_->index,
+                " has been changed in a forward, but a layer of another "
+                "partition has it, too, and two workers would change and read "
+                "it in no order; choose a balance that puts these layers into "
+                "one partition, or give each a module of its own");
+  }
   note_leaving(outputs);
 
   std::vector<Activation> leaving;

@@ -13,6 +13,28 @@
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe::internal {
+namespace {
+
+void find_shared_buffers(std::vector<Partition>& partitions) {
+  std::map<const at::TensorImpl*, Partition*> first;
+  for (Partition& partition : partitions) {
+    for (const Layer& layer : partition.layers) {
+      for (const at::Tensor& each : layer.module.ptr()->buffers()) {
+        if (!each.defined()) continue;
+        Partition* const other =
+            first.emplace(each.unsafeGetTensorImpl(), &partition).first->second;
+        if (other == &partition) continue;
+        for (Partition* const user : {other, &partition}) {
+          if (!contains(user->shared_buffers, each)) {
+            user->shared_buffers.push_back(each);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<Partition> partition(std::vector<Layer> layers,
                                  const std::vector<int64_t>& balance,
@@ -40,6 +62,7 @@ std::vector<Partition> partition(std::vector<Layer> layers,
     partitions[route.from].exports.push_back(route);
     partitions[route.to].imports.push_back(std::move(route));
   }
+  find_shared_buffers(partitions);
   return partitions;
 }
 

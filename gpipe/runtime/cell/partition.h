@@ -42,6 +42,8 @@ struct Partition {
 
   // The modules of the layers.
   CalledModules modules;
+  // Buffers that other partitions have, too. No forward may change them.
+  std::vector<at::Tensor> shared_buffers;
 
   // The statistics of deferred BatchNorm; null if BatchNorm is not deferred.
   std::shared_ptr<NormStatistics> norms;
