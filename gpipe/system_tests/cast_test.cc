@@ -211,6 +211,37 @@ TEST(Casts, GiveTheBitsOfPlainAutocastInForwardAndBackward) {
   }
 }
 
+struct InFloatImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    const AutocastScope off(at::kCPU, at::kBFloat16, /*enabled=*/false);
+    return linear(x.to(torch::kFloat));
+  }
+  nn::Linear linear = register_module("linear", nn::Linear(8, 8));
+};
+TORCH_MODULE(InFloat);
+
+// A layer in float32 is differentiated in float32, also in a step whose caller
+// is in a scope of autocast until the end.
+TEST(Casts, DoNotReachTheBackwardOfALayerWithoutAutocast) {
+  const auto model = [] {
+    torch::manual_seed(3);
+    return nn::Sequential(nn::Linear(6, 8), InFloat(), nn::Linear(8, 4));
+  };
+  torch::manual_seed(5);
+  const Tensor input = torch::randn({8, 6}), target = torch::randn({8, 4});
+  nn::Sequential plain = model();
+  const auto grads = plain_grads(plain, input, target, 4);
+  for (const std::string name : {"1f1b", "zb-h1"}) {
+    for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+      GPipe pipeline = pipeline_of(model(), {1, 2}, 4, mode);
+      const AutocastScope autocast(at::kCPU, at::kBFloat16);
+      pipeline->train_step(input, target, loss,
+                           named_schedule(name, 2, 4, /*stages_per_rank=*/1));
+      expect_grads(*pipeline, grads, name);
+    }
+  }
+}
+
 // The first graph holds the old copy while the second forward runs.
 TEST(Casts, AreOfTheValuesOfNow) {
   GPipe pipeline = pipeline_of(nn::Sequential(nn::Linear(4, 4)), {1}, 2);

@@ -1,7 +1,9 @@
 #include "gpipe/runtime/step/passes.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
@@ -339,6 +341,13 @@ void StepPass::backward(const Action& action) {
   fault_point(action.kind == ActionKind::kBackwardWeight ? "weight gradient"
                                                          : "backward",
               j, i);
+  // The caller cannot leave an autocast scope between forward and backward.
+  // Operators that ran without autocast, or in float32, would be differentiated
+  // in half precision; the others have gradients of their own type already.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (options_.loss_weights) {
+    no_autocast.emplace(c10::autocast_dispatch_keyset);
+  }
   // A backward in two parts may add to a leaf more than once.
   const bool each_is_complete = offers_gradients_ &&
                                 action.kind == ActionKind::kBackward &&
