@@ -113,9 +113,9 @@ internal::Batch GPipeImpl::run(internal::Batch input) {
   // Keeps the pipeline alive if the last GPipe handle is dropped during the
   // call.
   const auto pipeline = pipeline_;
-  return pipeline->forward(
-      input, options_.chunks(),
-      is_training() ? options_.checkpoint() : Checkpoint::kNever);
+  return pipeline->forward(input, options_.chunks(), [this] {
+    return is_training() ? checkpoint() : Checkpoint::kNever;
+  });
 }
 
 int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
@@ -125,15 +125,16 @@ int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
 StepResult GPipeImpl::run_step(const internal::Batch& input,
                                const internal::Batch& target,
                                const internal::LossFunction* loss,
-                               const Schedule& schedule, Checkpoint checkpoint,
+                               const Schedule& schedule,
+                               const std::function<internal::StepMode()>& mode,
                                const TrainOptions& options) {
   const auto pipeline = pipeline_;
   TORCH_CHECK_VALUE(pipeline, "a pipeline without layers cannot be trained");
-  return pipeline->train(
-      {input, target, loss, schedule, checkpoint, options, [&] {
-         source_->check();
-         internal::check_input(input, device(), options_.unsplit());
-       }});
+  return pipeline->train({input, target, loss, schedule, mode, options, [&] {
+                            source_->check();
+                            internal::check_input(input, device(),
+                                                  options_.unsplit());
+                          }});
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {

@@ -9,6 +9,7 @@
 
 #include "gpipe/eval_scope.h"
 #include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/transform.h"
 
@@ -56,29 +57,41 @@ StepResult PipelineModule::run_train_step(const internal::Batch& input,
                                           const internal::LossFunction& loss,
                                           const Schedule& schedule,
                                           const TrainOptions& options) {
-  return run_step(input, target, &loss, schedule,
-                  is_training() ? checkpoint() : Checkpoint::kNever, options);
+  return run_step(
+      input, target, &loss, schedule,
+      [this] {
+        return internal::StepMode{is_training() ? checkpoint()
+                                                : Checkpoint::kNever};
+      },
+      options);
 }
 
 StepResult PipelineModule::run_forward(const internal::Batch& input,
                                        const internal::Batch& target,
                                        const internal::LossFunction* loss,
-                                       const TrainOptions& options) {
+                                       const TrainOptions& options,
+                                       bool evaluate) {
   const c10::AutoGradMode no_graph(false);
   const Schedule whole = breadth_first(
       rank_of_stage(), static_cast<int>(count_microbatches(input)));
   const Schedule forwards = select(whole, [](const Action& action) {
     return action.kind == ActionKind::kForward;
   });
-  return run_step(input, target, loss, forwards, Checkpoint::kNever, options);
+  return run_step(
+      input, target, loss, forwards,
+      [this, evaluate] {
+        internal::StepMode mode;
+        if (evaluate) mode.scope = std::make_shared<EvalScope>(*this);
+        return mode;
+      },
+      options);
 }
 
 StepResult PipelineModule::run_evaluate(const internal::Batch& input,
                                         const internal::Batch& target,
                                         const internal::LossFunction& loss,
                                         const TrainOptions& options) {
-  const EvalScope eval(*this);
-  return run_forward(input, target, &loss, options);
+  return run_forward(input, target, &loss, options, /*evaluate=*/true);
 }
 
 void PipelineModule::refuse_to_move() const {

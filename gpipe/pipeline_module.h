@@ -5,6 +5,7 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +24,8 @@ namespace gpipe {
 
 namespace internal {
 struct Layer;
-}
+struct StepMode;
+}  // namespace internal
 
 // A model that trains through a pipeline, in one process (GPipe) or in several
 // (DistributedPipeline). Code that takes a PipelineModule, or that is a
@@ -186,21 +188,22 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // Returns the number of micro-batches of evaluate() for `input`.
   virtual int64_t count_microbatches(const internal::Batch& input) = 0;
   // Runs a step. `loss`: null for outputs alone, with a schedule without
-  // backwards.
+  // backwards. `mode`: called under the pipeline's lock.
   virtual StepResult run_step(const internal::Batch& input,
                               const internal::Batch& target,
                               const internal::LossFunction* loss,
-                              const Schedule& schedule, Checkpoint checkpoint,
+                              const Schedule& schedule,
+                              const std::function<internal::StepMode()>& mode,
                               const TrainOptions& options) = 0;
   // Returns the rank of each stage.
   virtual const std::vector<int>& rank_of_stage() const = 0;
 
   // Runs the forwards of a mini-batch without gradients, in the current mode of
-  // the module.
+  // the module, or in evaluation mode.
   StepResult run_forward(const internal::Batch& input,
                          const internal::Batch& target,
                          const internal::LossFunction* loss,
-                         const TrainOptions& options);
+                         const TrainOptions& options, bool evaluate = false);
 
  private:
   // Returns a loss function on Values. It refers to `loss`, which must live as

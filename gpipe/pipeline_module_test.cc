@@ -10,6 +10,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -130,6 +134,58 @@ TEST(PipelineModule, TrainsThroughAReference) {
   EXPECT_EQ(pipeline->device(), pipeline->devices()[0]);
   EXPECT_TRUE(pipeline->any(true));
   EXPECT_FALSE(pipeline->any(false));
+}
+
+// A layer that counts its calls by mode, and during whose first call other
+// code may run.
+struct ModesImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (const auto run = std::exchange(during_first_call, nullptr)) run();
+    ++(is_training() ? trained : evaluated);
+    return x * 1;
+  }
+  std::function<void()> during_first_call;
+  std::atomic<int> trained = 0, evaluated = 0;
+};
+TORCH_MODULE(Modes);
+
+TEST(Evaluate, WaitsForTheStepOfAnotherThreadBeforeItChangesModes) {
+  Modes modes;
+  torch::nn::Sequential model(torch::nn::Linear(3, 2), modes);
+  GPipe pipeline(model, options({2}, 4));
+  const auto input = torch::ones({4, 3}), target = torch::ones({4, 2});
+  std::thread other;
+  modes->during_first_call = [&] {
+    other = std::thread(
+        [&] { pipeline->evaluate(input.to(device()), target, mean_square); });
+    // Gives the other thread the time to change modes too early.
+    for (int k = 0; k < 1000; ++k) std::this_thread::yield();
+  };
+  pipeline->train_step(input.to(device()), target, mean_square,
+                       fill_drain(1, 4));
+  other.join();
+  // Cells of the step are recomputed.
+  EXPECT_GE(modes->trained, 4);
+  EXPECT_EQ(modes->evaluated, 4);
+  EXPECT_TRUE(pipeline->is_training());
+}
+
+TEST(Evaluate, OfTwoThreadsGivesBackTheModeOfBefore) {
+  Modes modes;
+  GPipe pipeline(torch::nn::Sequential(torch::nn::Linear(3, 2), modes),
+                 options({2}, 1));
+  const auto input = torch::ones({4, 3}), target = torch::ones({4, 2});
+  const auto evaluate = [&] {
+    for (int k = 0; k < 50; ++k) {
+      pipeline->evaluate(input.to(device()), target, mean_square);
+    }
+  };
+  std::thread other(evaluate);
+  evaluate();
+  other.join();
+  EXPECT_EQ(modes->trained, 0);
+  EXPECT_EQ(modes->evaluated, 100);
+  EXPECT_TRUE(pipeline->is_training());
 }
 
 }  // namespace

@@ -310,14 +310,13 @@ int64_t DistributedPipelineImpl::count_microbatches(
   });
 }
 
-StepResult DistributedPipelineImpl::run_step(const internal::Batch& input,
-                                             const internal::Batch& target,
-                                             const internal::LossFunction* loss,
-                                             const Schedule& schedule,
-                                             Checkpoint checkpoint,
-                                             const TrainOptions& options) {
+StepResult DistributedPipelineImpl::run_step(
+    const internal::Batch& input, const internal::Batch& target,
+    const internal::LossFunction* loss, const Schedule& schedule,
+    const std::function<internal::StepMode()>& mode,
+    const TrainOptions& options) {
   return runner()->step(
-      {input, target, loss, schedule, checkpoint, options, [&] {
+      {input, target, loss, schedule, mode, options, [&] {
          if (source_) source_->check();
          if (!layout_.has_first()) return;
          // Input on the CPU is copied by micro-batch. Input on another

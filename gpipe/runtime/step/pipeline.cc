@@ -192,7 +192,7 @@ Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
       executor_(std::move(devices), threads, one_at_a_time) {}
 
 Batch Pipeline::forward(const Batch& input, int64_t chunks,
-                        Checkpoint checkpoint) {
+                        const std::function<Checkpoint()>& checkpoint) {
   const auto running = executor_.enter();
   const WorkScope work;
   const bool with_graph = c10::GradMode::is_enabled();
@@ -206,7 +206,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
       });
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
-      with_graph ? checkpointed_microbatches(checkpoint, microbatches) : 0;
+      with_graph ? checkpointed_microbatches(checkpoint(), microbatches) : 0;
   const Halves& halves = this->halves(microbatches, checkpointed);
 
   std::vector<torch::autograd::Edge> accumulators;

@@ -40,7 +40,9 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
   // output: split if the input is, else concatenated. If gradients are enabled,
   // the output's graph is one node, whose backward runs the rest of the
   // schedule. Throws the exception of the first action that failed.
-  Batch forward(const Batch& input, int64_t chunks, Checkpoint checkpoint);
+  // `checkpoint`: called under the lock, see StepArguments.
+  Batch forward(const Batch& input, int64_t chunks,
+                const std::function<Checkpoint()>& checkpoint);
 
   // Runs a whole step with the loss computed in the pipeline, by any schedule
   // that fits the partitions: see PipelineModule::train_step().

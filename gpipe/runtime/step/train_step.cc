@@ -396,10 +396,11 @@ namespace {
 class Training {
  public:
   Training(Stages& stages, Executor& executor, const StepArguments& given,
-           StepPeers& peers)
+           Checkpoint checkpoint, StepPeers& peers)
       : stages_(stages),
         executor_(executor),
         given_(given),
+        checkpoint_(checkpoint),
         peers_(peers),
         first_here_(!stages.partitions.front().remote),
         last_here_(!stages.partitions.back().remote) {}
@@ -451,7 +452,7 @@ class Training {
  private:
   TrainStep& prepare() {
     given_.check();
-    schedule_ = &peers_.checked_schedule(given_.schedule, given_.checkpoint);
+    schedule_ = &peers_.checked_schedule(given_.schedule, checkpoint_);
     step_.emplace(stages_, *schedule_, given_.options, peers_.remote(),
                   peers_.before(num_microbatches(*schedule_)));
     outside_schedule(at_partition(0, Phase::kScatter), [this] {
@@ -478,6 +479,7 @@ class Training {
   Stages& stages_;
   Executor& executor_;
   const StepArguments& given_;
+  const Checkpoint checkpoint_;
   StepPeers& peers_;
   const bool first_here_, last_here_;
   const Schedule* schedule_ = nullptr;  // as it is run
@@ -493,11 +495,15 @@ StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
   std::unique_lock<std::mutex> running = executor.enter();
   const WorkScope work;
   peers.open();
-  Training training(stages, executor, given, peers);
+  StepMode mode = given.mode();
+  Training training(stages, executor, given, mode.checkpoint, peers);
   try {
     training.begin();
     training.run();
-    return training.end([&] { running.unlock(); });
+    return training.end([&] {
+      mode.scope.reset();
+      running.unlock();
+    });
   } catch (...) {
     peers.fail(running.owns_lock());
     throw;

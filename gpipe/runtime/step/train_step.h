@@ -205,6 +205,14 @@ class TrainStep {
 };
 
 // The arguments of a training step.
+// In which mode a step runs.
+struct StepMode {
+  // Which micro-batches are recomputed if the schedule has no recomputes.
+  Checkpoint checkpoint = Checkpoint::kNever;
+  // Lives until the pipeline's lock is released; may be null.
+  std::shared_ptr<void> scope = nullptr;
+};
+
 struct StepArguments {
   // `input` is read where the first stage is; `target` and `loss` are read
   // where the last stage is.
@@ -213,7 +221,9 @@ struct StepArguments {
   // Null to compute outputs only, with a schedule without backwards.
   const LossFunction* loss;
   const Schedule& schedule;
-  Checkpoint checkpoint;
+  // Called under the pipeline's lock, since evaluate() on another thread
+  // changes training modes until it releases the lock.
+  std::function<StepMode()> mode;
   const TrainOptions& options;
   // Throws if the model or the input cannot be used. Called first.
   std::function<void()> check;

@@ -407,7 +407,7 @@ TEST(StepPeers, WithoutOtherRanksPreparesAndKnowsNoOtherRows) {
   Alone alone;
   EXPECT_FALSE(alone
                    .begin({Batch(), Batch(), &model.loss, model.schedule,
-                           Checkpoint::kNever, TrainOptions(), nullptr},
+                           [] { return StepMode(); }, TrainOptions(), nullptr},
                           [&]() -> TrainStep& {
                             ++prepared;
                             return model.step;
@@ -511,7 +511,7 @@ struct Trained {
   StepResult train() {
     return internal::train(
         stages, executor,
-        {input, target, &loss, schedule, Checkpoint::kNever, options,
+        {input, target, &loss, schedule, [] { return StepMode(); }, options,
          [this] { peers.calls.push_back("check"); }},
         peers);
   }
