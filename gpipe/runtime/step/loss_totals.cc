@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -20,7 +21,10 @@ void add_to(at::Tensor& sum, const at::Tensor& value) {
 }
 
 void add_to(Metrics& metrics, const std::string& name, at::Tensor value) {
-  if (value.scalar_type() == at::kBool) value = value.to(at::kLong);
+  // A sum of a narrow type would wrap.
+  if (c10::isIntegralType(value.scalar_type(), /*includeBool=*/true)) {
+    value = value.to(at::kLong);
+  }
   value = value.reshape({});
   const auto found = std::ranges::find_if(
       metrics, [&](const auto& each) { return each.first == name; });
@@ -77,7 +81,9 @@ void LossTotals::check() const {
   const bool usable = std::isfinite(weight) && weight > 0;
   TORCH_CHECK_VALUE(usable || weighted,
                     "the input has 0 rows in total, so there is no mean of the "
-                    "losses; leave out a mini-batch without rows");
+                    "losses; leave out a mini-batch without rows. (The rows of "
+                    "a part of Microbatches are dimension 0 of its target; if "
+                    "targets have none, return a WeightedLoss)");
   TORCH_CHECK_VALUE(
       usable, "the total of WeightedLoss::weight over all micro-batches",
       " and replicas is ", weight,
