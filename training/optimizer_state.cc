@@ -10,6 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -228,8 +229,10 @@ std::vector<SavedGroup> find_saved(
     const std::vector<optim::OptimizerParamGroup>& groups,
     const OptimizerState& state, const Names& names) {
   const internal::ParameterNames names_of(names);
-  // An optimizer of shards may have none of the rows of a parameter.
-  bool has_shards = false;
+  // An optimizer of shards may have none of the rows of a parameter, or no
+  // tensor at all.
+  bool has_shards = std::ranges::all_of(
+      groups, [](const auto& group) { return group.params().empty(); });
   std::vector<std::string> nameless, missing, unexpected, misfits, apart;
   std::set<std::string> known;
   std::vector<SavedGroup> found(groups.size());

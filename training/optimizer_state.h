@@ -80,6 +80,8 @@ void for_each_state_tensor(
 // the type differs, a parameter has no name, the state lacks a name, the state
 // has a name that no parameter has, a shape differs, or parameters of one group
 // had different options. The text lists all problems, but at most 20 of a kind.
+// An optimizer of rows may lack parameters of the state: those of which other
+// processes have all rows. So may an optimizer without any tensor.
 // Throws c10::TypeError if the optimizer's type is not one of those above.
 // Threads: may be called from any thread while no other thread uses the
 // optimizer.

@@ -366,6 +366,24 @@ TEST(OptimizerStateTest, OneErrorForAllThatIsWrongAndNothingIsChanged) {
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
 }
 
+// A replica with sharded optimizers may own no row of any parameter.
+TEST(OptimizerStateTest, AnOptimizerWithoutTensorsTakesTheStateOfItsModule) {
+  Sequential model = small_model();
+  optim::SGD whole(model->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  train(model, whole, 0, 1);
+  const auto names = model->named_parameters();
+  auto state = optimizer_state(whole, names);
+  optim::SGD none(Parameters(), optim::SGDOptions(0.2));
+  load_optimizer_state(none, state, names);
+  EXPECT_TRUE(none.state().empty());
+  EXPECT_EQ(none.param_groups()[0].options().get_lr(), 0.2);
+  state.parameters["extra"] = state.parameters["0.bias"];
+  EXPECT_EQ(value_error_of([&] { load_optimizer_state(none, state, names); }),
+            "the state does not fit the optimizer:\n"
+            "1 unexpected (in the state, not in the optimizer):\n"
+            "  'extra'");
+}
+
 TEST(OptimizerStateTest, AnotherTypeIsAnError) {
   Sequential model = small_model();
   optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
