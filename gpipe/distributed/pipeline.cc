@@ -277,15 +277,8 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
       internal::partition(std::move(layers), options_.balance(), devices);
   if (options_.deferred_batch_norm()) internal::defer_norms(partitions);
   internal::move_layers(partitions);
-  std::set<const c10::TensorImpl*> seen;  // layers may share parameters
   for (const internal::Partition& part : partitions) {
-    for (const internal::Layer& layer : part.layers) {
-      add_layer(layer);
-      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
-        if (!seen.insert(each.unsafeGetTensorImpl()).second) continue;
-        parameters_by_layer_.emplace_back(layer.index, each);
-      }
-    }
+    for (const internal::Layer& layer : part.layers) add_layer(layer);
   }
   const internal::Tags tags(world_->next_channel());
   std::tie(transfers_, transfers_reason_) = internal::agree_on_transfers(
@@ -329,7 +322,7 @@ StepResult DistributedPipelineImpl::run_step(
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,
                                                 double norm_type) {
-  return runner()->clip_grad_norm(parameters_by_layer_, max_norm, norm_type);
+  return runner()->clip_grad_norm(max_norm, norm_type);
 }
 
 std::vector<at::Tensor> DistributedPipelineImpl::optimizer_parameters() const {
@@ -339,6 +332,11 @@ std::vector<at::Tensor> DistributedPipelineImpl::optimizer_parameters() const {
 
 void DistributedPipelineImpl::share_parameters() {
   runner()->share_parameters();
+}
+
+void DistributedPipelineImpl::zero_grad(bool set_to_none) {
+  PipelineModule::zero_grad(set_to_none);
+  runner()->zero_shard_grads(set_to_none);
 }
 
 bool DistributedPipelineImpl::any(bool here) { return runner()->any(here); }

@@ -212,6 +212,9 @@ class DistributedPipelineImpl : public PipelineModule {
 
   std::vector<torch::Tensor> optimizer_parameters() const override;
   void share_parameters() override;
+  // Clears the gradients of the parameters, and of their shards
+  // (DistributedOptions::shard_optimizer).
+  void zero_grad(bool set_to_none = true) override;
 
   // All ranks call these two. Throw PeerError if the world has failed. The norm
   // has the bits of GPipe's clip_grad_norm_() on the whole model. If the ranks
@@ -269,8 +272,6 @@ class DistributedPipelineImpl : public PipelineModule {
   torch::Device device_ = torch::kCPU;
   Transfers transfers_ = Transfers::kHost;
   std::string transfers_reason_;
-  // Each parameter once, with the index of its layer.
-  std::vector<std::pair<int64_t, torch::Tensor>> parameters_by_layer_;
   std::shared_ptr<internal::Runner> runner_;
 };
 TORCH_MODULE(DistributedPipeline);

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -281,6 +282,85 @@ const RankProgramEntry kDie("die", [] {
   }
   return 2;
 });
+
+// A layer whose parameter is there from its first forward on.
+struct LateImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    if (!scale.defined()) {
+      scale = register_parameter("scale", torch::full({3}, 2, x.options()));
+    }
+    return x * scale;
+  }
+  Tensor scale;
+};
+TORCH_MODULE(Late);
+
+// Layers are unfrozen, and a parameter is registered, after the pipeline was
+// made. Gradients are cleared by the module.
+const RankProgramEntry kLater("later", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto make = [] {
+    torch::manual_seed(3);
+    nn::Sequential layers(nn::Linear(4, 3), Late(), nn::Linear(3, 2));
+    layers->to(torch::kDouble);
+    for (Tensor& each : layers[0]->parameters()) each.requires_grad_(false);
+    return layers;
+  };
+  const auto pipeline_with = [&](bool sharded) {
+    DistributedPipeline pipeline(make(),
+                                 DistributedOptions({3})
+                                     .data_parallel(world->size())
+                                     .shard_optimizer(sharded)
+                                     .device(torch::Device(torch::kCPU))
+                                     .threads(1),
+                                 world);
+    const auto train = [&](int step) {
+      torch::manual_seed(10 * step + world->rank());
+      const Tensor x = torch::randn({4, 4}, torch::kDouble);
+      pipeline->zero_grad();
+      pipeline->train_step(x, x.narrow(1, 0, 2), mean_square, fill_drain(1, 2));
+    };
+    for (int step = 0; step < 2; ++step) train(step);
+    for (Tensor& each : pipeline->parameters()) each.requires_grad_(true);
+    const Tensors parameters = pipeline->optimizer_parameters();
+    // With fewer rows than replicas, one of them owns a bias of 2.
+    check(sharded || parameters.size() == 5, "the number of parameters");
+    optim::SGD optimizer(parameters, optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 2; step < 5; ++step) {
+      train(step);
+      const double norm = pipeline->clip_grad_norm_(1e9);
+      double squares = 0;  // of all gradients, or of those of this replica
+      for (const Tensor& each : parameters) {
+        squares += each.grad().pow(2).sum().item<double>();
+      }
+      check(sharded ? squares < norm * norm
+                    : std::abs(squares - norm * norm) < 1e-12 * squares,
+            "the norm has all parameters");
+      optimizer.step();
+      pipeline->share_parameters();
+    }
+    return pipeline;
+  };
+  DistributedPipeline whole = pipeline_with(false);
+  DistributedPipeline sharded = pipeline_with(true);
+  const auto begin = make()->named_parameters();
+  const auto expected = whole->named_parameters();
+  check(expected.size() == 5, "all parameters");
+  for (const auto& each : sharded->named_parameters()) {
+    check(each.value().equal(expected[each.key()]), each.key());
+    if (const Tensor* const old = begin.find(each.key())) {
+      check(!each.value().equal(*old), each.key() + " has trained");
+    }
+  }
+  check(!expected["1.scale"].equal(torch::full({3}, 2, torch::kDouble)),
+        "1.scale has trained");
+  return 0;
+});
+
+TEST(ShardedOptimizer, TakesParametersThatAreUnfrozenOrRegisteredLater) {
+  for (const int size : {2, 3}) expect_all_ok(Ranks("later", size).wait());
+}
 
 TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
   const struct {

@@ -455,16 +455,18 @@ void ReplicaSums::join() {
   running_ = false;
 }
 
-ParameterShards::ParameterShards(std::vector<at::Tensor> parameters,
+ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
                                  std::size_t members, std::size_t own)
-    : parameters_(std::move(parameters)),
-      shards_(parameters_.size()),
-      members_(members),
-      own_(own) {
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    numbers_.emplace(parameters_[k].unsafeGetTensorImpl(), k);
-    follow(k);
-  }
+    : members_(members), own_(own) {
+  for (const at::Tensor& each : parameters) add(each);
+}
+
+void ParameterShards::add(const at::Tensor& parameter) {
+  const std::size_t k = parameters_.size();
+  if (!numbers_.emplace(parameter.unsafeGetTensorImpl(), k).second) return;
+  parameters_.push_back(parameter);
+  shards_.emplace_back();
+  follow(k);
 }
 
 void ParameterShards::follow(std::size_t k) {
@@ -475,10 +477,10 @@ void ParameterShards::follow(std::size_t k) {
   if (!shard.defined()) {
     // A tensor of its own, because views cannot become leaves again.
     shard = view.alias().detach();
-    shard.requires_grad_(parameters_[k].requires_grad());
-    return;
+  } else {
+    shard.set_data(view);
   }
-  shard.set_data(view);
+  shard.requires_grad_(parameters_[k].requires_grad());
   if (shard.grad().defined() && shard.grad().dtype() != view.dtype()) {
     shard.mutable_grad() = shard.grad().to(view.dtype());
   }
@@ -496,8 +498,20 @@ std::vector<at::Tensor> ParameterShards::own() {
 
 at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
   const std::size_t k = numbers_.at(parameter.unsafeGetTensorImpl());
-  if (shards_[k].defined() && !shards_[k].is_alias_of(parameter)) follow(k);
-  return shards_[k];
+  const at::Tensor& shard = shards_[k];
+  if (shard.defined() && (!shard.is_alias_of(parameter) ||
+                          shard.requires_grad() != parameter.requires_grad())) {
+    follow(k);
+  }
+  return shard;
+}
+
+void ParameterShards::zero_grad(bool set_to_none) {
+  for (const at::Tensor& each : shards_) {
+    if (!each.defined() || !each.grad().defined()) continue;
+    at::Tensor& grad = each.mutable_grad();
+    grad = set_to_none ? at::Tensor() : grad.detach().zero_();
+  }
 }
 
 void ParameterShards::spread(Reducer& reducer) {

@@ -249,19 +249,26 @@ class ReplicaSums {
 // Not thread-safe.
 class ParameterShards {
  public:
-  // `parameters`: all different. This replica is member `own` of `members`.
-  ParameterShards(std::vector<at::Tensor> parameters, std::size_t members,
-                  std::size_t own);
+  // This replica is member `own` of `members`.
+  ParameterShards(const std::vector<at::Tensor>& parameters,
+                  std::size_t members, std::size_t own);
+
+  // Adds a parameter, unless it is one already.
+  void add(const at::Tensor& parameter);
 
   // Returns the shards that this replica owns of the parameters that require a
   // gradient, in their order; none for a parameter with fewer rows than
   // replicas, if this replica owns none of them. If a parameter has got other
-  // memory (Module::to(dtype)), its shard follows.
+  // memory (Module::to(dtype)), or has been frozen or unfrozen, its shard
+  // follows.
   std::vector<at::Tensor> own();
 
-  // Returns the shard of `parameter`; undefined if this replica owns none of
-  // its rows.
+  // Returns the shard of `parameter`, which follows as in own(); undefined if
+  // this replica owns none of its rows.
   at::Tensor shard_of(const at::Tensor& parameter);
+
+  // Clears the gradients of all shards, as Module::zero_grad() does.
+  void zero_grad(bool set_to_none);
   // Returns whether `tensor` is one of the parameters.
   bool has(const at::Tensor& tensor) const {
     return numbers_.count(tensor.unsafeGetTensorImpl()) > 0;
@@ -274,7 +281,8 @@ class ParameterShards {
   void spread(Reducer& reducer);
 
  private:
-  // Makes the shard of parameter `k` a view of its present memory.
+  // Makes the shard of parameter `k` a view of its present memory, with its
+  // present requires_grad.
   void follow(std::size_t k);
 
   std::vector<at::Tensor> parameters_, shards_;

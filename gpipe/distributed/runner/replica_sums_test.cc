@@ -574,6 +574,44 @@ TEST(ParameterShards, AreLeavesThatShareTheMemoryOfTheirRows) {
   EXPECT_EQ(ParameterShards({weight, scalar}, 2, 0).own().size(), 1u);
 }
 
+TEST(ParameterShards, FollowAParameterThatIsFrozenOrUnfrozen) {
+  at::Tensor weight = at::ones({4});
+  ParameterShards shards({weight}, 2, 0);
+  const at::Tensor shard = shards.shard_of(weight);
+  EXPECT_FALSE(shard.requires_grad());
+  EXPECT_TRUE(shards.own().empty());
+  weight.requires_grad_(true);
+  EXPECT_TRUE(shards.own().at(0).is_same(shard));
+  EXPECT_TRUE(shard.requires_grad());
+  weight.requires_grad_(false);
+  EXPECT_TRUE(shards.own().empty());
+  EXPECT_FALSE(shards.shard_of(weight).requires_grad());
+}
+
+TEST(ParameterShards, OfLaterParametersAreAddedOnce) {
+  const at::Tensor a = at::ones({4}).requires_grad_(),
+                   b = at::ones({2}).requires_grad_();
+  ParameterShards shards({a}, 2, 1);
+  EXPECT_FALSE(shards.has(b));
+  for (int times = 0; times < 2; ++times) {
+    shards.add(a);
+    shards.add(b);
+    EXPECT_EQ(shards.own().size(), 2u);
+  }
+  EXPECT_EQ(shards.shard_of(b).numel(), 1);
+}
+
+TEST(ParameterShards, TheirGradientsAreCleared) {
+  const at::Tensor weight = at::ones({4}).requires_grad_();
+  ParameterShards shards({weight}, 2, 0);
+  const at::Tensor shard = shards.own().at(0);
+  shard.mutable_grad() = at::ones({2});
+  shards.zero_grad(/*set_to_none=*/false);
+  EXPECT_TRUE(shard.grad().equal(at::zeros({2})));
+  shards.zero_grad(/*set_to_none=*/true);
+  EXPECT_FALSE(shard.grad().defined());
+}
+
 TEST(ParameterShards, FollowAParameterToOtherMemory) {
   at::Tensor weight = at::ones({4});
   weight.requires_grad_();

@@ -56,26 +56,6 @@ bool has_tensors(const Value& value) {
                      [](const at::Tensor& each) { return each.defined(); });
 }
 
-// Returns the parameters of all layers of this rank, or the buffers, each once.
-std::vector<at::Tensor> own_tensors(const std::vector<Partition>& partitions,
-                                    bool buffers) {
-  std::vector<at::Tensor> tensors;
-  std::set<const at::TensorImpl*> seen;
-  for (const Partition& part : partitions) {
-    if (part.remote) continue;
-    for (const Layer& layer : part.layers) {
-      const auto& module = *layer.module.ptr();
-      for (at::Tensor& each :
-           buffers ? module.buffers() : module.parameters()) {
-        const bool is_new =
-            each.defined() && seen.insert(each.unsafeGetTensorImpl()).second;
-        if (is_new) tensors.push_back(std::move(each));
-      }
-    }
-  }
-  return tensors;
-}
-
 }  // namespace
 
 // The messages and the sums have a transport each, because they run at the same
@@ -109,17 +89,52 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
                   shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
                   kBucketBytes, sum_method_);
-    const auto& partitions = stages_.partitions;
-    std::vector<at::Tensor> tensors = own_tensors(partitions, false);
+    const std::vector<OwnTensor> parameters = own_tensors();
     if (shard_optimizer) {
-      shards_.emplace(tensors, layout_.replicas, layout_.replica);
+      shards_.emplace(std::vector<at::Tensor>(), layout_.replicas,
+                      layout_.replica);
+      add_shards(parameters);
     }
-    for (at::Tensor& each : own_tensors(partitions, true)) {
-      tensors.push_back(std::move(each));
+    std::vector<at::Tensor> weights;
+    for (const auto& list : {parameters, own_tensors(/*buffers=*/true)}) {
+      for (const OwnTensor& each : list) {
+        weights.push_back(each.tensor);
+      }
     }
-    sums_->reducer().copy_first(tensors);
+    sums_->reducer().copy_first(weights);
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
+}
+
+std::vector<Runner::OwnTensor> Runner::own_tensors(bool buffers) const {
+  std::vector<OwnTensor> all;
+  std::unordered_map<const at::TensorImpl*, std::size_t> indices;
+  for (const Partition& part : stages_.partitions) {
+    if (part.remote) continue;
+    for (const Layer& layer : part.layers) {
+      const auto& module = *layer.module.ptr();
+      for (const auto& each :
+           buffers ? module.named_buffers() : module.named_parameters()) {
+        const at::Tensor& tensor = each.value();
+        if (!tensor.defined()) continue;
+        const auto [entry, is_new] =
+            indices.emplace(tensor.unsafeGetTensorImpl(), all.size());
+        if (is_new) {
+          all.push_back({layer.name + "." + each.key(), part.index, layer.index,
+                         false, tensor});
+        } else if (OwnTensor& first = all[entry->second];
+                   first.stage != part.index) {
+          first.is_shared = true;
+        }
+      }
+    }
+  }
+  return all;
+}
+
+void Runner::add_shards(const std::vector<OwnTensor>& parameters) {
+  if (!shards_) return;
+  for (const OwnTensor& each : parameters) shards_->add(each.tensor);
 }
 
 // Neighbouring stages, both ends of skips, the same stages of other replicas,
@@ -249,29 +264,15 @@ void Runner::connect(TrainStep& step, Recording* recording) {
 
 void Runner::begin_sums(const TrainStep& step) {
   if (!sums_ || !step.with_backward()) return;
-  const std::vector<Partition>& partitions = stages_.partitions;
   // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<ReplicaSums::Parameter> parameters;
-  std::map<at::TensorImpl*, int> shares;  // number of stages that have it
-  for (auto part = partitions.rbegin(); part != partitions.rend(); ++part) {
-    if (part->remote) continue;
-    std::set<at::TensorImpl*> seen;
-    const auto& layers = part->layers;
-    for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-      auto tensors = layer->module.ptr()->parameters();
-      for (auto each = tensors.rbegin(); each != tensors.rend(); ++each) {
-        at::TensorImpl* const impl = each->unsafeGetTensorImpl();
-        if (!each->requires_grad() || !seen.insert(impl).second) continue;
-        ++shares[impl];
-        parameters.push_back({part->index, std::move(*each)});
-      }
-    }
+  auto own = own_tensors();
+  for (auto each = own.rbegin(); each != own.rend(); ++each) {
+    // Parameters of several stages are added up over these stages first, at the
+    // end.
+    if (each->is_shared || !each->tensor.requires_grad()) continue;
+    parameters.push_back({each->stage, std::move(each->tensor)});
   }
-  // Parameters of several stages are added up over these stages first, at the
-  // end.
-  std::erase_if(parameters, [&](const ReplicaSums::Parameter& each) {
-    return shares[each.tensor.unsafeGetTensorImpl()] > 1;
-  });
   sums_->begin(std::move(parameters));
 }
 
@@ -286,6 +287,7 @@ void Runner::add_up(TrainStep& step) {
     if (!recording_) break;
     recording_->gradient_sum(0, static_cast<double>(bytes), start, end);
   }
+  add_shards(own_tensors());
   std::vector<SharedLeaf>& grads = step.leaf_grads();
   std::vector<SharedLeaf*> left;
   std::vector<Summand> rest;
@@ -384,23 +386,21 @@ bool Runner::any(bool here) {
   });
 }
 
-double Runner::clip_grad_norm(
-    const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
-    double max_norm, double norm_type) {
+double Runner::clip_grad_norm(double max_norm, double norm_type) {
   const auto running = enter();
   bool agreed = false;
   try {
-    std::vector<int> members = layout_.pipeline();
-    auto own = parameters;
-    if (shards_) {
-      // Each rank of each replica has a part of the vector.
-      members = world_->all_ranks();
-      own.clear();
-      for (const auto& [layer, parameter] : parameters) {
-        at::Tensor shard = shards_->shard_of(parameter);
-        if (shard.defined()) own.emplace_back(layer, std::move(shard));
-      }
+    const std::vector<OwnTensor> parameters = own_tensors();
+    add_shards(parameters);
+    std::vector<std::pair<int64_t, at::Tensor>> own;
+    for (const OwnTensor& each : parameters) {
+      at::Tensor tensor =
+          shards_ ? shards_->shard_of(each.tensor) : each.tensor;
+      if (tensor.defined()) own.emplace_back(each.layer, std::move(tensor));
     }
+    // With shards, each rank of each replica has a part of the vector.
+    const std::vector<int> members =
+        shards_ ? world_->all_ranks() : layout_.pipeline();
     return gpipe::internal::clip_grad_norm(*world_, members, tags_.words, own,
                                            max_norm, norm_type, agreed);
   } catch (...) {
@@ -411,14 +411,21 @@ double Runner::clip_grad_norm(
 
 std::optional<std::vector<at::Tensor>> Runner::own_shards() {
   if (!shards_) return std::nullopt;
+  add_shards(own_tensors());
   return shards_->own();
 }
 
 void Runner::share_parameters() {
   if (!shards_) return;
   const auto running = enter();
-  world_->reporting_failure("share_parameters()",
-                            [&] { shards_->spread(sums_->reducer()); });
+  world_->reporting_failure("share_parameters()", [&] {
+    add_shards(own_tensors());
+    shards_->spread(sums_->reducer());
+  });
+}
+
+void Runner::zero_shard_grads(bool set_to_none) {
+  if (shards_) shards_->zero_grad(set_to_none);
 }
 
 }  // namespace gpipe::internal

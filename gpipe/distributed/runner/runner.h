@@ -100,10 +100,7 @@ class Runner : private StepPeers, private RemoteStages {
   bool any(bool here);
 
   // Clips the gradients of all ranks of the pipeline, see norms.h.
-  // `parameters`: this rank's, each with the index of its layer.
-  double clip_grad_norm(
-      const std::vector<std::pair<int64_t, at::Tensor>>& parameters,
-      double max_norm, double norm_type);
+  double clip_grad_norm(double max_norm, double norm_type);
 
   // Returns the shards of this rank's parameters that its replica owns; nullopt
   // without sharded optimizers.
@@ -111,6 +108,8 @@ class Runner : private StepPeers, private RemoteStages {
   // Brings the other replicas' shards here, see ParameterShards::spread(). Does
   // nothing without sharded optimizers.
   void share_parameters();
+  // Clears the gradients of the shards, if there are any.
+  void zero_shard_grads(bool set_to_none);
 
   // Returns where this rank's exception in the last step came from, if it had
   // one.
@@ -119,6 +118,19 @@ class Runner : private StepPeers, private RemoteStages {
   }
 
  private:
+  // A parameter or a buffer of this rank's layers.
+  struct OwnTensor {
+    std::string name;              // in the Sequential: "3.weight"
+    int64_t stage = 0, layer = 0;  // the first ones that have it
+    bool is_shared = false;        // whether several stages have it
+    at::Tensor tensor;
+  };
+  // Returns the parameters of this rank's layers, or the buffers, each once, in
+  // the order of the modules. Layers may register more of them in a forward.
+  std::vector<OwnTensor> own_tensors(bool buffers = false) const;
+  // Makes shards of the parameters that have none yet.
+  void add_shards(const std::vector<OwnTensor>& parameters);
+
   // Returns the ranks with which this one exchanges messages, whatever the
   // schedule.
   std::vector<int> peers() const;
