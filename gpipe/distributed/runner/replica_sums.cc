@@ -6,7 +6,6 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "gpipe/base/crc32c.h"
@@ -26,13 +25,13 @@ int64_t bytes_in(const at::Tensor& like) {
   return like.numel() * static_cast<int64_t>(like.element_size());
 }
 
-// Describes the dtype and the sizes. If they are equal, all members cut the
-// same buckets, and each message has the length that its receiver expects.
-std::string describe(const at::Tensor& like) {
-  std::string bytes;
-  put(bytes, like.scalar_type());
-  for (const int64_t size : like.sizes()) put(bytes, size);
-  return bytes;
+// Describes the name, the dtype and the sizes. If they are equal, all members
+// add up the same parameters and cut the same buckets, and each message has the
+// length that its receiver expects.
+std::string describe(const Summand& each) {
+  return c10::str(each.name.empty() ? "a tensor that a layer has captured"
+                                    : "'" + each.name + "'",
+                  " (", each.like.scalar_type(), " ", each.like.sizes(), ")");
 }
 
 // Returns one number for each gradient, on the CPU: 1 if it is defined, else 0.
@@ -62,6 +61,11 @@ void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
     each.copy_(flat.narrow(0, at, each.numel()).view(each.sizes()));
     at += each.numel();
   }
+}
+
+bool all_equal(const std::vector<std::string>& texts) {
+  return std::ranges::count(texts, texts.front()) ==
+         static_cast<std::ptrdiff_t>(texts.size());
 }
 
 // Returns `flat` as real numbers, sharing its memory.
@@ -127,21 +131,35 @@ Reducer::Reducer(Communicator& world, Transport& transport,
 }
 
 void Reducer::agree(const std::vector<Summand>& all) {
+  agree(all, "gradients", action());
+}
+
+void Reducer::agree(const std::vector<Summand>& all, const std::string& what,
+                    const std::string& action) {
   std::string mine;
-  for (const Summand& each : all) put(mine, describe(each.like));
-  const auto texts = all_gather(world_, members_, tag_, mine, action());
+  for (const Summand& each : all) put(mine, describe(each));
+  const uint32_t checksum =
+      crc32c(mine.data(), static_cast<int64_t>(mine.size()));
+  if (all_equal(all_gather(world_, members_, tag_, pack(checksum), action))) {
+    return;
+  }
+  const auto texts = all_gather(world_, members_, tag_, mine, action);
   const std::vector<std::string> first = take_texts(texts.front());
   for (std::size_t k = 1; k < texts.size(); ++k) {
-    if (texts[k] == texts.front()) continue;
     const std::vector<std::string> theirs = take_texts(texts[k]);
-    TORCH_CHECK(theirs.size() == first.size(), "rank ", members_[k], " has ",
-                theirs.size(), " gradients, but rank ", members_.front(), " ",
-                first.size());
-    for (std::size_t n = 0; n < first.size(); ++n) {
-      TORCH_CHECK(theirs[n] == first[n], "gradient ", n,
-                  " has other sizes or another dtype on rank ", members_[k],
-                  " than on rank ", members_.front());
-    }
+    const auto [one, other] =
+        std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
+    const auto text = [&](auto at, const auto& list, int rank) {
+      return at == list.end() ? c10::str("missing on rank ", rank,
+                                         ", which has ", list.size())
+                              : c10::str(*at, " on rank ", rank);
+    };
+    TORCH_CHECK(one == first.end() && other == theirs.end(),
+                "the replicas have different ", what, ": number ",
+                one - first.begin(), " is ", text(one, first, members_.front()),
+                ", but ", text(other, theirs, members_[k]),
+                "; give all replicas the same layers, and freeze the same "
+                "parameters in all of them");
   }
 }
 
@@ -249,23 +267,22 @@ at::Tensor Reducer::reduce_scatter(
   return sum;
 }
 
-void Reducer::copy_first(const std::vector<at::Tensor>& tensors) {
+void Reducer::copy_first(
+    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   const c10::AutoGradMode no_graph(false);
   std::vector<Summand> all;
   uint32_t checksum = 0;
-  for (const at::Tensor& each : tensors) {
+  for (const auto& [name, each] : tensors) {
     if (each.is_meta()) continue;
-    all.push_back({each.detach(), {}});
+    all.push_back({each.detach(), {}, name});
     const at::Tensor bytes = bytes_of(all.back().like).cpu();
     checksum = crc32c(bytes.const_data_ptr(), bytes.numel(), checksum);
   }
-  agree(all);
   const auto copying = [] { return "copying the weights of replica 0"; };
+  agree(all, "weights", copying());
   const auto checksums =
       all_gather(world_, members_, tag_, std::to_string(checksum), copying());
-  if (std::set<std::string>(checksums.begin(), checksums.end()).size() == 1) {
-    return;
-  }
+  if (all_equal(checksums)) return;
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
     std::vector<at::Tensor> bucket;
@@ -345,7 +362,8 @@ void ReplicaSums::begin(std::vector<Parameter> parameters) {
     numbers_.emplace(each.tensor.unsafeGetTensorImpl(), summands_.size());
     State& state = states_.emplace_back();
     state.stage = each.stage;
-    summands_.push_back({std::move(each.tensor), at::Tensor()});
+    summands_.push_back(
+        {std::move(each.tensor), at::Tensor(), std::move(each.name)});
   }
   ends_ = cut_buckets(summands_, bucket_bytes_);
   done_ = 0;

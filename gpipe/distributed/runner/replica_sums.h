@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,9 +25,11 @@
 namespace gpipe::internal {
 
 // One tensor of a sum over ranks. `like` gives its sizes and dtype. `grad` is
-// this rank's part, on any device; undefined counts as zero.
+// this rank's part, on any device; undefined counts as zero. `name` is the name
+// of the parameter, or empty for a tensor that a layer has captured.
 struct Summand {
   at::Tensor like, grad;
+  std::string name{};
 };
 
 // The default size of a bucket in bytes: 8 MiB. One bucket is added up at a
@@ -90,9 +93,10 @@ class Reducer {
           int tag, SumShare share = SumShare::kAll,
           SumMethod method = SumMethod::kMemberOrder);
 
-  // Checks that all members have lists of the same sizes and dtypes. Blocks
-  // until all have called. Throws c10::Error on all members if the lists
-  // differ; throws PeerError if the world has failed.
+  // Checks that all members have lists of the same names, sizes and dtypes.
+  // Blocks until all have called. Throws c10::Error on all members, with the
+  // first difference, if the lists differ; throws PeerError if the world has
+  // failed.
   void agree(const std::vector<Summand>& all);
 
   // Replaces the gradients of one bucket by their sums over all members.
@@ -109,7 +113,9 @@ class Reducer {
   // Replaces the values of `tensors` on all members by those of the first
   // member, if they differ. Tensors on the meta device are left out. Blocks
   // until all members have called. Errors: as for agree().
-  void copy_first(const std::vector<at::Tensor>& tensors);
+  // `tensors`: parameters and buffers with their names.
+  void copy_first(
+      const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
   // Sends the tensor out(k) to, and receives in(k) from, each other member k,
   // on device(). Blocks until all have arrived. `action`: for errors. Throws
@@ -120,6 +126,10 @@ class Reducer {
   c10::Device device() const { return transport_.device(); }
 
  private:
+  // See the public function. `what`: "gradients" or "weights". `action`: for
+  // errors.
+  void agree(const std::vector<Summand>& all, const std::string& what,
+             const std::string& action);
   // Replaces `flat`, which has one dimension and is on device(), by the sum.
   void all_reduce(const at::Tensor& flat);
   // Returns the sum of the tensors part(own index) of all members. `part` is
@@ -167,6 +177,7 @@ class ReplicaSums {
   struct Parameter {
     int64_t stage;
     at::Tensor tensor;
+    std::string name{};
   };
   // Begins a step with these parameters in this order; all are different. Stops
   // the step before.

@@ -304,7 +304,9 @@ const RankProgramEntry kFirst("first", [] {
   };
   for (const bool differ : {true, false}) {
     const std::vector<Tensor> tensors = of(differ ? world->rank() : 0);
-    reducer.copy_first(tensors);
+    std::vector<std::pair<std::string, Tensor>> named;
+    for (const Tensor& each : tensors) named.emplace_back("weight", each);
+    reducer.copy_first(named);
     const std::vector<Tensor> expected = of(0);
     for (std::size_t k = 0; k + 1 < tensors.size(); ++k) {
       check(tensors[k].equal(expected[k]), "tensor " + std::to_string(k));
@@ -319,21 +321,31 @@ const RankProgramEntry kDiffer("differ", [] {
   Communicator& transport = *world;
   const bool last = world->rank() == world->size() - 1;
   const std::vector<int> everybody = world->all_ranks();
-  const auto try_with = [&](std::vector<Tensor> tensors) {
-    std::vector<Summand> all;
-    for (const Tensor& each : tensors) all.push_back({each, each});
+  const auto print_error = [&](const auto& call) {
     try {
-      all_reduce(*world, transport, everybody, kTag, all);
+      call();
       std::cout << "no error" << std::endl;
     } catch (const c10::Error& error) {
       std::cout << error.what_without_backtrace() << std::endl;
     }
+  };
+  const auto try_with = [&](std::vector<Tensor> tensors) {
+    std::vector<Summand> all;
+    for (const Tensor& each : tensors) all.push_back({each, each});
+    print_error([&] { all_reduce(*world, transport, everybody, kTag, all); });
   };
   const Tensor four = at::ones({4});
   try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
   try_with({four, last ? at::ones({2, 2}) : four});
   try_with({four, last ? at::ones({4}, at::kDouble) : four});
   try_with({four, four});  // works again
+  std::vector<Summand> named = {{four, four, "a"},
+                                {four, four, last ? "c" : "b"}};
+  print_error([&] { all_reduce(*world, transport, everybody, kTag, named); });
+  print_error([&] {
+    Reducer(*world, transport, everybody, kTag)
+        .copy_first({{"a", four}, {last ? "c" : "b", four}});
+  });
   return 0;
 });
 
@@ -368,16 +380,30 @@ TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
   }
 }
 
+// Returns the error if tensor 1 of rank 2 differs from that of rank 0.
+std::string different(const std::string& what, const std::string& one,
+                      const std::string& other) {
+  return "the replicas have different " + what + ": number 1 is " + one +
+         " on rank 0, but " + other +
+         "; give all replicas the same layers, and freeze the same parameters "
+         "in all of them\n";
+}
+
 TEST(Reduce, SaysOnAllMembersWhatDiffers) {
+  const std::string captured = "a tensor that a layer has captured";
   for (const auto& each : Ranks("differ", 3).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-    EXPECT_EQ(each.out,
-              "rank 2 has 1 gradients, but rank 0 2\n"
-              "gradient 1 has other sizes or another dtype on rank 2 than on "
-              "rank 0\n"
-              "gradient 1 has other sizes or another dtype on rank 2 than on "
-              "rank 0\n"
-              "no error\n");
+    EXPECT_EQ(each.out, different("gradients", captured + " (Float [4])",
+                                  "missing on rank 2, which has 1") +
+                            different("gradients", captured + " (Float [4])",
+                                      captured + " (Float [2, 2]) on rank 2") +
+                            different("gradients", captured + " (Float [4])",
+                                      captured + " (Double [4]) on rank 2") +
+                            "no error\n" +
+                            different("gradients", "'b' (Float [4])",
+                                      "'c' (Float [4]) on rank 2") +
+                            different("weights", "'b' (Float [4])",
+                                      "'c' (Float [4]) on rank 2"));
   }
 }
 
@@ -483,7 +509,7 @@ const RankProgramEntry kErrors("errors", [] {
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag);
-  sums.begin({{0, a}, {0, b}});
+  sums.begin({{0, a, "a"}, {0, b, "b"}});
   try {
     sums.finish();
     std::cout << "no error" << std::endl;
@@ -524,8 +550,7 @@ TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) {
 TEST(ReplicaSums, ErrorsComeOutOfFinish) {
   const auto results = Ranks("errors", 3).wait();
   const std::string differ =
-      "gradient 1 has other sizes or another dtype on rank 2 than on rank "
-      "0\n";
+      different("gradients", "'b' (Float [4])", "'b' (Float [3]) on rank 2");
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_TRUE(results[rank].ended && results[rank].exit.ok())
         << results[rank].err;

@@ -95,10 +95,10 @@ Runner::Runner(std::shared_ptr<Communicator> world,
                       layout_.replica);
       add_shards(parameters);
     }
-    std::vector<at::Tensor> weights;
+    std::vector<std::pair<std::string, at::Tensor>> weights;
     for (const auto& list : {parameters, own_tensors(/*buffers=*/true)}) {
       for (const OwnTensor& each : list) {
-        weights.push_back(each.tensor);
+        weights.emplace_back(each.name, each.tensor);
       }
     }
     sums_->reducer().copy_first(weights);
@@ -271,7 +271,8 @@ void Runner::begin_sums(const TrainStep& step) {
     // Parameters of several stages are added up over these stages first, at the
     // end.
     if (each->is_shared || !each->tensor.requires_grad()) continue;
-    parameters.push_back({each->stage, std::move(each->tensor)});
+    parameters.push_back(
+        {each->stage, std::move(each->tensor), std::move(each->name)});
   }
   sums_->begin(std::move(parameters));
 }
@@ -287,12 +288,16 @@ void Runner::add_up(TrainStep& step) {
     if (!recording_) break;
     recording_->gradient_sum(0, static_cast<double>(bytes), start, end);
   }
-  add_shards(own_tensors());
+  const std::vector<OwnTensor> own = own_tensors();
+  add_shards(own);
   std::vector<SharedLeaf>& grads = step.leaf_grads();
-  std::vector<SharedLeaf*> left;
-  std::vector<Summand> rest;
-  for (SharedLeaf& each : grads) {
-    const auto found = sums.find(each.tensor.unsafeGetTensorImpl());
+  const std::size_t leaves = grads.size();
+  // The leaves that are not added up yet, with their indices.
+  std::map<at::TensorImpl*, std::size_t> left;
+  for (std::size_t k = 0; k < leaves; ++k) {
+    SharedLeaf& each = grads[k];
+    at::TensorImpl* const impl = each.tensor.unsafeGetTensorImpl();
+    const auto found = sums.find(impl);
     // A stage may have captured a parameter of another stage.
     const bool shared = each.places.size() > 1;
     if (shared && found != sums.end()) {
@@ -304,23 +309,44 @@ void Runner::add_up(TrainStep& step) {
       sums.erase(found);
     }
     if (shared || found == sums.end()) {
-      left.push_back(&each);
-      rest.push_back({each.tensor, std::move(each.grad)});
+      left.emplace(impl, k);
       continue;
     }
     each.grad = std::move(found->second.grad);
     if (shards_) each.target = shards_->shard_of(each.tensor);
-    sums.erase(found);
+  }
+  // Parameters in the order of the modules, which is the same on all replicas;
+  // then captured tensors. The order of the leaves depends on the data.
+  std::vector<Summand> rest;
+  std::vector<std::size_t> indices;
+  const auto add = [&](std::size_t k, const std::string& name) {
+    SharedLeaf& leaf = grads[k];
+    rest.push_back({leaf.tensor, std::move(leaf.grad), name});
+    indices.push_back(k);
+    left.erase(leaf.tensor.unsafeGetTensorImpl());
+  };
+  for (const OwnTensor& each : own) {
+    at::TensorImpl* const impl = each.tensor.unsafeGetTensorImpl();
+    if (const auto found = left.find(impl); found != left.end()) {
+      add(found->second, each.name);
+    } else if (sums.count(impl) == 0 && each.tensor.requires_grad()) {
+      // Not used here, but another replica may have a gradient.
+      grads.emplace_back().tensor = each.tensor;
+      add(grads.size() - 1, each.name);
+    }
+  }
+  for (std::size_t k = 0; k < leaves; ++k) {
+    if (left.count(grads[k].tensor.unsafeGetTensorImpl()) > 0) add(k, "");
   }
   all_reduce(*world_, *sums_transport_, layout_.same_stages(), tags_.words,
              rest, kBucketBytes, sum_method_);
   for (std::size_t k = 0; k < rest.size(); ++k) {
-    left[k]->grad = std::move(rest[k].grad);
-    if (!shards_ || !shards_->has(left[k]->tensor)) continue;
+    SharedLeaf& leaf = grads[indices[k]];
+    leaf.grad = std::move(rest[k].grad);
+    if (!shards_ || !shards_->has(leaf.tensor)) continue;
     // All replicas have the whole sum.
-    left[k]->target = shards_->shard_of(left[k]->tensor);
-    left[k]->grad =
-        slice_of_member(left[k]->grad, layout_.replicas, layout_.replica);
+    leaf.target = shards_->shard_of(leaf.tensor);
+    leaf.grad = slice_of_member(leaf.grad, layout_.replicas, layout_.replica);
   }
   // Gradients that only other replicas have.
   for (auto& [impl, each] : sums) {
