@@ -149,7 +149,8 @@ using LayerBuilder =
 //   rank, it throws what GPipe throws, and the others a PeerError with
 //   Fault::kRefused.
 // - If the ranks are given different schedules, or if the total weight is 0,
-//   all ranks throw c10::ValueError.
+//   all ranks throw c10::ValueError. Schedules without backwards, as those of
+//   forward() and evaluate(), need to be equal within each replica only.
 //
 // Threads: any thread may call; calls run one after the other.
 class DistributedPipelineImpl : public PipelineModule {

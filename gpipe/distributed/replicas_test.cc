@@ -1,19 +1,24 @@
-// Replicas whose data takes other ways through the model.
+// Replicas whose data takes other ways through the model, and replicas that
+// evaluate other numbers of micro-batches.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
+#include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
@@ -149,12 +154,135 @@ const RankProgramEntry kFrozen("frozen", [] {
   return 0;
 });
 
+// Two replicas of one or two ranks that evaluate other numbers of rows.
+const RankProgramEntry kRows("rows", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const int ranks = world->size() / 2;
+  torch::manual_seed(3);
+  nn::Sequential layers(nn::Linear(4, 4), nn::Linear(4, 2));
+  layers->to(torch::kDouble);
+  const auto plain =
+      std::dynamic_pointer_cast<nn::SequentialImpl>(layers->clone());
+  DistributedPipeline pipeline(
+      layers,
+      replicas_of(
+          ranks == 1 ? std::vector<int64_t>{2} : std::vector<int64_t>{1, 1}, 2)
+          .chunks(4),
+      world);
+  const int replica = pipeline->layout().replica;
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    return (output - target).pow(2).mean();
+  };
+  for (const auto& rows :
+       std::vector<std::vector<int64_t>>{{8, 6}, {8, 0}, {3, 8}, {1, 2}}) {
+    torch::manual_seed(rows[0]);
+    const int64_t all = rows[0] + rows[1];
+    const Tensor x = torch::randn({all, 4}, torch::kDouble);
+    const Tensor y = torch::randn({all, 2}, torch::kDouble);
+    const int64_t begin = replica == 0 ? 0 : rows[0];
+    const Tensor input = x.narrow(0, begin, rows[replica]);
+    const Tensor target = y.narrow(0, begin, rows[replica]);
+    const std::string name =
+        std::to_string(rows[0]) + " and " + std::to_string(rows[1]) + " rows: ";
+    const torch::NoGradGuard no_graph;
+    const Tensor expected = loss(plain->forward(x), y);
+    const StepResult result = pipeline->evaluate(input, target, loss);
+    check(result.loss.allclose(expected, 1e-12, 1e-12), name + "the loss");
+    const auto output = pipeline->forward(input);
+    check(output.has_value() == pipeline->layout().has_last(), name + "rank");
+    if (output) {
+      check(output->allclose(plain->forward(input), 1e-12, 1e-12),
+            name + "the output");
+    }
+    // Each row of replica 0 is a micro-batch, and all rows of replica 1 are
+    // one.
+    const auto parts = [&](const Tensor& tensor) {
+      return Microbatches<Tensor>{replica == 0 ? tensor.split(1)
+                                               : std::vector<Tensor>{tensor}};
+    };
+    const StepResult split =
+        pipeline->evaluate(parts(input), parts(target), loss);
+    check(split.loss.allclose(expected, 1e-12, 1e-12), name + "of parts");
+  }
+  // A step with backwards needs one schedule.
+  const Tensor x = torch::ones({8, 4}, torch::kDouble);
+  const std::string error = error_of([&] {
+    pipeline->train_step(x, x.narrow(1, 0, 2), loss,
+                         fill_drain(ranks, replica == 0 ? 4 : 2));
+  });
+  check(error.find("c10::ValueError: the ranks were given different "
+                   "schedules: ") == 0,
+        error);
+  pipeline->train_step(x, x.narrow(1, 0, 2), loss, fill_drain(ranks, 4));
+  return 0;
+});
+
+// In training mode, forward() of each micro-batch draws its own numbers, also
+// if replicas have other numbers of micro-batches.
+const RankProgramEntry kDropout("dropout", [] {
+  const auto world = World::connect(world_options());
+  const int rank = world->rank();
+  const auto parts = [](int64_t count) {
+    return Microbatches<Tensor>{
+        std::vector<Tensor>(count, torch::ones({1, 128}))};
+  };
+  DistributedPipeline pipeline(nn::Sequential(nn::Dropout(0.5)),
+                               replicas_of({1}, world->size()), world);
+  // Returns the outputs of all replicas as texts of bytes.
+  const auto outputs = [&](int64_t count) {
+    torch::manual_seed(5);
+    std::string mine;
+    const auto output = pipeline->forward(parts(count));
+    for (const Tensor& each : output->parts) {
+      mine.append(static_cast<const char*>(each.const_data_ptr()),
+                  each.nbytes());
+    }
+    std::vector<std::string> all;
+    for (const std::string& text : all_gather(*world, mine)) {
+      for (std::size_t at = 0; at < text.size(); at += 512) {
+        all.push_back(text.substr(at, 512));
+      }
+    }
+    return all;
+  };
+  const auto drawn = outputs(std::vector<int64_t>{4, 2, 4}.at(rank));
+  check(drawn.size() == 10, "the outputs");
+  for (std::size_t k = 0; k < drawn.size(); ++k) {
+    for (std::size_t n = 0; n < k; ++n) {
+      check(drawn[k] != drawn[n], "outputs " + std::to_string(n) + " and " +
+                                      std::to_string(k) + " are equal");
+    }
+  }
+  // With equal numbers the bits are those of one process.
+  const auto equal = outputs(2);
+  GPipe one(nn::Sequential(nn::Dropout(0.5)),
+            GPipeOptions({1}).devices({torch::kCPU}));
+  torch::manual_seed(5);
+  const auto expected = one->forward(parts(6)).parts;
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    check(equal.at(k) ==
+              std::string(
+                  static_cast<const char*>(expected[k].const_data_ptr()), 512),
+          "output " + std::to_string(k) + " of one process");
+  }
+  return 0;
+});
+
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
   expect_all_ok(Ranks("routes", 2).wait());
 }
 
 TEST(Replicas, ThatFrozeOtherLayersAreAnErrorThatNamesTheParameters) {
   expect_all_ok(Ranks("frozen", 2).wait());
+}
+
+TEST(Replicas, MayEvaluateOtherNumbersOfRows) {
+  for (const int size : {2, 4}) expect_all_ok(Ranks("rows", size).wait());
+}
+
+TEST(Replicas, OfOtherNumbersOfMicroBatchesDrawOtherNumbers) {
+  expect_all_ok(Ranks("dropout", 3).wait());
 }
 
 }  // namespace

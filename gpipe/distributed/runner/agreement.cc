@@ -50,14 +50,14 @@ std::exception_ptr value_error(const std::string& text) {
 }  // namespace
 
 std::string StartReport::encode() const {
-  return pack(refused, refusal, schedule, rows, split, seed);
+  return pack(refused, refusal, schedule, with_backward, rows, split, seed);
 }
 
 StartReport StartReport::decode(const std::string& bytes) {
   StartReport report;
   std::size_t at = 0;
   unpack(bytes, at, report.refused, report.refusal, report.schedule,
-         report.rows, report.split, report.seed);
+         report.with_backward, report.rows, report.split, report.seed);
   TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
               " bytes, but its content takes ", at,
               "; run the same gpipe on all ranks");
@@ -97,19 +97,26 @@ std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
 }
 
 std::optional<OtherSchedule> find_other_schedule(
-    const std::vector<StartReport>& all) {
-  std::map<uint32_t, int> count;
-  for (const StartReport& each : all) ++count[each.schedule];
-  const auto most = std::max_element(
-      all.begin(), all.end(), [&](const StartReport& a, const StartReport& b) {
-        return count[a.schedule] < count[b.schedule];
-      });
-  const auto other = std::find_if(
-      all.begin(), all.end(),
-      [&](const StartReport& each) { return each.schedule != most->schedule; });
-  if (other == all.end()) return std::nullopt;
-  return OtherSchedule{static_cast<int>(other - all.begin()),
-                       static_cast<int>(most - all.begin())};
+    const std::vector<StartReport>& all, const RankLayout& layout) {
+  const bool all_equal = std::ranges::any_of(all, &StartReport::with_backward);
+  const auto size = static_cast<std::ptrdiff_t>(
+      all_equal ? all.size() : static_cast<std::size_t>(layout.ranks));
+  for (auto begin = all.begin(); begin != all.end(); begin += size) {
+    const auto end = begin + size;
+    std::map<uint32_t, int> count;
+    for (auto each = begin; each != end; ++each) ++count[each->schedule];
+    const auto most = std::max_element(
+        begin, end, [&](const StartReport& a, const StartReport& b) {
+          return count[a.schedule] < count[b.schedule];
+        });
+    const auto other = std::find_if(begin, end, [&](const StartReport& each) {
+      return each.schedule != most->schedule;
+    });
+    if (other == end) continue;
+    return OtherSchedule{static_cast<int>(other - all.begin()),
+                         static_cast<int>(most - all.begin())};
+  }
+  return std::nullopt;
 }
 
 std::string EndReport::encode() const {
@@ -170,7 +177,7 @@ std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
     if (!all[rank].refused) continue;
     throw_on_all(refusal, {static_cast<int>(rank), all[rank].refusal});
   }
-  if (const auto other = find_other_schedule(all)) {
+  if (const auto other = find_other_schedule(all, layout_)) {
     // No rank has refused, so all have a schedule, and all come here.
     const auto texts = all_gather(world_, tag_, to_csv(*schedule),
                                   "comparing the schedules of a step");

@@ -25,6 +25,8 @@ struct StartReport {
   std::string refusal;
   // CRC-32C of the schedule's text.
   uint32_t schedule = 0;
+  // Whether the schedule has backwards.
+  bool with_backward = false;
   // On the first rank of a pipeline the rows of the input, on its last rank
   // those of the target; -1 if this rank has neither.
   int64_t rows = -1;
@@ -62,10 +64,12 @@ struct OtherSchedule {
 
 // Returns the first rank with another schedule than the most common one;
 // nullopt if all are equal. Of two that are equally common, the one of the
-// lower rank counts.
-// `all`: by rank of the world.
+// lower rank counts. If no schedule has backwards, only the ranks of one
+// replica are compared: replicas then exchange nothing but totals, and may have
+// other numbers of micro-batches.
+// `all`: by rank of the world. `layout`: its own rank is not used.
 std::optional<OtherSchedule> find_other_schedule(
-    const std::vector<StartReport>& all);
+    const std::vector<StartReport>& all, const RankLayout& layout);
 
 // The results of one rank's part of a step.
 struct EndReport {

@@ -19,6 +19,7 @@ StartReport start_report() {
   report.refused = true;
   report.refusal = "no";
   report.schedule = 0xfedcba98;
+  report.with_backward = true;
   report.rows = int64_t{1} << 40;
   report.split = true;
   report.seed = ~uint64_t{0};
@@ -32,10 +33,18 @@ StartReport rows(int64_t count, bool split = false) {
   return report;
 }
 
-StartReport schedule(uint32_t checksum) {
+StartReport schedule(uint32_t checksum, bool with_backward = true) {
   StartReport report;
   report.schedule = checksum;
+  report.with_backward = with_backward;
   return report;
+}
+
+// Returns a layout of replicas of `ranks` ranks.
+RankLayout replicas_of(int ranks) {
+  RankLayout layout;
+  layout.ranks = ranks;
+  return layout;
 }
 
 // Returns two pipelines of two ranks.
@@ -51,6 +60,7 @@ TEST(StartReport, ComesBack) {
   EXPECT_TRUE(back.refused);
   EXPECT_EQ(back.refusal, "no");
   EXPECT_EQ(back.schedule, 0xfedcba98);
+  EXPECT_TRUE(back.with_backward);
   EXPECT_EQ(back.rows, int64_t{1} << 40);
   EXPECT_TRUE(back.split);
   EXPECT_EQ(back.seed, ~uint64_t{0});
@@ -95,16 +105,36 @@ TEST(FindOtherRows, ComparesHowInputAndTargetAreGiven) {
 }
 
 TEST(FindOtherSchedule, IsTheFirstThatIsNotTheMostCommon) {
-  EXPECT_FALSE(find_other_schedule({schedule(5), schedule(5)}));
-  const auto first =
-      find_other_schedule({schedule(4), schedule(5), schedule(5)});
+  EXPECT_FALSE(find_other_schedule({schedule(5), schedule(5)}, replicas_of(1)));
+  const auto first = find_other_schedule(
+      {schedule(4), schedule(5), schedule(5)}, replicas_of(1));
   ASSERT_TRUE(first);
   EXPECT_EQ(first->rank, 0);
   EXPECT_EQ(first->most, 1);
-  const auto tie = find_other_schedule({schedule(4), schedule(5)});
+  const auto tie =
+      find_other_schedule({schedule(4), schedule(5)}, replicas_of(2));
   ASSERT_TRUE(tie);
   EXPECT_EQ(tie->rank, 1);
   EXPECT_EQ(tie->most, 0);
+}
+
+TEST(FindOtherSchedule, ComparesOnlyWithinReplicasIfNoneHasBackwards) {
+  const auto forward = [](uint32_t checksum) {
+    return schedule(checksum, /*with_backward=*/false);
+  };
+  EXPECT_FALSE(find_other_schedule(
+      {forward(4), forward(4), forward(5), forward(5)}, replicas_of(2)));
+  const auto within = find_other_schedule(
+      {forward(4), forward(4), forward(5), forward(6)}, replicas_of(2));
+  ASSERT_TRUE(within);
+  EXPECT_EQ(within->rank, 3);
+  EXPECT_EQ(within->most, 2);
+  // One replica trains and the other evaluates.
+  const auto mixed = find_other_schedule(
+      {schedule(4), schedule(4), forward(5), forward(5)}, replicas_of(2));
+  ASSERT_TRUE(mixed);
+  EXPECT_EQ(mixed->rank, 2);
+  EXPECT_EQ(mixed->most, 0);
 }
 
 EndReport end_report() {

@@ -231,7 +231,14 @@ std::optional<int64_t> Runner::begin(
     sum += std::max(all[member].rows, int64_t{0});
   }
   if (layout_.has_first()) {
-    messages_.begin(step->rows(), sum, all[layout_.same_stages().front()].seed);
+    const StartReport& first = all[layout_.same_stages().front()];
+    // before() numbers the micro-batches of all replicas only if each replica
+    // has as many. Other ones of evaluation draw from a seed of their replica.
+    const bool numbered = prepared_->incoming.schedule == first.schedule;
+    messages_.begin(step->rows(), sum,
+                    numbered
+                        ? first.seed
+                        : first.seed + static_cast<uint64_t>(layout_.replica));
     return sum;
   }
   messages_.begin(std::vector<int64_t>(step->microbatches()), 0, 0);
@@ -243,6 +250,7 @@ StartReport Runner::start_report(const TrainStep& step,
                                  const StepArguments& given) const {
   StartReport mine;
   mine.schedule = prepared_->incoming.schedule;
+  mine.with_backward = step.with_backward();
   mine.seed = StepSeed::peek();
   const bool has_target =
       layout_.has_last() && given.loss &&
