@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "gpipe/testing/errors.h"
 
@@ -62,6 +64,26 @@ TEST(LossTotals, OfWeightedLossesAddUpSumsWeightsAndMetrics) {
   EXPECT_EQ(*result.weight, 4.5);
   EXPECT_EQ(result.metric("right").item<int64_t>(), 2);
   EXPECT_EQ(result.metric("late").item<double>(), 2);
+}
+
+TEST(LossTotals, MetricsOfNarrowIntegersAddUpInInt64) {
+  std::deque<LossHead> heads(2);
+  for (LossHead& head : heads) {
+    head.weight = tensor(1.);
+    head.metrics = {{"byte", torch::full({}, 200, torch::kByte)},
+                    {"char", torch::full({}, -100, torch::kChar)},
+                    {"int", torch::full({}, 1 << 30, torch::kInt)}};
+  }
+  LossTotals totals = add_up_weighted({tensor(0.), tensor(0.)}, heads, true);
+  totals.add(LossTotals(totals));  // a second replica
+  const std::pair<const char*, int64_t> expected[] = {
+      {"byte", 800}, {"char", -400}, {"int", int64_t{1} << 32}};
+  StepResult result;
+  totals.write_to(result);
+  for (const auto& [name, value] : expected) {
+    EXPECT_EQ(result.metric(name).scalar_type(), torch::kLong) << name;
+    EXPECT_EQ(result.metric(name).item<int64_t>(), value) << name;
+  }
 }
 
 TEST(LossTotals, AddUpOverReplicas) {
