@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/ascii.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -183,6 +184,16 @@ class Finder {
     }
   }
 
+  // Returns whether a branch or a loop uses the weight.
+  static bool is_used_in_body(const Program& program, int weight) {
+    return std::ranges::any_of(program.nodes, [&](const exported::Node& node) {
+      return node.control != exported::Control::kNone &&
+             std::ranges::any_of(node.reads, [&](exported::ValueId value) {
+               return program.values[value].weight == weight;
+             });
+    });
+  }
+
   // Returns the names of modules in the order of their weights in Python.
   static std::vector<std::string> in_order(const Program& program) {
     std::set<std::string> names = exported::module_names(program);
@@ -212,6 +223,11 @@ class Finder {
                       "the module '", name,
                       "', which a target names, multiplies by several "
                       "weights; leave it out of the targets");
+    TORCH_CHECK_VALUE(!is_used_in_body(model.program, number),
+                      "the weight of the module '", name,
+                      "', which a target names, is also used in a branch or a "
+                      "loop of the program, where an adapter does not act; "
+                      "leave it out of the targets");
     const exported::Weight& weight = model.program.weights[number];
     const exported::AdapterRoute route = exported::adapter_route(
         model,
@@ -491,6 +507,25 @@ std::vector<std::string> weight_names(const StateDict& weights,
   return names;
 }
 
+// Returns whether the square weight of `module` has the size [inputs, outputs],
+// as in GPT-2's Conv1D: by the biases of other modules with its last name.
+// Returns nullopt if there are none. (PEFT writes fan_in_fan_out once for all
+// modules, and for the last one.)
+std::optional<bool> is_transposed(const StateDict& weights,
+                                  const std::string& module) {
+  const std::string last =
+      module.substr(module.rfind('.') + 1);  // npos + 1 is 0
+  for (const auto& item : weights) {
+    const at::Tensor& weight = item.value();
+    if (!fits(item.key(), last + ".weight") || weight.dim() != 2) continue;
+    const std::string other = item.key().substr(0, item.key().rfind('.'));
+    const at::Tensor* const bias = weights.find(other + ".bias");
+    if (!bias || weight.size(0) == weight.size(1)) continue;
+    return bias->numel() == weight.size(1);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void merge_lora(const std::string& folder, StateDict& weights) {
@@ -537,11 +572,18 @@ void merge_lora(const std::string& folder, StateDict& weights) {
                       in_quotes(module), " with the sizes ", a->sizes(),
                       " and ", b->sizes(), ", but the weight has ",
                       base->sizes());
+    const bool turned =
+        plain && transposed
+            ? is_transposed(weights, module).value_or(config.fan_in_fan_out)
+            : transposed;
     // Two adapters may belong to one tied weight.
     at::Tensor& sum = merged[names[0]];
     if (!sum.defined()) sum = base->clone();
-    sum.add_(adapters::delta_of(
-        *a, *b, scale, !plain || (transposed && config.fan_in_fan_out)));
+    // PEFT loads adapters of 16 bits as float32.
+    const auto wide = [](const at::Tensor& tensor) {
+      return tensor.to(c10::promoteTypes(tensor.scalar_type(), at::kFloat));
+    };
+    sum.add_(adapters::delta_of(wide(*a), wide(*b), scale, turned));
     for (const std::string& each : names) merged[each] = sum;
   }
   TORCH_CHECK_VALUE(!merged.empty(), "'", path, "' has no adapters");

@@ -58,7 +58,7 @@ namespace gpipe {
 // Adapted are torch::nn::Linear modules anywhere in the layers, and the linear
 // nodes of exported programs, see below. An adapter has the dtype and device of
 // the weight, or float32 if the weight has 16 bits. A is uniform as in
-// torch::nn::Linear, B is 0. The values are drawn from LibTorch's default
+// torch::nn::Linear, and rounded to the weight's dtype; B is 0. The values are drawn from LibTorch's default
 // generator in the order of the modules.
 //
 // A Linear that other modules hold as a typed member is reached, because its
@@ -70,7 +70,8 @@ namespace gpipe {
 // torch::load().
 //
 // Throws c10::ValueError, and changes nothing, if
-// - a target fits no module, or a module that is not linear,
+// - a target fits no module, or a module that is not linear, or whose weight a
+//   branch or a loop of an exported program uses, too,
 // - a module has an adapter already,
 // - two torch::nn::Linear modules, one of them a target, have the same weight,
 //   or
@@ -136,8 +137,9 @@ void merge_lora(torch::nn::Module& module);
 // Adds the adapters of a folder in PEFT's format to the weights of a model of
 // Hugging Face, without the model: to "layers.0.mlp.up_proj.weight" the adapter
 // "base_model.model.layers.0.mlp.up_proj". An adapter of an output layer whose
-// weight is that of the input embedding, and stored once, is added there. The
-// changed weights are new tensors.
+// weight is that of the input embedding, and stored once, is added there. A
+// square weight has the direction of others with the same last name, or that of
+// fan_in_fan_out if there are none. The changed weights are new tensors.
 // Throws c10::ValueError with the path, and changes nothing, if a file cannot
 // be read or is damaged, or if an adapter has no weight or another size.
 void merge_lora(const std::string& folder, StateDict& weights);

@@ -146,6 +146,52 @@ TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
   }
 }
 
+// Adds an adapter of rank 1 and scale 2 whose product has one 1, in row 1 and
+// column 0, to a weight of zeros.
+at::Tensor merged_square(StateDict weights, bool fan_in_fan_out) {
+  const std::string folder = testing::new_folder();
+  StateDict adapter;
+  const std::string name = "base_model.model.h.0.attn.c_proj.lora_";
+  adapter.insert(name + "A.weight", at::tensor({1.f, 0.f}).view({1, 2}));
+  adapter.insert(name + "B.weight", at::tensor({0.f, 1.f}).view({2, 1}));
+  save_lora(folder, adapter, LoraOptions().rank(1).alpha(2).targets({"c_proj"}),
+            fan_in_fan_out);
+  weights.insert("h.0.attn.c_proj.weight", at::zeros({2, 2}));
+  merge_lora(folder, weights);
+  return weights["h.0.attn.c_proj.weight"];
+}
+
+// PEFT writes fan_in_fan_out for its last module, such as GPT-2's lm_head.
+TEST(LoraFiles, ASquareWeightIsMergedInTheDirectionOfOthersOfItsName) {
+  const at::Tensor plain = at::tensor({0.f, 0.f, 2.f, 0.f}).view({2, 2});
+  StateDict conv, linear;
+  conv.insert("h.0.mlp.c_proj.weight", at::zeros({8, 2}));
+  conv.insert("h.0.mlp.c_proj.bias", at::zeros({2}));
+  linear.insert("h.0.mlp.c_proj.weight", at::zeros({2, 8}));
+  linear.insert("h.0.mlp.c_proj.bias", at::zeros({2}));
+  for (const bool config : {false, true}) {
+    EXPECT_TRUE(merged_square(conv, config).equal(plain.t())) << config;
+    EXPECT_TRUE(merged_square(linear, config).equal(plain)) << config;
+    EXPECT_TRUE(
+        merged_square(StateDict(), config).equal(config ? plain.t() : plain));
+  }
+}
+
+// As PEFT does, which loads them as float32.
+TEST(LoraFiles, AdaptersOf16BitsAreMultipliedInFloat32) {
+  const std::string folder = testing::new_folder();
+  const at::Tensor a = at::linspace(1, 2, 8).view({2, 4}).to(at::kBFloat16);
+  const at::Tensor b = at::linspace(3, 4, 6).view({3, 2}).to(at::kBFloat16);
+  StateDict adapter, weights;
+  adapter.insert("base_model.model.up.lora_A.weight", a);
+  adapter.insert("base_model.model.up.lora_B.weight", b);
+  save_lora(folder, adapter, LoraOptions().rank(2).alpha(2).targets({"up"}));
+  weights.insert("up.weight", at::zeros({3, 4}));
+  merge_lora(folder, weights);
+  EXPECT_TRUE(weights["up.weight"].equal(
+      at::matmul(b.to(at::kFloat), a.to(at::kFloat))));
+}
+
 TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
   const ExportedModel model =
       add_lora(load_exported("models/exported/testdata/lora/llama.pt2"),

@@ -355,6 +355,8 @@ TEST(Lora, ABaseOf16BitsHasAdaptersInFloat32) {
   model = add_lora(model, read_lora_options(python.adapter()));
   for (const auto& each : lora_state_dict(*model.layers)) {
     EXPECT_EQ(each.value().scalar_type(), at::kFloat);
+    EXPECT_TRUE(each.value().equal(each.value().to(at::kBFloat16)))
+        << "PEFT rounds the first values";
   }
   for (const auto& each : model.state_dict()) {
     EXPECT_EQ(each.value().scalar_type(), at::kBFloat16) << each.key();
@@ -383,6 +385,17 @@ TEST(Lora, TargetsMustFitLinearModules) {
             "multiply by its weight in a linear node outside of control flow");
   EXPECT_NE(error("0.mlp").find("'model.layers.0.mlp', which"),
             std::string::npos);
+}
+
+TEST(Lora, AModuleThatABranchCallsIsRefused) {
+  const ExportedModel model = load_exported(path_of("branch.pt2"));
+  EXPECT_EQ(
+      value_error_of([&] { add_lora(model, LoraOptions().targets({"mix"})); }),
+      "the weight of the module 'mix', which a target names, is also used in a "
+      "branch or a loop of the program, where an adapter does not act; leave "
+      "it "
+      "out of the targets");
+  add_lora(model, LoraOptions().targets({"last"}));
 }
 
 TEST(Lora, AModuleOfSeveralWeightsIsRefused) {

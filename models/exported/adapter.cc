@@ -77,7 +77,7 @@ Adapter::Adapter(AdapterSettings settings, at::Tensor weight)
       weight_.options().dtype(has_16_bits(dtype) ? at::kFloat : dtype);
   const auto add = [&](const char* name, const at::Tensor& tensor) {
     return register_module(name, std::make_shared<torch::nn::Module>(name))
-        ->register_parameter("weight", tensor.to(options));
+        ->register_parameter("weight", tensor.to(dtype).to(options));
   };
   a_ = add("A", a);
   b_ = add("B", b);

@@ -47,7 +47,8 @@ class Adapter : public torch::nn::Module {
  public:
   // Draws A from the uniform distribution of torch::nn::Linear, and sets B to
   // zero. LibTorch's default generator advances as in PEFT. A and B have device
-  // and dtype of `weight`, but float32 for dtypes of 16 bits.
+  // and dtype of `weight`, but float32 for dtypes of 16 bits, to which A is
+  // rounded as in PEFT.
   Adapter(AdapterSettings settings, at::Tensor weight);
 
   // Adds the adapter to the weight, in place, as PEFT's merge() does.

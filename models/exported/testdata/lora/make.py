@@ -17,7 +17,8 @@ NAME.safetensors with what PEFT's model computes on one thread:
     weights.NAME    a weight that the merge has changed
     drawn.NAME      A and B of a new adapter, after torch.manual_seed(5)
 
-It also writes pair.pt2, a program with a module "0" that has two weights.
+It also writes pair.pt2, a program with a module "0" that has two weights, and branch.pt2,
+whose module "mix" is called in a branch, too.
 
 The metadata name the machine, because the bits depend on the CPU.
 """
@@ -77,6 +78,19 @@ class Pair(torch.nn.Module):
         return linear(torch.tanh(linear(x, self.first)), self.second)
 
 
+class Branch(torch.nn.Module):
+    """Calls one module twice, the second time in a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = torch.tanh(self.mix(x))
+        y = torch.cond(y.sum() > 0, lambda y: torch.tanh(self.mix(y)), lambda y: y * 2, (y,))
+        return self.last(y)
+
+
 def program_tools():
     """The functions that write the programs of models/exported."""
     path = os.path.join(HERE, "../make.py")
@@ -113,6 +127,7 @@ def main(folder):
     tools = program_tools()
     tools.write_program(torch.nn.Sequential(Pair()), (torch.ones(2, 4),), {},
                         os.path.join(folder, "pair.pt2"))
+    tools.write_program(Branch(), (torch.ones(2, 4),), {}, os.path.join(folder, "branch.pt2"))
     for name, (kind, targets, options) in MODELS.items():
         path = os.path.join(folder, name)
         tokens = torch.randint(0, 13, (4, 6), generator=torch.Generator().manual_seed(2))
