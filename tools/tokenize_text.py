@@ -90,11 +90,14 @@ class Form:
         self.length = fixed or length
         if self.length < 1:
             raise ValueError(f"--length={length}: must be at least 1")
-        if pack and not any(each.name == PLACES or len(each.sizes) == 4 for each in inputs):
+        # With a mask of two dimensions transformers does not look at the places.
+        masks = [len(each.sizes) for each in inputs if each.name == MASK]
+        if pack and masks != [4] and (masks or not any(each.name == PLACES for each in inputs)):
             raise ValueError(
                 f"--pack puts several lines into a row, but the program takes "
                 f"{', '.join(map(str, inputs))}, so that they would see each other; export a "
-                f"program that takes {PLACES}, or {MASK} of [rows, 1, tokens, tokens]")
+                f"program that takes {PLACES} and no {MASK}, or {MASK} of "
+                "[rows, 1, tokens, tokens]")
 
 
 def examples_of_text(tokens, length):
@@ -108,6 +111,12 @@ def example_of_line(line, encode, end):
     """Returns the example of a JSON line. `encode(text, begins)` returns tokens; `begins`:
     with the token that begins a text. `end`: the token that ends it, or None."""
     ends = [] if end is None else [end]
+    if not isinstance(line, dict):
+        raise ValueError(f"is {json.dumps(line)[:40]}, but must be an object with text, or prompt "
+                         "and answer")
+    for name in ("text", "prompt", "answer"):
+        if not isinstance(line.get(name, ""), str):
+            raise ValueError(f"has the {name} {json.dumps(line[name])[:40]}, which is no text")
     if "text" in line:
         tokens = encode(line["text"], True) + ends
         return tokens, [True] * len(tokens)

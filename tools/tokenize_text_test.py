@@ -127,16 +127,15 @@ class TokenizeTextTest(unittest.TestCase):
         self.assertEqual(rows["target"][2], [NONE, NONE, NONE, 4])
         self.assertIn("2 examples were cut, 1 without a target left out", out)
 
-    def test_packed_lines_have_places_and_masks_of_their_own(self):
+    def test_packed_lines_have_places_of_their_own(self):
         lines = [json.dumps({"prompt": p, "answer": a})
                  for p, a in (("", "a"), ("bc", "d"), ("e", "f"))]
-        write_program(self.path("model.pt2"), [IDS, PLACES, MASK])
+        write_program(self.path("model.pt2"), [IDS, PLACES])
         rows, _ = self.rows(self.write("pairs.jsonl", *lines), "--length=6", "--pack",
                             "--model=" + self.path("model.pt2"))
         # The first line has 2 tokens without its end, the second 4, and the third 3.
         self.assertEqual(rows["input_ids"][2], [0, 1, 0, 2, 3, 4, 0, 5, 6, 30, 30, 30])
         self.assertEqual(rows["position_ids"][2], [0, 1, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2])
-        self.assertEqual(rows["attention_mask"][2], [1] * 9 + [0] * 3)
         self.assertEqual(rows["target"][2],
                          [1, 27, NONE, NONE, 4, 27, NONE, 6, 27, NONE, NONE, NONE])
 
@@ -177,16 +176,22 @@ class TokenizeTextTest(unittest.TestCase):
         write_program(self.path("model.pt2"), [program.Input("tokens", 5, [None, 3])])
         write_program(self.path("other.pt2"), [IDS, program.Input("pixels", 7, [None, 4])])
         write_program(self.path("none.pt2"), [PLACES])
+        write_program(self.path("masked.pt2"), [IDS, PLACES, MASK])
         for flags, part in (
                 ([text, out], "--length=0: must be at least 1"),
                 ([text, out, model, "--length=4"], "exported for 3 tokens; use --length=3"),
                 ([text, out, model, "--pack"], "export a program that takes position_ids"),
+                ([text, out, "--model=" + self.path("masked.pt2"), "--length=4", "--pack"],
+                 "position_ids and no attention_mask"),
                 ([text, out, "--model=" + self.path("other.pt2")], "no value for pixels"),
                 ([text, out, "--model=" + self.path("none.pt2")], "but no tokens"),
                 ([self.write("empty.txt"), out, "--length=4"], "no token that is a target"),
                 ([self.write("a.jsonl", '{"prompt": "a"}'), out, "--length=4"],
                  "line 1: has prompt, but needs text, or prompt and answer"),
                 ([self.write("b.jsonl", "{}", "{"), out, "--length=4"], "line 1: has nothing"),
+                ([self.write("c.jsonl", "[5]"), out, "--length=4"], "line 1: is [5], but must be"),
+                ([self.write("d.jsonl", '{"prompt": "a", "answer": null}'), out, "--length=4"],
+                 "line 1: has the answer null, which is no text"),
                 (["--in=" + self.path("missing"), out, "--length=4"], "No such file")):
             code, _, err = self.run_program(*flags)
             self.assertEqual(code, 1)
