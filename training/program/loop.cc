@@ -23,6 +23,7 @@
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/timeline.h"
+#include "training/files/parameter_rows.h"
 #include "training/kineto.h"
 #include "training/non_finite.h"
 #include "training/program/generate.h"
@@ -114,9 +115,17 @@ std::string parameters_text(Engine& engine) {
          list(non_finite_names(engine.module().named_parameters()));
 }
 
+// With a sharded optimizer, gradients are those of rows of parameters.
 std::string gradients_text(Engine& engine) {
+  const auto parameters = engine.module().named_parameters();
+  const internal::ParameterNames names(parameters);
+  torch::OrderedDict<std::string, at::Tensor> trained;
+  for (const at::Tensor& each : engine.module().optimizer_parameters()) {
+    const auto rows = names.find(each);
+    if (rows) trained.insert(rows->key(rows->names.front()), each);
+  }
   return "Parameters whose gradients are not finite: " +
-         list(non_finite_gradients(engine.module().named_parameters()));
+         list(non_finite_gradients(trained));
 }
 
 std::string place_text(const Failure& failure, const LayerNames& names) {
@@ -142,9 +151,7 @@ std::string find_non_finite(
     Engine& engine, const LayerNames& names, const GeneratorStates& generators,
     const std::function<void(const TrainOptions&)>& again) {
   set_generator_states(generators);
-  for (at::Tensor& parameter : engine.module().parameters()) {
-    parameter.mutable_grad().reset();
-  }
+  engine.module().zero_grad();
   try {
     again(TrainOptions().check_finite(true));
   } catch (const NonFiniteError& error) {
