@@ -101,6 +101,17 @@ class Finder {
           "' as the last part of its name; linear modules end in:",
           first_lines({last_names_.begin(), last_names_.end()}, 20));
     }
+    const std::string& wrapper = options_.wrapper();
+    TORCH_CHECK_VALUE(
+        wrapper.empty() ||
+            std::ranges::any_of(places_,
+                                [&](const Place& each) {
+                                  return each.settings.name.starts_with(
+                                      wrapper + ".");
+                                }),
+        "LoraOptions::wrapper is '", wrapper,
+        "', but no module with an adapter is in it; the first one is '",
+        places_.front().settings.name, "'");
     for (const auto& [target, linear] : linears_) {
       if (!adapted_.contains(linear.get())) continue;
       for (const auto& [name, other] : linears_) {
@@ -438,8 +449,14 @@ void save_lora(const std::string& folder, const StateDict& adapters,
   TORCH_CHECK(!error, "cannot make the folder ", "'", folder, "'", ": ",
               error.message());
   write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
-  const std::string text =
-      internal::lora_config_text({options, fan_in_fan_out});
+  // PEFT's names begin after the wrapper, and so do the targets.
+  const std::string wrapper = options.wrapper() + ".";
+  std::vector<std::string> targets = options.targets();
+  for (std::string& each : targets) {
+    if (each.starts_with(wrapper)) each.erase(0, wrapper.size());
+  }
+  const std::string text = internal::lora_config_text(
+      {LoraOptions(options).targets(targets), fan_in_fan_out});
   internal::AtomicFile file(path_in(folder, kConfig));
   file.write(text.data(), text.size());
   file.commit();

@@ -496,6 +496,24 @@ TEST(Lora, NamesInFilesBeginAfterTheWrapper) {
       LoraOptions().targets({"layers.1.self_attn.q_proj"}).wrapper("model"));
   EXPECT_EQ(lora_state_dict(*model.layers).keys()[0],
             "base_model.model.layers.1.self_attn.q_proj.lora_A.weight");
+
+  const auto options = LoraOptions().wrapper("model").targets(
+      {"model.layers.1.self_attn.q_proj", "v_proj"});
+  model = add_lora(load_exported(Python("llama").program()), options);
+  const std::string folder = testing::new_folder();
+  save_lora(folder, *model.layers, options);
+  EXPECT_EQ(read_lora_options(folder).targets(),
+            (std::vector<std::string>{"layers.1.self_attn.q_proj", "v_proj"}));
+}
+
+TEST(Lora, AWrapperWithoutAdaptersIsRefused) {
+  EXPECT_EQ(value_error_of([&] {
+              add_lora(load_exported(Python("llama").program()),
+                       LoraOptions().targets({"q_proj"}).wrapper("modle"));
+            }),
+            "LoraOptions::wrapper is 'modle', but no module with an adapter is "
+            "in it; "
+            "the first one is 'model.layers.0.self_attn.q_proj'");
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ def examples_of_text(tokens, length):
 
 
 def example_of_line(line, encode, end):
-    """Returns the example of a JSON line. `encode(text, begins)` returns tokens; `begins`:
-    with the token that begins a text. `end`: the token that ends it, or None."""
+    """Returns the example of a JSON line. `encode()`: see encoder(). `end`: the token that
+    ends a text, or None."""
     ends = [] if end is None else [end]
     if not isinstance(line, dict):
         raise ValueError(f"is {json.dumps(line)[:40]}, but must be an object with text, or prompt "
@@ -123,7 +123,8 @@ def example_of_line(line, encode, end):
     if "prompt" not in line or "answer" not in line:
         raise ValueError(f"has {', '.join(line) or 'nothing'}, but needs text, or prompt and "
                          "answer")
-    prompt, answer = encode(line["prompt"], True), encode(line["answer"], False) + ends
+    prompt = encode(line["prompt"], True, is_prompt=True)
+    answer = encode(line["answer"], False) + ends
     return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
 
@@ -237,9 +238,10 @@ def load_tokenizer(folder):
 
 
 def encoder(tokenizer, chat):
-    """Returns encode() of example_of_line()."""
-    def encode(text, begins):
-        if begins and chat:
+    """Returns a function of a text that returns its tokens. `begins`: with the token that
+    begins a text. `is_prompt`: with the chat template, if `chat` is true."""
+    def encode(text, begins, is_prompt=False):
+        if is_prompt and chat:
             return list(tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], add_generation_prompt=True,
                 return_dict=True)["input_ids"])
@@ -320,7 +322,7 @@ def main(arguments):
         if flags.encode:
             encode = encoder(load_tokenizer(flags.tokenizer), flags.chat)
             for line in sys.stdin:
-                print(*encode(line.rstrip("\n"), True))
+                print(*encode(line.rstrip("\n"), True, is_prompt=True))
         elif flags.decode:
             tokenizer = load_tokenizer(flags.tokenizer)
             for line in sys.stdin:

@@ -153,6 +153,17 @@ class TokenizeTextTest(unittest.TestCase):
                               False, False, True, False, False, False, False, True])
             self.assertEqual(set(values), {seen, unseen})
 
+    def test_a_chat_template_is_for_prompts_alone(self):
+        class Chat(Letters):
+            def apply_chat_template(self, messages, **_):
+                return {"input_ids": [25, *self(messages[0]["content"], False).input_ids, 26]}
+
+        encode = program.encoder(Chat(), chat=True)
+        self.assertEqual(program.example_of_line({"prompt": "ab", "answer": "c"}, encode, 27),
+                         ([25, 1, 2, 26, 3, 27], [False] * 4 + [True] * 2))
+        self.assertEqual(program.example_of_line({"text": "ab"}, encode, 27),
+                         ([0, 1, 2, 27], [True] * 4))
+
     def test_packing_puts_long_lines_first_and_fills_rows(self):
         examples = [([k] * (size + 1), [True] * (size + 1))
                     for k, size in enumerate([2, 3, 5, 1, 4])]

@@ -278,6 +278,17 @@ Options with_adapter_options(Options options) {
           : ": the targets are those of --adapter unless --lora_rank is given");
   if (options.adapter.empty()) return options;
   const LoraOptions given = read_lora_options(options.adapter);
+  const auto check = [](const char* flag, double value, double none,
+                        double of_adapter) {
+    TORCH_CHECK_VALUE(value == none || value == of_adapter, flag, "=", value,
+                      ", but that of --adapter is ", of_adapter,
+                      "; leave out the flag, or give --lora_rank and "
+                      "--lora_targets, too");
+  };
+  const Options defaults;
+  check("--lora_alpha", options.lora_alpha, defaults.lora_alpha, given.alpha());
+  check("--lora_dropout", options.lora_dropout, defaults.lora_dropout,
+        given.dropout());
   options.lora_rank = given.rank();
   options.lora_alpha = given.alpha();
   options.lora_dropout = given.dropout();

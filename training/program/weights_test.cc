@@ -372,6 +372,27 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
             "--lora_targets=a: needs --lora_rank, which switches adapters on");
   EXPECT_EQ(error(0, ""), "no error");
 
+  const auto error_of_adapter = [](double alpha, double dropout) {
+    Options options;
+    options.adapter = new_folder();
+    StateDict adapter;
+    adapter.insert("base_model.model.a.lora_A.weight", torch::ones({4, 2}));
+    save_lora(options.adapter, adapter,
+              LoraOptions().rank(4).alpha(8).dropout(0.5).targets({"a"}));
+    options.lora_alpha = alpha;
+    options.lora_dropout = dropout;
+    return value_error_of([&] { with_adapter_options(options); });
+  };
+  EXPECT_EQ(error_of_adapter(16, 0), "no error") << "the defaults";
+  EXPECT_EQ(error_of_adapter(8, 0.5), "no error");
+  EXPECT_EQ(
+      error_of_adapter(4, 0),
+      "--lora_alpha=4, but that of --adapter is 8; leave out the flag, or "
+      "give --lora_rank and --lora_targets, too");
+  EXPECT_EQ(error_of_adapter(16, 0.25),
+            "--lora_dropout=0.25, but that of --adapter is 0.5; leave out the "
+            "flag, or give --lora_rank and --lora_targets, too");
+
   const auto error_of_saving = [](int64_t rank, const std::string& folder,
                                   bool merges) {
     Options options;
