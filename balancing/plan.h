@@ -178,8 +178,8 @@ struct Plan {
   Placement placement = Placement::kLoop;
   bool offload = false;
   // If not empty: whether all micro-batches of a stage are recomputed, by
-  // stage. Other stages are not. `checkpoint` is kAlways then, so that
-  // forward() also stays within the memory.
+  // stage, at least one of them. Other stages are not. `checkpoint` is kAlways
+  // then, so that forward() also stays within the memory.
   std::vector<bool> recomputed_stages;
   // The predicted step. to_svg(timeline) (gpipe/simulation.h) draws it.
   Timeline timeline;
@@ -225,7 +225,8 @@ std::string to_json(const Plan& plan);
 //
 // Throws c10::ValueError if `text` is not JSON (with line and column), if its
 // format is a different one, if a member is unknown or out of its range, or if
-// stages, ranks and schedule do not fit together.
+// stages, layers, ranks, placement, schedule, recomputed stages and checkpoint
+// mode do not fit together.
 // Threads: pure function.
 Plan plan_from_json(const std::string& text, const std::string& source);
 
@@ -267,7 +268,10 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // backward_weight. They are measured if a candidate splits backwards. A given
 // profile may lack them (TimeOptions::split_backward); then half of the
 // backward is assumed for each. A prediction does not include the optimizer,
-// the loss, or temporary memory of operators.
+// the loss, or temporary memory of operators, nor the gradients that the input
+// part of a split backward keeps for the weight part: one for each product. So
+// a step with many such parts under way (zero-bubble) takes more than the
+// predicted peak, measured up to 1.6 times (zero_bubble_h1 on one rank).
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.
@@ -297,7 +301,8 @@ Plan plan(torch::nn::Sequential model, Input input,
 //
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes
-// is negative or not finite.
+// is negative or not finite, or if it has not as many times as memory of
+// layers.
 // Threads: may be called from any thread. A pure function, except if `workers`
 // is 0 on CPUs: then the result also depends on at::get_num_threads() of the
 // calling thread and on the number of cores.
