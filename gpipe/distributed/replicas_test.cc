@@ -6,6 +6,8 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+#include <torch/nn/utils/convert_parameters.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -154,6 +156,61 @@ const RankProgramEntry kFrozen("frozen", [] {
   return 0;
 });
 
+// A layer that draws its parameter in its first forward.
+struct DrawsImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    if (!scale.defined()) {
+      scale = register_parameter("scale", torch::rand({4}, x.options()));
+    }
+    return x * scale;
+  }
+  Tensor scale;
+};
+TORCH_MODULE(Draws);
+
+const RankProgramEntry kDraws("draws", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const bool sharded : {false, true}) {
+    torch::manual_seed(3);
+    nn::Sequential layers(nn::Linear(4, 4), Draws());
+    DistributedPipeline pipeline(
+        layers, replicas_of({2}, world->size()).shard_optimizer(sharded),
+        world);
+    const Tensor x = torch::ones({4, 4}) + world->rank();
+    // Returns the parameters of all replicas as texts of bytes.
+    const auto values = [&] {
+      const Tensor all =
+          nn::utils::parameters_to_vector(pipeline->parameters());
+      return all_gather(
+          *world, std::string(static_cast<const char*>(all.const_data_ptr()),
+                              all.nbytes()));
+    };
+    pipeline->forward(x);
+    check(layers[1]->parameters().size() == 1, "the parameter");
+    const auto drawn = values();
+    check(drawn[0] != drawn[1], "replicas draw other numbers");
+    torch::optim::SGD optimizer(pipeline->optimizer_parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      pipeline->zero_grad();
+      pipeline->train_step(x, x, mean_square, fill_drain(1, 2));
+      if (step == 0) {
+        for (const std::string& each : values()) {
+          check(each == drawn[0], "all have those of replica 0");
+        }
+      }
+      optimizer.step();
+      pipeline->share_parameters();
+      const auto now = values();
+      for (const std::string& each : now) {
+        check(each != drawn[0], "all have trained");
+        check(each == now[0], "all are equal");
+      }
+    }
+  }
+  return 0;
+});
+
 // Two replicas of one or two ranks that evaluate other numbers of rows.
 const RankProgramEntry kRows("rows", [] {
   const auto world = World::connect(world_options());
@@ -275,6 +332,10 @@ TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
 
 TEST(Replicas, ThatFrozeOtherLayersAreAnErrorThatNamesTheParameters) {
   expect_all_ok(Ranks("frozen", 2).wait());
+}
+
+TEST(Replicas, GetTheParametersThatReplica0RegistersInAForward) {
+  expect_all_ok(Ranks("draws", 2).wait());
 }
 
 TEST(Replicas, MayEvaluateOtherNumbersOfRows) {

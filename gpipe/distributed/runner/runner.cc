@@ -89,19 +89,17 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
                   shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
                   kBucketBytes, sum_method_);
-    const std::vector<OwnTensor> parameters = own_tensors();
+    std::vector<OwnTensor> weights = own_tensors();
+    copied_ = weights.size();
     if (shard_optimizer) {
       shards_.emplace(std::vector<at::Tensor>(), layout_.replicas,
                       layout_.replica);
-      add_shards(parameters);
+      add_shards(weights);
     }
-    std::vector<std::pair<std::string, at::Tensor>> weights;
-    for (const auto& list : {parameters, own_tensors(/*buffers=*/true)}) {
-      for (const OwnTensor& each : list) {
-        weights.emplace_back(each.name, each.tensor);
-      }
+    for (OwnTensor& each : own_tensors(/*buffers=*/true)) {
+      weights.push_back(std::move(each));
     }
-    sums_->reducer().copy_first(weights);
+    copy_first(weights);
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
 }
@@ -135,6 +133,14 @@ std::vector<Runner::OwnTensor> Runner::own_tensors(bool buffers) const {
 void Runner::add_shards(const std::vector<OwnTensor>& parameters) {
   if (!shards_) return;
   for (const OwnTensor& each : parameters) shards_->add(each.tensor);
+}
+
+void Runner::copy_first(const std::vector<OwnTensor>& tensors) {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const OwnTensor& each : tensors) {
+    named.emplace_back(each.name, each.tensor);
+  }
+  sums_->reducer().copy_first(named);
 }
 
 // Neighbouring stages, both ends of skips, the same stages of other replicas,
@@ -275,6 +281,12 @@ void Runner::begin_sums(const TrainStep& step) {
   // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<ReplicaSums::Parameter> parameters;
   auto own = own_tensors();
+  if (own.size() != copied_) {
+    // Layers have registered parameters in a forward. If the values are random,
+    // each replica has drawn its own.
+    copy_first(own);
+    copied_ = own.size();
+  }
   for (auto each = own.rbegin(); each != own.rend(); ++each) {
     // Parameters of several stages are added up over these stages first, at the
     // end.

@@ -7,6 +7,7 @@
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -130,6 +131,8 @@ class Runner : private StepPeers, private RemoteStages {
   std::vector<OwnTensor> own_tensors(bool buffers = false) const;
   // Makes shards of the parameters that have none yet.
   void add_shards(const std::vector<OwnTensor>& parameters);
+  // Gives the tensors the values that they have in replica 0.
+  void copy_first(const std::vector<OwnTensor>& tensors);
 
   // Returns the ranks with which this one exchanges messages, whatever the
   // schedule.
@@ -200,6 +203,8 @@ class Runner : private StepPeers, private RemoteStages {
   SumMethod sum_method_ = SumMethod::kMemberOrder;
   std::optional<ReplicaSums> sums_;        // none without replicas
   std::optional<ParameterShards> shards_;  // none without sharded optimizers
+  // How many parameters this rank had when all replicas got those of replica 0.
+  std::size_t copied_ = 0;
 };
 
 }  // namespace gpipe::internal
