@@ -39,7 +39,7 @@ struct WeightedLoss {
   // Not differentiated.
   at::Tensor weight;
   // Scalars that are added up over micro-batches and replicas. Not
-  // differentiated; bool counts as int64.
+  // differentiated; integers and bool count as int64.
   Metrics metrics = {};
 };
 
