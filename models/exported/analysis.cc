@@ -55,16 +55,51 @@ bool is_assignment(const Program& program, const Node& node) {
          target.origin == Origin::kParameter;
 }
 
-// Moves the assignments at the end of the graph.
+bool is_same(const Extent& a, const Extent& b) {
+  return a.symbol == b.symbol && a.factor == b.factor;
+}
+
+bool has_same_sizes(const Value& a, const Value& b) {
+  return std::equal(a.sizes.begin(), a.sizes.end(), b.sizes.begin(),
+                    b.sizes.end(), is_same);
+}
+
+// Returns for each value the first one that is the same tensor, after changes
+// in place and conversions that convert nothing; the value itself if it is new.
+// A part of a tensor, and its values in another dtype, are new.
+std::vector<ValueId> same_tensors(const Program& program) {
+  std::vector<ValueId> same(program.values.size());
+  std::iota(same.begin(), same.end(), 0);
+  for (const Node& node : program.nodes) {
+    for_each_result(node, [&](ValueId result) {
+      const Value& value = program.values[result];
+      for (const ValueId each : node.reads) {
+        const Value& read = program.values[each];
+        if (read.memory == value.memory && read.dtype == value.dtype &&
+            has_same_sizes(read, value)) {
+          same[result] = same[each];
+          return;
+        }
+      }
+    });
+  }
+  return same;
+}
+
+// Moves the assignments at the end of the graph. Those that read or assign the
+// same buffers keep their order.
 void move_assignments(Program& program) {
   std::vector<Node>& nodes = program.nodes;
   std::size_t first = nodes.size();
   while (first > 0 && is_assignment(program, nodes[first - 1])) --first;
   if (first == nodes.size()) return;
-  const LastNodes last = last_nodes(program, first);
+  const std::vector<ValueId> same = same_tensors(program);
+  LastNodes last = last_nodes(program, first);
   std::vector<Node> assignments(std::make_move_iterator(nodes.begin() + first),
                                 std::make_move_iterator(nodes.end()));
   nodes.resize(first);
+  std::set<ValueId> read(program.outputs.begin(), program.outputs.end());
+  for (const Node& each : assignments) read.insert(each.reads[1]);
   // The assignments that follow node k - 1.
   std::vector<std::vector<Node>> after(first + 1);
   Region no_grad;
@@ -75,10 +110,17 @@ void move_assignments(Program& program) {
     const ValueId target = program.values[each.reads[0]].memory;
     const ValueId source = program.values[each.reads[1]].memory;
     // The buffer has been changed in place, and has its value already.
-    if (target == source) continue;
+    bool is_read = false;
+    for_each_result(
+        each, [&](ValueId id) { is_read = is_read || read.contains(id); });
+    if (same[each.reads[0]] == same[each.reads[1]] && !is_read) continue;
     each.region = region;
-    after[std::max(last.use[target], last.change[source]) + 1].push_back(
-        std::move(each));
+    const int node = std::max(last.use[target], last.change[source]);
+    for (const ValueId memory : {target, source}) {
+      last.use[memory] = std::max(node, last.use[memory]);
+    }
+    last.change[target] = std::max(node, last.change[target]);
+    after[node + 1].push_back(std::move(each));
   }
   std::vector<Node> ordered;
   ordered.reserve(nodes.size() + assignments.size());
@@ -350,10 +392,6 @@ ValueId result_of(const Node& node) {
              : kNoValue;
 }
 
-bool is_same(const Extent& a, const Extent& b) {
-  return a.symbol == b.symbol && a.factor == b.factor;
-}
-
 // A finder of the noise of stochastic depth, whose training flag the export
 // loses. find() sets Node::passed of the nodes that multiply by this noise.
 // Recognized is what torchvision, timm and transformers do, where nothing else
@@ -449,11 +487,7 @@ class StochasticDepth {
     if (result == kNoValue) return false;
     const Value& a = program_.values[result];
     const Value& b = program_.values[tensor];
-    if (a.dtype != b.dtype ||
-        !std::equal(a.sizes.begin(), a.sizes.end(), b.sizes.begin(),
-                    b.sizes.end(), is_same)) {
-      return false;
-    }
+    if (a.dtype != b.dtype || !has_same_sizes(a, b)) return false;
     const bool is_read_later = users_of(tensor).back() > number;
     return !changes_after(number, tensor) &&
            (!changes_after(number, result) ||

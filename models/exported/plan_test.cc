@@ -152,6 +152,89 @@ TEST(AnalysisTest, AnAssignmentMovesToTheLastUseOfItsBuffer) {
   EXPECT_EQ(crossings(program), (std::vector<int>{kNoCut, kNoCut, 1, 1}));
 }
 
+// Adds `target`.copy_(`source`), and returns its result.
+ValueId add_assignment(Draft& draft, ValueId target, ValueId source) {
+  const ValueId result = draft.node({target, source}, {target});
+  draft.program.nodes.back().target = "torch.ops.aten.copy_.default";
+  draft.program.values[result].memory = target;
+  return result;
+}
+
+// Returns the result of each node, in order.
+std::vector<ValueId> order_of(const Program& program) {
+  std::vector<ValueId> results;
+  for (const Node& each : program.nodes) {
+    results.push_back(each.results.at(0).values.at(0));
+  }
+  return results;
+}
+
+// previous.copy_(current); current.copy_(mean), where `previous` is used last.
+TEST(AnalysisTest, AnAssignmentReadsABufferBeforeTheNextOneChangesIt) {
+  Draft draft;
+  const ValueId current = draft.add(Origin::kBuffer);
+  const ValueId previous = draft.add(Origin::kBuffer);
+  const ValueId a = draft.node({draft.input(), current});
+  const ValueId mean = draft.node({a});
+  const ValueId out = draft.node({a, previous});
+  const ValueId first = add_assignment(draft, previous, current);
+  const ValueId second = add_assignment(draft, current, mean);
+  EXPECT_EQ(order_of(draft.finish(out)),
+            (std::vector<ValueId>{a, mean, out, first, second}));
+}
+
+// a.copy_(mean); b.copy_(a), also where `a` is used later than `b`.
+TEST(AnalysisTest, AnAssignmentFollowsTheOneThatItReads) {
+  for (const bool is_used : {false, true}) {
+    Draft draft;
+    const ValueId a = draft.add(Origin::kBuffer);
+    const ValueId b = draft.add(Origin::kBuffer);
+    const ValueId mean = draft.node({draft.input()});
+    const ValueId x = draft.node({mean, b});
+    const ValueId out = is_used ? draft.node({x, a}) : draft.node({x});
+    const ValueId first = add_assignment(draft, a, mean);
+    const ValueId second = add_assignment(draft, b, first);
+    EXPECT_EQ(order_of(draft.finish(out)),
+              is_used ? (std::vector<ValueId>{mean, x, out, first, second})
+                      : (std::vector<ValueId>{mean, x, first, second, out}))
+        << is_used;
+  }
+}
+
+TEST(AnalysisTest, OnlyAnAssignmentOfTheBufferItselfIsLeftOut) {
+  for (const std::string source : {"changed", "part", "rounded"}) {
+    Draft draft;
+    const ValueId buffer = draft.add(Origin::kBuffer);
+    const ValueId out = draft.node({draft.input(), buffer});
+    const ValueId view =
+        draft.node({buffer}, source == "changed" ? std::vector<ValueId>{buffer}
+                                                 : std::vector<ValueId>{});
+    Value& value = draft.program.values[view];
+    value.memory = buffer;
+    if (source == "part") value.sizes = {{Extent::kNone, 1}};
+    if (source == "rounded") value.dtype = c10::ScalarType::BFloat16;
+    const ValueId assigned = add_assignment(draft, buffer, view);
+    EXPECT_EQ(order_of(draft.finish(out)),
+              source == "changed" ? (std::vector<ValueId>{out, view})
+                                  : (std::vector<ValueId>{out, view, assigned}))
+        << source;
+  }
+}
+
+// a.copy_(a.add_(1)); b.copy_(a), where the export passes the first copy on.
+TEST(AnalysisTest, AnAssignmentThatAnotherOneReadsStays) {
+  Draft draft;
+  const ValueId a = draft.add(Origin::kBuffer);
+  const ValueId b = draft.add(Origin::kBuffer);
+  const ValueId out = draft.node({draft.input(), a});
+  const ValueId changed = draft.node({a}, {a});
+  draft.program.values[changed].memory = a;
+  const ValueId first = add_assignment(draft, a, changed);
+  const ValueId second = add_assignment(draft, b, first);
+  EXPECT_EQ(order_of(draft.finish(out)),
+            (std::vector<ValueId>{out, changed, first, second}));
+}
+
 TEST(AnalysisTest, ACheckNeedsWhatItReads) {
   Draft draft;
   const ValueId input = draft.input();
