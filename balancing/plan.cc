@@ -333,11 +333,11 @@ Problem with_one_more_device(Problem problem) {
     std::vector<planner::Link> links;
     for (std::size_t a = 0; a <= ranks; ++a) {
       for (std::size_t b = 0; b <= ranks; ++b) {
-        const auto from = static_cast<int>(std::min(a, ranks - 1));
-        const auto to = static_cast<int>(std::min(b, ranks - 1));
-        const bool own = a != b && from == to && ranks > 1;
-        links.push_back(own ? problem.link(from - 1, to)
-                            : problem.link(from, to));
+        auto from = static_cast<int>(std::min(a, ranks - 1));
+        auto to = static_cast<int>(std::min(b, ranks - 1));
+        // Between the last and the new one: the link with the one before.
+        if (from == to && ranks > 1 && a != b) --(a < b ? from : to);
+        links.push_back(problem.link(from, to));
       }
     }
     problem.links = std::move(links);

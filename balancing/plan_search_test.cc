@@ -287,6 +287,38 @@ TEST(PlanSearchTest, KnowsTheLinkOfEachPair) {
   EXPECT_EQ(result.balance[0] + result.balance[1], 3);
 }
 
+TEST(PlanSearchTest, GradientsTakeTheLinkBack) {
+  // 3 s of work on each of two devices, and one slow copy, there or back.
+  const Profile profile = even_profile({1, 1});
+  for (const std::size_t slow : {1, 2}) {  // from 0 to 1, from 1 to 0
+    SCOPED_TRACE(slow);
+    std::vector<PlanLink> links(4);
+    links[slow].latency = 5;
+    const auto options =
+        PlanOptions().schedules({"1f1b"}).chunks({1}).links(links);
+    EXPECT_EQ(plan(profile, 1, accelerators(2), options).step_seconds,
+              2 * 3 + 5);
+    // 6 bytes cross the boundary each way, at 2 bytes per second or at once.
+    links[slow] = {0, 2};
+    EXPECT_EQ(
+        plan(profile, 1, accelerators(2), PlanOptions(options).links(links))
+            .step_seconds,
+        2 * 3 + 6 / 2);
+  }
+}
+
+TEST(PlanSearchTest, OneMoreDeviceHasTheLinksOfTheLastOne) {
+  // Gradients go back in 1 s, and activations at once. So do they between the
+  // second device and a third one.
+  std::vector<PlanLink> links(4);
+  links[1 * 2 + 0].latency = 1;
+  const Plan result =
+      plan(even_profile({8, 8, 8}), 2, accelerators(2),
+           PlanOptions().schedules({"fill-drain"}).chunks({2}).links(links));
+  ASSERT_EQ(result.alternatives[0].change, "one more device");
+  EXPECT_EQ(result.alternatives[0].step_seconds, (2 + 3 - 1) * 24 + 2);
+}
+
 TEST(PlanSearchTest, ExplainsItself) {
   std::ostringstream text;
   const Plan result = plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),

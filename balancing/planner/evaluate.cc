@@ -290,9 +290,8 @@ double Evaluator::lower_bound(const StageTable& table) const {
   double head = 0, tail = 0, all_work = 0, bound = 0;
   std::vector<char> seen(stages_of_.size());
   for (std::size_t s = 0; s < table.size(); ++s) {
-    const double copy = table.wire[s] + table.delay[s];
-    head += copy;
-    tail += copy;
+    head += table.wire[s] + table.delay[s];
+    tail += table.wire_back[s] + table.delay_back[s];
     const auto r = static_cast<std::size_t>(rank_of_stage_[s]);
     if (!std::exchange(seen[r], 1)) {
       double work = 0;
@@ -344,8 +343,8 @@ Durations Evaluator::durations(const Variant& variant,
     seconds[static_cast<std::size_t>(ActionKind::kOffload)] = copy;
     seconds[static_cast<std::size_t>(ActionKind::kReload)] = copy;
     if (s == 0) continue;
-    result.backward[s].wire = table.wire[s];
-    result.backward[s].delay = table.delay[s];
+    result.backward[s].wire = table.wire_back[s];
+    result.backward[s].delay = table.delay_back[s];
     result.forward[s - 1].wire = table.wire[s];
     result.forward[s - 1].delay = table.delay[s];
   }

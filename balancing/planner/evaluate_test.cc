@@ -54,6 +54,8 @@ TEST(StageTableTest, HasSpeedsAndLinks) {
   EXPECT_THAT(table.seconds.backward_weight, ElementsAre(1, 1, 1.5, 4));
   EXPECT_THAT(table.wire, ElementsAre(0, 3, 0, 1.5));
   EXPECT_THAT(table.delay, ElementsAre(0, 1, 0, 2));
+  EXPECT_THAT(table.wire_back, ElementsAre(0, 1.5, 0, 3));
+  EXPECT_THAT(table.delay_back, ElementsAre(0, 2, 0, 1));
 }
 
 TEST(EvaluatorTest, AddsTheSumsOfTheSlowestRank) {

@@ -102,12 +102,15 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
     table.incoming.push_back(block.incoming());
     table.trained.push_back(blocks.trained(first, last));
     table.resident.push_back(block.resident());
-    Link link;
+    Link there, back;
     if (s > 0 && rank_of_stage[s - 1] != rank) {
-      link = problem.link(rank_of_stage[s - 1], rank);
+      there = problem.link(rank_of_stage[s - 1], rank);
+      back = problem.link(rank, rank_of_stage[s - 1]);
     }
-    table.wire.push_back(link.seconds_per_byte * table.incoming.back());
-    table.delay.push_back(link.latency);
+    table.wire.push_back(there.seconds_per_byte * table.incoming.back());
+    table.delay.push_back(there.latency);
+    table.wire_back.push_back(back.seconds_per_byte * table.incoming.back());
+    table.delay_back.push_back(back.latency);
     first = last;
   }
   return table;

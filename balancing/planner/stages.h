@@ -106,9 +106,10 @@ struct StageTable {
   Costs seconds;
   // Bytes per micro-batch, and in total.
   std::vector<double> saved, incoming, trained, resident;
-  // Seconds of the copy from the previous stage: how long it occupies the link,
-  // and how much later it arrives. 0 if both are on one rank.
-  std::vector<double> wire, delay;
+  // Seconds of the copy from the previous stage, and of the gradient's copy
+  // back: how long it occupies the link, and how much later it arrives. 0 if
+  // both stages are on one rank.
+  std::vector<double> wire, delay, wire_back, delay_back;
 
   std::size_t size() const { return saved.size(); }
 };
