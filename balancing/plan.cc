@@ -463,6 +463,11 @@ Plan plan_search(std::vector<planner::Workload> workloads,
   if (best.recompute_where_needed) {
     plan.recomputed_stages =
         recomputed_stages(choice->prediction.schedule, plan.balance.size());
+    if (std::ranges::count(plan.recomputed_stages, true) == 0) {
+      // With kAlways, train_step() would recompute everything.
+      plan.recomputed_stages.clear();
+      plan.checkpoint = Checkpoint::kNever;
+    }
   }
   plan.timeline = std::move(choice->prediction.timeline);
   for (const Tried& family : choice->families) {

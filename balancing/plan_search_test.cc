@@ -29,6 +29,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 Profile random_profile(std::mt19937& random, std::size_t layers) {
@@ -237,6 +238,35 @@ TEST(PlanSearchTest, RecomputesTheStagesForWhichMemoryIsShort) {
   text << result;
   EXPECT_THAT(text.str(), HasSubstr("checkpoint where_needed"));
   EXPECT_THAT(text.str(), HasSubstr("bound by memory: partition 0"));
+}
+
+TEST(PlanSearchTest, SaysNeverIfMemoryIsShortForNoStage) {
+  // The search for kWhereNeeded finds a better cut than that for kNever, and
+  // recomputes nothing there.
+  std::mt19937 random(29);
+  Profile profile = even_profile(std::vector<double>(16));
+  for (std::size_t k = 0; k < 16; ++k) {
+    const double forward = 5 + random() % 11;
+    profile.times[k] = {forward, 2 * forward};
+    profile.memory.saved[k].bytes = 5 + random() % 11;
+  }
+  const auto options =
+      PlanOptions().schedules({"1f1b"}).chunks({8}).checkpoints(
+          {Checkpoint::kNever, Checkpoint::kAlways});
+  double most = 0;
+  for (const PlannedPartition& each :
+       plan(profile, 8, accelerators(6), options).partitions) {
+    most = std::max(most, each.memory_bytes);
+  }
+  const Plan result = plan(profile, 8, accelerators(6, 0.92 * most), options);
+  ASSERT_THAT(result.candidates, SizeIs(3));
+  ASSERT_GT(result.candidates[0].step_seconds, result.step_seconds);
+  ASSERT_TRUE(result.candidates[2].recompute_where_needed);
+  ASSERT_EQ(result.candidates[2].step_seconds, result.step_seconds);
+  // train_step() adds recomputes to a schedule without any, as the options say.
+  EXPECT_EQ(result.options().checkpoint(), Checkpoint::kNever);
+  EXPECT_THAT(result.recomputed_stages, IsEmpty());
+  EXPECT_EQ(to_csv(result.schedule()).find('R'), std::string::npos);
 }
 
 TEST(PlanSearchTest, OffloadsOnAcceleratorsOnly) {
