@@ -663,8 +663,8 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
     options.param_scale(kOfGradients + (options.param_scale() - kOfGradients) /
                                            static_cast<double>(replicas));
   }
-  const int64_t rows_of_replica = (rows + replicas - 1) / replicas;
-  return {replicas, plan(profile, rows_of_replica, worst.devices(), options)};
+  return {replicas, plan(profile, rows_per_microbatch(rows, replicas),
+                         worst.devices(), options)};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 Profile random_profile(std::mt19937& random, std::size_t layers) {
   Profile profile = even_profile(std::vector<double>(layers));
@@ -489,6 +491,29 @@ TEST(PlanReplicasTest, AreAsSlowAsTheWorstDeviceOfARank) {
   EXPECT_EQ(plans[0].plan.partitions[1].forward, 2);
   EXPECT_THROW(plan_replicas(even_profile({1, 1, 1}), 8, devices, {3}),
                c10::ValueError);
+}
+
+TEST(PlanSearchTest, TakesUpToTheLargestNumberOfRows) {
+  constexpr int64_t kRows = std::numeric_limits<int64_t>::max();
+  const Profile profile = even_profile({1, 1});
+  const auto options = PlanOptions().schedules({"1f1b"});
+  const auto seconds = static_cast<double>(kRows);  // a forward of a layer
+  EXPECT_EQ(
+      plan(profile, kRows, accelerators(2), PlanOptions(options).chunks({1}))
+          .step_seconds,
+      2 * 3 * seconds);
+  EXPECT_EQ(plan_replicas(profile, kRows, accelerators(2), {2}, false,
+                          PlanOptions(options).chunks({1}))[0]
+                .plan.step_seconds,
+            2 * 3 * seconds / 2);
+  EXPECT_THAT(
+      [&] {
+        plan(profile, kRows, accelerators(2),
+             PlanOptions(options).chunks({kRows}));
+      },
+      ThrowsMessage<std::invalid_argument>(
+          "there are 9223372036854775807 micro-batches: a schedule has at most "
+          "2147483647"));
 }
 
 TEST(PlanSearchTest, NamesWhatCannotBe) {

@@ -36,9 +36,14 @@ void check_layer(const Layer& layer, std::size_t k) {
 }
 
 void check_workload(const Workload& workload) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (workload.microbatches < 1) {
     refuse("there are ", workload.microbatches,
            " micro-batches: there must be at least 1");
+  }
+  if (workload.microbatches > kMost) {
+    refuse("there are ", workload.microbatches,
+           " micro-batches: a schedule has at most ", kMost);
   }
   const auto layers = std::ssize(workload.layers);
   for (std::size_t k = 0; k < workload.layers.size(); ++k) {

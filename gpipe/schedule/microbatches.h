@@ -15,14 +15,13 @@ namespace gpipe {
 // `chunks` micro-batches as torch::chunk does. The last micro-batch may have
 // fewer rows. `rows` and `chunks` must be positive.
 inline int64_t rows_per_microbatch(int64_t rows, int64_t chunks) {
-  return (rows + chunks - 1) / chunks;
+  return rows / chunks + (rows % chunks > 0 ? 1 : 0);
 }
 
 // Returns the number of micro-batches: `chunks`, or fewer if the rows do not
 // give so many.
 inline int64_t num_microbatches(int64_t rows, int64_t chunks) {
-  const int64_t each = rows_per_microbatch(rows, chunks);
-  return (rows + each - 1) / each;
+  return rows_per_microbatch(rows, rows_per_microbatch(rows, chunks));
 }
 
 // Returns the rows of each micro-batch as torch::chunk splits them: 5 rows in 4
