@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -147,6 +148,26 @@ TEST(Generators, RefuseNothingToDo) {
   EXPECT_THROW(dual_pipe_v(1, 0), std::invalid_argument);
   EXPECT_THROW(v_half(0, 1), std::invalid_argument);
   EXPECT_THROW(v_min(1, 0), std::invalid_argument);
+}
+
+TEST(Generators, RefuseMoreCellsThanTheyCanNumber) {
+  for (const std::string& name : schedule_names()) {
+    SCOPED_TRACE(name);
+    const int v = fixed_stages_per_rank(name).value_or(2);
+    const std::string stages = std::to_string(v);
+    EXPECT_THAT([&] { named_schedule(name, 1 << 14, (1 << 14) + 1, v); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr(
+                    "at most 2^28 cells, ranks times stages per rank times "
+                    "micro-batches (ranks: 16384, stages per rank: " +
+                    stages + ", micro-batches: 16385)")));
+    EXPECT_THROW(named_schedule(name, std::numeric_limits<int>::max(), 1, v),
+                 std::invalid_argument);
+  }
+  // The product is 0 as an int.
+  EXPECT_THAT([] { looped_bfs(1 << 16, 1, 1 << 16); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("(ranks: 65536, stages per rank: 65536,")));
+  EXPECT_THROW(interleaved(1 << 16, 1, 1 << 16), std::invalid_argument);
 }
 
 TEST(ForwardOnly, RunsMicrobatchesInOrder) {

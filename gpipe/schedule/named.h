@@ -29,7 +29,8 @@ std::optional<int> fixed_stages_per_rank(const std::string& name);
 //
 // Throws std::invalid_argument, with all names, if there is no schedule `name`;
 // if the schedule cannot have `stages_per_rank` (the text gives the number that
-// it needs); and unless all three numbers are at least 1.
+// it needs); and unless all three numbers are at least 1, and their product is
+// at most 2^28. The generators refuse such numbers, too.
 Schedule named_schedule(const std::string& name, int ranks, int microbatches,
                         int stages_per_rank);
 

@@ -102,12 +102,17 @@ std::vector<int> rank_of_stage(const Schedule& schedule) {
 namespace gpipe::internal {
 
 void check_sizes(int ranks, int microbatches, int stages_per_rank) {
-  if (ranks >= 1 && microbatches >= 1 && stages_per_rank >= 1) return;
-  refuse(
-      "a schedule needs at least 1 rank, 1 stage per rank and 1 micro-batch "
-      "(ranks: ",
-      ranks, ", stages per rank: ", stages_per_rank,
-      ", micro-batches: ", microbatches, ")");
+  const bool is_empty = ranks < 1 || microbatches < 1 || stages_per_rank < 1;
+  constexpr double kMost = 0x1p28;
+  const double cells = static_cast<double>(ranks) * stages_per_rank *
+                       static_cast<double>(microbatches);
+  if (!is_empty && cells <= kMost) return;
+  refuse(is_empty ? "a schedule needs at least 1 rank, 1 stage per rank and 1 "
+                    "micro-batch"
+                  : "a schedule has at most 2^28 cells, ranks times stages per "
+                    "rank times micro-batches",
+         " (ranks: ", ranks, ", stages per rank: ", stages_per_rank,
+         ", micro-batches: ", microbatches, ")");
 }
 
 // Gives the included kinds of `actions` actions their columns.

@@ -134,7 +134,9 @@ inline bool is_late_recompute(const Action& a, const Action& b) {
 bool has_kind(const Schedule& schedule, ActionKind kind);
 
 // Checks the sizes that a generator of schedules takes. Throws
-// std::invalid_argument, with the numbers, unless each is at least 1.
+// std::invalid_argument, with the numbers, unless each is at least 1, and their
+// product, the number of cells, at most 2^28. So sums of a few of these numbers
+// fit into int.
 void check_sizes(int ranks, int microbatches, int stages_per_rank = 1);
 
 // ---- Tables of actions
