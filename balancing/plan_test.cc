@@ -28,6 +28,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 constexpr double kMany = 1e18;
 
@@ -266,6 +267,23 @@ TEST(StageCostsTest, AreThoseOfMicrobatchesAndStages) {
   EXPECT_THROW(stage_costs(profile, 5, 4, {1, 1}), std::invalid_argument);
   EXPECT_THROW(stage_costs(profile, 0, 4, {3}), std::invalid_argument);
   EXPECT_THROW(stage_costs(profile, 5, 4, {3}, 0), std::invalid_argument);
+}
+
+TEST(PlanTest, AProfileWithoutTheMemoryOfALayerIsRefused) {
+  Profile profile = even_profile({1, 1, 1});
+  profile.memory.layers.pop_back();
+  const auto error = ThrowsMessage<std::invalid_argument>(
+      "the profile has the times of 3 layers, but the memory of 2: give both "
+      "for each layer");
+  EXPECT_THAT([&] { plan(profile, 8, devices(2), quiet()); }, error);
+  EXPECT_THAT([&] { stage_costs(profile, 8, 1, {3}); }, error);
+}
+
+TEST(StageCostsTest, NeedAStage) {
+  EXPECT_THAT([] { stage_costs(even_profile({}), 8, 1, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "the balance is empty: give the layers of each of at least 1 "
+                  "stage")));
 }
 
 TEST(PlanTest, NamesWhatCannotBe) {

@@ -195,6 +195,13 @@ Json layers_of(const Profile& profile) {
 
 std::string to_json(const Profile& profile) {
   const auto& names = profile.names;
+  if (names.size() != profile.times.size() ||
+      names.size() != profile.memory.layers.size()) {
+    gpipe::internal::refuse("a profile has ", names.size(), " names, ",
+                            profile.times.size(), " times and the memory of ",
+                            profile.memory.layers.size(),
+                            " layers: give all three for each layer");
+  }
   Json json = {{"format", kFormat.format},
                {"device", profile.device},
                {"rows", profile.rows},

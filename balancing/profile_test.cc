@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,17 @@ TEST(ProfileTest, IsReadAsItWasWritten) {
                 incoming_bytes(original.memory, first, last));
     }
   }
+}
+
+TEST(ProfileTest, IsWrittenOnlyWithAllPartsOfEachLayer) {
+  Profile profile;
+  profile.names = {"a", "b"};
+  profile.times.resize(1);
+  profile.memory.layers.resize(2);
+  EXPECT_THAT([&] { to_json(profile); },
+              ThrowsMessage<std::invalid_argument>(
+                  "a profile has 2 names, 1 times and the memory of 2 layers: "
+                  "give all three for each layer"));
 }
 
 TEST(ProfileTest, KeepsTheOperatorsInItsFile) {

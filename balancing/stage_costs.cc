@@ -13,6 +13,12 @@ namespace gpipe::balancing {
 
 planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
                                       int64_t chunks) {
+  if (profile.times.size() != profile.memory.layers.size()) {
+    gpipe::internal::refuse("the profile has the times of ",
+                            profile.times.size(), " layers, but the memory of ",
+                            profile.memory.layers.size(),
+                            ": give both for each layer");
+  }
   planner::Workload workload;
   workload.microbatches = num_microbatches(rows, chunks);
   const auto count = static_cast<double>(workload.microbatches);
@@ -55,6 +61,11 @@ Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed,
                   double param_scale) {
   detail::check_balance(balance, std::ssize(profile.times));
+  if (balance.empty()) {
+    gpipe::internal::refuse(
+        "the balance is empty: give the layers of each of at "
+        "least 1 stage");
+  }
   if (profile.rows < 1 || rows < 1 || chunks < 1 || !(speed > 0)) {
     gpipe::internal::refuse("a profile of ", profile.rows,
                             " rows cannot be scaled to ", rows, " rows in ",

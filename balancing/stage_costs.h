@@ -25,10 +25,11 @@ namespace gpipe::balancing {
 // for a plan with PlanOptions::latency() or bandwidth(). The bytes that a stage
 // sends are those that the next one receives, with skip tensors.
 //
-// Throws std::invalid_argument if the balance does not add up to the layers of
-// the profile, if `rows`, `chunks`, `speed` or the rows of the profile are not
-// above 0, or if one of the profile's times or bytes is negative or not finite.
-// Threads: pure function.
+// Throws std::invalid_argument if the balance is empty or does not add up to
+// the layers of the profile, if `rows`, `chunks`, `speed` or the rows of the
+// profile are not above 0, if one of the profile's times or bytes is negative
+// or not finite, or if it has not as many times as memory of layers. Threads:
+// pure function.
 Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed = 1,
                   double param_scale = 2);
