@@ -425,6 +425,58 @@ TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(error_of("offload", "1"), HasSubstr("true or false"));
 }
 
+TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {
+  using Json = nlohmann::json;
+  const auto json_of = [&](const char* schedule) {
+    return Json::parse(
+        to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
+                     PlanOptions().schedules({schedule}).chunks({8}))));
+  };
+  const auto error_of = [](const Json& json) -> std::string {
+    try {
+      plan_from_json(json.dump(), "it");
+    } catch (const c10::ValueError& error) {
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  };
+  const Json good = json_of("1f1b"), v = json_of("zbv");
+  const auto with = [](Json json, const char* at, const Json& value) {
+    json[Json::json_pointer(at)] = value;
+    return json;
+  };
+  EXPECT_EQ(error_of(good), "no error");
+  EXPECT_EQ(error_of(with(good, "/ranks/1/stages", {0})),
+            "it: ranks 1: \"stages\" has 0, but should have 1");
+  EXPECT_EQ(error_of(with(v, "/ranks/0/stages", {0, 2})),
+            "it: ranks 0: \"stages\" has 0, 2, but should have 0, 3");
+  EXPECT_EQ(error_of(with(good, "/ranks/0/layers", 400)),
+            "it: ranks 0: \"layers\" is 400, but the \"balance\" gives it 2");
+  EXPECT_EQ(error_of(with(good, "/balance/0", 1 << 21)),
+            "it: a stage has 2097152 layers, but should have 1 to 1048576");
+  EXPECT_EQ(error_of(with(good, "/bound/rank", 2)),
+            "it: \"bound\" has the rank 2, but there are 2 ranks");
+  EXPECT_EQ(error_of(with(v, "/placement", "loop")),
+            "it: \"placement\" should be \"v\" for zbv");
+  EXPECT_EQ(error_of(with(good, "/checkpoint", "where_needed")),
+            "it: \"recomputed_stages\" has 0 entries for 2 stages, but with "
+            "the checkpoint mode \"where_needed\" it should have 2");
+  EXPECT_EQ(error_of(with(good, "/recomputed_stages", {true, false})),
+            "it: \"recomputed_stages\" has 2 entries for 2 stages, but with "
+            "the checkpoint mode \"never\" it should have 0");
+}
+
+TEST(PlanSearchTest, AFileThatRecomputesNoStageIsReadAsNever) {
+  auto json = nlohmann::json::parse(
+      to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
+                   PlanOptions().schedules({"1f1b"}).chunks({8}))));
+  json["checkpoint"] = "where_needed";
+  json["recomputed_stages"] = {false, false};
+  const Plan read = plan_from_json(json.dump(), "it");
+  EXPECT_EQ(read.options().checkpoint(), Checkpoint::kNever);
+  EXPECT_THAT(read.recomputed_stages, IsEmpty());
+}
+
 TEST(PlanReplicasTest, DivideRowsDevicesAndTheStateOfTheOptimizer) {
   const Profile profile = even_profile({1, 1, 1, 1});
   const auto options =

@@ -248,6 +248,12 @@ class PlanReader {
     read_document(text, source, kPlanFormat,
                   [this](JsonReader& reader) { read(reader); });
     check();
+    if (where_needed_ &&
+        std::ranges::count(plan_.recomputed_stages, true) == 0) {
+      // Earlier versions wrote this where nothing is recomputed.
+      plan_.recomputed_stages.clear();
+      plan_.checkpoint = Checkpoint::kNever;
+    }
   }
 
   Plan take() { return std::move(plan_); }
@@ -293,6 +299,7 @@ class PlanReader {
         reader, "placement",
         {{"loop", Placement::kLoop}, {"v", Placement::kV}});
     plan_.balance = reader.whole_list("balance");
+    where_needed_ = choice.recompute_where_needed;
     for (const Json& each : reader.list("recomputed_stages")) {
       TORCH_CHECK_VALUE(each.is_boolean(), source_,
                         ": \"recomputed_stages\" has ", each.dump(),
@@ -309,14 +316,17 @@ class PlanReader {
                       " ranks with ", plan_.stages_per_rank,
                       " stages per rank");
     for (const int64_t layers : plan_.balance) {
-      TORCH_CHECK_VALUE(layers >= 1, source_,
-                        ": a stage has 0 layers, but needs at least 1");
+      TORCH_CHECK_VALUE(layers >= 1 && layers <= kMost, source_,
+                        ": a stage has ", layers,
+                        " layers, but should have 1 to ", kMost);
     }
-    TORCH_CHECK_VALUE(
-        plan_.recomputed_stages.empty() ||
-            plan_.recomputed_stages.size() == plan_.balance.size(),
-        source_, ": \"recomputed_stages\" has ", plan_.recomputed_stages.size(),
-        " entries for ", stages, " stages");
+    const std::size_t recomputed = where_needed_ ? plan_.balance.size() : 0;
+    TORCH_CHECK_VALUE(plan_.recomputed_stages.size() == recomputed, source_,
+                      ": \"recomputed_stages\" has ",
+                      plan_.recomputed_stages.size(), " entries for ", stages,
+                      " stages, but with the checkpoint mode \"",
+                      recompute_text(plan_.checkpoint, where_needed_),
+                      "\" it should have ", recomputed);
     TORCH_CHECK_VALUE(stages * plan_.chunks <= kMost, source_, ": ", stages,
                       " stages with ", plan_.chunks,
                       " micro-batches are too many");
@@ -327,12 +337,52 @@ class PlanReader {
               plan_.schedule_name != "forward-only",
           source_, ": ", plan_.schedule_name, " with ", plan_.stages_per_rank,
           " stages per rank is no schedule that trains");
+      // With one rank, both placements are the same.
+      const bool is_v =
+          ranks > 1 &&
+          gpipe::rank_of_stage(
+              named_schedule(plan_.schedule_name, /*ranks=*/2,
+                             /*microbatches=*/1,
+                             static_cast<int>(plan_.stages_per_rank)))
+                  .back() == 0;
+      TORCH_CHECK_VALUE(ranks == 1 || plan_.stages_per_rank == 1 ||
+                            is_v == (plan_.placement == Placement::kV),
+                        source_, ": \"placement\" should be \"",
+                        is_v ? "v" : "loop", "\" for ", plan_.schedule_name);
     } catch (const std::invalid_argument& error) {
       TORCH_CHECK_VALUE(false, source_, ": ", error.what());
+    }
+    check_ranks();
+  }
+
+  // Checks the stages and layers of each rank, unless they are left out.
+  void check_ranks() const {
+    const auto ranks = std::ssize(plan_.partitions);
+    TORCH_CHECK_VALUE(!plan_.bound || plan_.bound->rank < ranks, source_,
+                      ": \"bound\" has the rank ", plan_.bound->rank,
+                      ", but there are ", ranks, " ranks");
+    std::vector<PlannedPartition> expected(plan_.partitions.size());
+    const std::vector<int> places =
+        place_stages(static_cast<int>(plan_.balance.size()),
+                     static_cast<int>(ranks), plan_.placement);
+    for (std::size_t s = 0; s < places.size(); ++s) {
+      expected[places[s]].stages.push_back(static_cast<int64_t>(s));
+      expected[places[s]].layers += plan_.balance[s];
+    }
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      const PlannedPartition& part = plan_.partitions[r];
+      TORCH_CHECK_VALUE(
+          part.stages.empty() || part.stages == expected[r].stages, source_,
+          ": ranks ", r, ": \"stages\" has ", c10::Join(", ", part.stages),
+          ", but should have ", c10::Join(", ", expected[r].stages));
+      TORCH_CHECK_VALUE(part.layers == 0 || part.layers == expected[r].layers,
+                        source_, ": ranks ", r, ": \"layers\" is ", part.layers,
+                        ", but the \"balance\" gives it ", expected[r].layers);
     }
   }
 
   const std::string source_;
+  bool where_needed_ = false;
   Plan plan_;
 };
 
