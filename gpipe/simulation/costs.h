@@ -60,8 +60,9 @@ struct Costs {
 };
 
 // Throws std::invalid_argument if a number is negative, infinite or NaN, if
-// `overlap` is above 1, or if a stage has more `offload_bytes` than
-// `activation_bytes`. The text names the list and the stage.
+// `overlap` is above 1, or if a stage has more `offload_bytes` or
+// `weight_activation_bytes` than `activation_bytes`. The text names the list
+// and the stage.
 void check_costs(const Costs& costs);
 
 namespace internal {

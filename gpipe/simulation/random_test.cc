@@ -128,6 +128,14 @@ class Draw {
     return list;
   }
 
+  // Returns for each of `wholes` a random part of it.
+  std::vector<double> parts(std::vector<double> wholes) {
+    for (double& bytes : wholes) {
+      bytes = number(0, static_cast<int>(2 * bytes)) / 2.0;
+    }
+    return wholes;
+  }
+
   // Returns random costs. `least`: the least seconds of an action.
   Costs costs(int least) {
     Costs costs;
@@ -143,14 +151,9 @@ class Draw {
     costs.resident_bytes = list(0);
     costs.activation_bytes = list(0);
     costs.input_bytes = list(0);
-    if (chance()) costs.weight_activation_bytes = list(0);
+    if (chance()) costs.weight_activation_bytes = parts(costs.activation_bytes);
     costs.host_bandwidth = chance() ? 0 : 1 << number(0, 2);
-    if (chance()) {
-      costs.offload_bytes = costs.activation_bytes;
-      for (double& bytes : costs.offload_bytes) {
-        bytes = number(0, static_cast<int>(2 * bytes)) / 2.0;
-      }
-    }
+    if (chance()) costs.offload_bytes = parts(costs.activation_bytes);
     return costs;
   }
 
