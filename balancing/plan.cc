@@ -137,9 +137,13 @@ std::vector<int64_t> chunks_to_try(const PlanOptions& options, int64_t rows,
   return {actual.begin(), actual.end()};
 }
 
-std::vector<c10::Device> places(const std::vector<PlanDevice>& devices) {
+// Returns the devices of `replicas` pipelines with `devices` each.
+std::vector<c10::Device> places(const std::vector<PlanDevice>& devices,
+                                int64_t replicas = 1) {
   std::vector<c10::Device> result;
-  for (const PlanDevice& device : devices) result.push_back(device.device());
+  for (int64_t k = 0; k < replicas; ++k) {
+    for (const PlanDevice& device : devices) result.push_back(device.device());
+  }
   return result;
 }
 
@@ -157,14 +161,15 @@ bool splits_backward(const PlanOptions& options) {
 
 int64_t cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-// Returns how many partitions can compute at the same time.
+// Returns how many partitions of `replicas` pipelines with `devices` each can
+// compute at the same time.
 int64_t workers_of(const std::vector<PlanDevice>& devices,
-                   const PlanOptions& options) {
-  const auto all = std::ssize(devices);
+                   const PlanOptions& options, int64_t replicas = 1) {
+  const auto all = replicas * std::ssize(devices);
   if (options.workers() > 0) return std::min(all, options.workers());
   if (!devices[0].device().is_cpu()) return all;
   return std::clamp<int64_t>(
-      cores() / internal::share_of_threads(places(devices)), 1, all);
+      cores() / internal::share_of_threads(places(devices, replicas)), 1, all);
 }
 
 // ---- From a profile to a problem
@@ -183,7 +188,7 @@ std::vector<Recompute> recomputes_of(const PlanOptions& options) {
 
 Problem problem_of(std::vector<planner::Workload> workloads,
                    const std::vector<PlanDevice>& devices,
-                   const PlanOptions& options) {
+                   const PlanOptions& options, int64_t replicas) {
   Problem problem;
   problem.workloads = std::move(workloads);
   bool has_cpu = false;
@@ -204,7 +209,9 @@ Problem problem_of(std::vector<planner::Workload> workloads,
   }
   problem.param_scale = options.param_scale();
   problem.action_seconds = options.overhead().value_or(0);
-  problem.workers = static_cast<double>(workers_of(devices, options));
+  problem.workers =
+      static_cast<double>(workers_of(devices, options, replicas)) /
+      static_cast<double>(replicas);
   problem.schedules = options.schedules().empty() ? training_schedule_names()
                                                   : options.schedules();
   problem.stages_per_rank = options.stages_per_rank();
@@ -426,11 +433,13 @@ PlanBound bound_of(const Plan& plan) {
 }
 
 // Plans for the best of PlanOptions::schedules(); see
-// balancing/planner/search.h. Throws InfeasibleError if nothing fits.
+// balancing/planner/search.h. `replicas`: how many equal pipelines share the
+// cores. Throws InfeasibleError if nothing fits.
 Plan plan_search(std::vector<planner::Workload> workloads,
                  const std::vector<PlanDevice>& devices,
-                 const PlanOptions& options) {
-  const Problem problem = problem_of(std::move(workloads), devices, options);
+                 const PlanOptions& options, int64_t replicas = 1) {
+  const Problem problem =
+      problem_of(std::move(workloads), devices, options, replicas);
   planner::check(problem);
   TORCH_CHECK_VALUE(
       !planner::candidates(problem).empty(),
@@ -515,8 +524,12 @@ Schedule Plan::schedule() const {
                       distant_cells(base, planner::kOffloadDistance));
 }
 
-Plan plan(const Profile& profile, int64_t rows,
-          const std::vector<PlanDevice>& devices, const PlanOptions& options) {
+namespace {
+
+// Plans for one of `replicas` equal pipelines with `devices` and `rows` each.
+Plan plan_replica(const Profile& profile, int64_t rows,
+                  const std::vector<PlanDevice>& devices,
+                  const PlanOptions& options, int64_t replicas) {
   check(rows, devices, options);
   check_layers(profile.times.size(), devices);
   TORCH_CHECK_VALUE(profile.rows >= 1, "plan: the profile has ", profile.rows,
@@ -525,7 +538,14 @@ Plan plan(const Profile& profile, int64_t rows,
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
     workloads.push_back(detail::workload_of(profile, rows, chunks));
   }
-  return plan_search(std::move(workloads), devices, options);
+  return plan_search(std::move(workloads), devices, options, replicas);
+}
+
+}  // namespace
+
+Plan plan(const Profile& profile, int64_t rows,
+          const std::vector<PlanDevice>& devices, const PlanOptions& options) {
+  return plan_replica(profile, rows, devices, options, /*replicas=*/1);
 }
 
 namespace detail {
@@ -663,8 +683,8 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
     options.param_scale(kOfGradients + (options.param_scale() - kOfGradients) /
                                            static_cast<double>(replicas));
   }
-  return {replicas, plan(profile, rows_per_microbatch(rows, replicas),
-                         worst.devices(), options)};
+  return {replicas, plan_replica(profile, rows_per_microbatch(rows, replicas),
+                                 worst.devices(), options, replicas)};
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ struct ReplicatedPlan {
 // "Bandwidth optimal all-reduce algorithms", 2009). Gradients are as
 // large as trained parameters. Sums that run beside the backward take less.
 //
+// CPUs share the cores of one machine, and PlanOptions::workers() counts
+// partitions, of all replicas: each has its part of them.
+//
 // `shard_optimizer`: DistributedOptions::shard_optimizer. The state of the
 // optimizer, PlanOptions::param_scale() - 2, is divided by d.
 //

@@ -568,6 +568,18 @@ TEST(PlanSearchTest, TakesUpToTheLargestNumberOfRows) {
           "2147483647"));
 }
 
+TEST(PlanReplicasTest, ShareTheCoresOfTheMachine) {
+  // 8 rows of 4 layers with 3 s each are 96 s of work for two cores.
+  const std::vector<PlanDevice> devices(4, torch::kCPU);
+  const auto plans =
+      plan_replicas(even_profile({1, 1, 1, 1}), 8, devices, {4, 2}, false,
+                    PlanOptions().schedules({"1f1b"}).workers(2));
+  ASSERT_THAT(plans, SizeIs(2));
+  for (const ReplicatedPlan& each : plans) {
+    EXPECT_DOUBLE_EQ(each.plan.step_seconds, 96 / 2) << each.replicas;
+  }
+}
+
 TEST(PlanSearchTest, NamesWhatCannotBe) {
   const Profile profile = even_profile({1, 1, 1});
   const auto error_of = [&](const PlanOptions& options) -> std::string {
