@@ -301,8 +301,8 @@ Plan plan(torch::nn::Sequential model, Input input,
 //
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes
-// is negative or not finite, or if it has not as many times as memory of
-// layers.
+// is negative or not finite, if a step might take longer than the largest
+// double, or if it has not as many times as memory of layers.
 // Threads: may be called from any thread. A pure function, except if `workers`
 // is 0 on CPUs: then the result also depends on at::get_num_threads() of the
 // calling thread and on the number of cores.

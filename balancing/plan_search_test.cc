@@ -580,6 +580,28 @@ TEST(PlanReplicasTest, ShareTheCoresOfTheMachine) {
   }
 }
 
+TEST(PlanSearchTest, StepsLongerThanTheLargestNumberAreRefused) {
+  const auto refused = [](const PlanOptions& options, double speed = 1) {
+    auto devices = accelerators(2);
+    devices[1].speed(speed).host_bandwidth(1e-320);
+    EXPECT_THAT(
+        [&] {
+          plan(even_profile({1, 1, 1}), 8, devices,
+               PlanOptions(options).chunks({4}));
+        },
+        ThrowsMessage<std::invalid_argument>(
+            HasSubstr("with 4 micro-batches the seconds of layers and copies "
+                      "may add up to more than the largest number, 1.79769e")));
+  };
+  refused(PlanOptions().latency(1e308));
+  refused(PlanOptions().bandwidth(1e-320));
+  refused(PlanOptions().links({{}, {1e308}, {}, {}}));
+  refused(PlanOptions().gradient_sums({{}, {0, 1e-310}}));
+  refused(PlanOptions().overhead(1e308));
+  refused(PlanOptions().offload(true));
+  refused(PlanOptions(), /*speed=*/1e-308);
+}
+
 TEST(PlanSearchTest, NamesWhatCannotBe) {
   const Profile profile = even_profile({1, 1, 1});
   const auto error_of = [&](const PlanOptions& options) -> std::string {

@@ -72,6 +72,42 @@ void check_workload(const Workload& workload) {
   }
 }
 
+// Returns more seconds than a step of any candidate takes, or a number that is
+// not finite: all work and all copies one after the other, on the slowest rank
+// and the slowest links.
+double longest_step(const Problem& problem, const Workload& workload) {
+  double speed = kInfinity, host = kInfinity;
+  Link link, sum;
+  const auto slower = [](Link& slowest, const Link& other) {
+    slowest.latency = std::max(slowest.latency, other.latency);
+    slowest.seconds_per_byte =
+        std::max(slowest.seconds_per_byte, other.seconds_per_byte);
+  };
+  for (const Link& each : problem.links) slower(link, each);
+  for (const Rank& rank : problem.ranks) {
+    speed = std::min(speed, rank.speed);
+    host = std::min(host, rank.host_bandwidth);
+    slower(sum, rank.sum);
+  }
+  double seconds = 0, sent = 0, trained = 0, saved = 0;
+  for (const Layer& layer : workload.layers) {
+    seconds += (layer.forward + layer.backward + layer.backward_input +
+                layer.backward_weight + layer.recompute) /
+                   speed +
+               5 * problem.action_seconds + 2 * link.latency;
+    sent += layer.output_bytes;
+    trained += layer.trained_bytes;
+  }
+  for (const Skip& skip : workload.skips) sent += skip.bytes;
+  for (const SavedBytes& each : workload.saved) {
+    saved += each.bytes * static_cast<double>(each.savers.size());
+  }
+  seconds += 2 * sent * link.seconds_per_byte;
+  if (problem.offload) seconds += 2 * saved / host;
+  return static_cast<double>(workload.microbatches) * seconds + sum.latency +
+         trained * sum.seconds_per_byte;
+}
+
 }  // namespace
 
 Link Problem::link(int from, int to) const {
@@ -95,6 +131,14 @@ void check(const Problem& problem) {
              workload.layers.size());
     }
     check_workload(workload);
+    if (!std::isfinite(longest_step(problem, workload))) {
+      refuse("with ", workload.microbatches,
+             " micro-batches the seconds of layers and copies may add up to "
+             "more than the largest number, ",
+             std::numeric_limits<double>::max(),
+             ": use smaller times and latencies, or larger speeds and "
+             "bandwidths");
+    }
   }
 }
 

@@ -132,9 +132,9 @@ struct Effort {
 bool has_limits(const Problem& problem);
 
 // Throws std::invalid_argument unless all numbers of the workloads are in their
-// ranges, and all workloads have as many layers. The text names the number and
-// its place. plan() (balancing/plan.h) has checked all else. O(n) for all
-// numbers.
+// ranges, and all workloads have as many layers; and if a step might take
+// longer than the largest double. The text names the number and its place.
+// plan() (balancing/plan.h) has checked all else. O(n) for all numbers.
 void check(const Problem& problem);
 
 // ---- The combinations of choices that the planner tries
