@@ -194,11 +194,26 @@ balancing::PlanOptions plan_options() {
   return options;
 }
 
+// Returns the type --device.
+torch::DeviceType device_type() {
+  try {
+    return torch::Device(FLAGS_device).type();
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "--device=", FLAGS_device,
+                      ": must be the type of a device: cpu, cuda, xpu, ...");
+  }
+}
+
 // Returns device `index` of the type --device.
 torch::Device device_of(int64_t index) {
-  const torch::Device device(FLAGS_device);
-  if (device.is_cpu()) return device;
-  return {device.type(), static_cast<torch::DeviceIndex>(index)};
+  const torch::DeviceType type = device_type();
+  if (type == torch::kCPU) return type;
+  constexpr int64_t kLast = std::numeric_limits<torch::DeviceIndex>::max();
+  TORCH_CHECK_VALUE(index <= kLast, "--partitions=", FLAGS_partitions,
+                    ": LibTorch numbers at most ", kLast + 1,
+                    " devices of a machine; describe several machines with "
+                    "--machines");
+  return {type, static_cast<torch::DeviceIndex>(index)};
 }
 
 // Returns the devices, and sets the links of `options` if --machines is given.
@@ -249,6 +264,9 @@ void run() {
   TORCH_CHECK_VALUE(
       FLAGS_batch >= 1 && FLAGS_size >= 1 && FLAGS_partitions >= 1,
       "--batch, --size and --partitions must be at least 1");
+  TORCH_CHECK_VALUE(FLAGS_layers >= 0 && FLAGS_width >= 0,
+                    "--layers=", FLAGS_layers, " and --width=", FLAGS_width,
+                    " must be at least 0, which is the usual value");
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     const balancing::Profile profile =

@@ -199,7 +199,19 @@ Schedule named(const std::string& name) {
                                FLAGS_microbatches, stages_per_rank);
 }
 
+// Throws if one of the `flags` was given, since `by` does without them.
+void check_unused(const std::vector<const char*>& flags, const char* by) {
+  for (const char* flag : flags) {
+    if (gflags::GetCommandLineFlagInfoOrDie(flag).is_default) continue;
+    refuse("--", flag, " has no meaning with --", by,
+           ": remove one of the two");
+  }
+}
+
 Schedule from_file(const std::string& path) {
+  check_unused(
+      {"schedule", "ranks", "stages", "stages_per_rank", "microbatches"},
+      "csv");
   const std::ifstream file(path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
@@ -218,13 +230,13 @@ Schedule from_file(const std::string& path) {
 Schedule recomputing(const Schedule& schedule) {
   gpipe::parse_choice("recompute", FLAGS_recompute,
                       {"none", "all", "except_last"});
-  if (FLAGS_recompute == "none") return schedule;
-  const int count =
-      gpipe::num_microbatches(schedule) - (FLAGS_recompute == "all" ? 0 : 1);
   // In the order of RecomputePlacement.
   const std::size_t placement =
       gpipe::parse_choice("recompute_placement", FLAGS_recompute_placement,
                           {"before_backward", "with_backward", "ahead"});
+  if (FLAGS_recompute == "none") return schedule;
+  const int count =
+      gpipe::num_microbatches(schedule) - (FLAGS_recompute == "all" ? 0 : 1);
   return gpipe::with_recompute(
       schedule, [count](int microbatch) { return microbatch < count; },
       static_cast<gpipe::RecomputePlacement>(placement));
@@ -233,11 +245,12 @@ Schedule recomputing(const Schedule& schedule) {
 // Returns `schedule` with the copies to the host that --offload asks for.
 Schedule offloading(const Schedule& schedule) {
   gpipe::parse_choice("offload", FLAGS_offload, {"none", "all", "distant"});
-  if (FLAGS_offload == "none") return schedule;
-  if (FLAGS_offload_ahead < 0) {
+  constexpr int kMost = 1 << 28;
+  if (FLAGS_offload_ahead < 0 || FLAGS_offload_ahead > kMost) {
     refuse("--offload_ahead is ", FLAGS_offload_ahead,
-           ", but it is a number of actions, 0 or more");
+           ", but it is a number of actions, 0 to ", kMost);
   }
+  if (FLAGS_offload == "none") return schedule;
   if (FLAGS_offload == "all") {
     return gpipe::with_offload(
         schedule, [](int, int) { return true; }, FLAGS_offload_ahead);
@@ -283,6 +296,7 @@ gpipe::Costs costs_of(const Schedule& schedule) {
   // Without backwards, nothing is kept for them.
   if (is_forward_only(schedule) && !costs.activation_bytes.empty()) {
     costs.activation_bytes.assign(costs.forward.size(), 0);
+    costs.weight_activation_bytes.clear();
     costs.offload_bytes.clear();
   }
   if (costs.bandwidth > 0 && costs.boundary_bytes.empty()) {
@@ -441,6 +455,7 @@ void run() {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
       refuse("--compare needs named schedules: remove --csv and --write_csv");
     }
+    check_unused({"schedule"}, "compare");
     timelines = compare();
   } else {
     const std::string name = FLAGS_csv.empty() ? FLAGS_schedule : FLAGS_csv;

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Gives tools/plan and tools/schedule flags that they must refuse."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+
+class FlagsTest(unittest.TestCase):
+    def error(self, program, *flags):
+        """Returns the text of the error with which the program refuses its flags."""
+        done = subprocess.run(
+            ["tools/" + program, *flags], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 1, done)
+        return done.stderr
+
+    def test_plan_names_the_flag_of_a_device_that_is_none(self):
+        for name in "foo", "":
+            self.assertEqual(
+                self.error("plan", f"--device={name}"),
+                f"plan: --device={name}: must be the type of a device: cpu, cuda, xpu, ...\n",
+            )
+
+    def test_plan_numbers_as_many_devices_as_libtorch(self):
+        self.assertIn(
+            "--partitions=129: LibTorch numbers at most 128 devices",
+            self.error("plan", "--device=cuda", "--partitions=129"),
+        )
+
+    def test_plan_refuses_negative_sizes(self):
+        for flag in "--layers=-1", "--width=-8":
+            error = self.error("plan", "--model=resnet50", flag)
+            self.assertIn(flag, error)
+            self.assertIn("must be at least 0", error)
+
+    def test_schedule_refuses_flags_that_a_file_replaces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "a.csv")
+            file.write_text("0F0,0B0\n")
+            csv = f"--csv={file}"
+            for flag in "schedule", "ranks", "stages", "stages_per_rank", "microbatches":
+                self.assertEqual(
+                    self.error("schedule", csv, f"--{flag}=1"),
+                    f"schedule: --{flag} has no meaning with --csv: "
+                    "remove one of the two\n",
+                )
+
+    def test_schedule_checks_flags_that_others_make_unused(self):
+        self.assertIn(
+            "--recompute_placement=foo: expected before_backward, with_backward, ahead",
+            self.error("schedule", "--recompute_placement=foo"),
+        )
+        self.assertIn("--offload_ahead is -1", self.error("schedule", "--offload_ahead=-1"))
+        self.assertIn(
+            "--offload_ahead is 2147483647",
+            self.error("schedule", "--offload=distant", "--offload_ahead=2147483647"),
+        )
+        self.assertIn(
+            "--schedule has no meaning with --compare",
+            self.error("schedule", "--schedule=zbv", "--compare=1f1b"),
+        )
+
+    def test_schedule_refuses_more_for_the_weights_than_all(self):
+        self.assertIn(
+            "weight_activation_bytes",
+            self.error("schedule", "--activation_mib=1", "--weight_activation_mib=5"),
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
