@@ -7,8 +7,9 @@
 #
 # PYTHON has the torch; the default is python3. Its version must be that of the LibTorch
 # that Bazel uses (docs/testing.md). Builds with g++ and with clang++. Also checks that
-# CMake refuses another LibTorch, and that two copies of libgpipe.so can be loaded into the
-# Python that has loaded torch. Not a target of //..., since it needs pip's torch.
+# CMake refuses another LibTorch until it is replaced, and that two copies of libgpipe.so
+# can be loaded into the Python that has loaded torch. Not a target of //..., since it
+# needs pip's torch.
 set -euo pipefail
 
 die() {
@@ -64,6 +65,8 @@ fi
 output=$(tr -s '[:space:]' ' ' <<<"$output")
 [[ $output == *"$old is LibTorch 2.10.1; install gpipe again with LIBTORCH=$old"* ]] ||
   die "expected another error: $output"
+cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$torch" ||
+  die "CMake refused the right LibTorch in a folder that had the wrong one"
 
 mkdir "$scratch/copy"
 cp "$prefix/lib/libgpipe.so" "$scratch/copy"
