@@ -7,9 +7,9 @@
 #
 # PYTHON has the torch; the default is python3. Its version must be that of the LibTorch
 # that Bazel uses (docs/testing.md). Builds with g++ and with clang++. Also checks that
-# CMake refuses another LibTorch until it is replaced, and that two copies of libgpipe.so
-# can be loaded into the Python that has loaded torch. Not a target of //..., since it
-# needs pip's torch.
+# CMake refuses another LibTorch until it is replaced, which components there are, and that
+# two copies of libgpipe.so can be loaded into the Python that has loaded torch. Not a
+# target of //..., since it needs pip's torch.
 set -euo pipefail
 
 die() {
@@ -67,6 +67,26 @@ output=$(tr -s '[:space:]' ' ' <<<"$output")
   die "expected another error: $output"
 cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$torch" ||
   die "CMake refused the right LibTorch in a folder that had the wrong one"
+
+# Components: a known one is found, an unknown one only matters if it is required.
+mkdir "$scratch/components"
+cat >"$scratch/components/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.18)
+project(components CXX)
+find_package(gpipe REQUIRED COMPONENTS balancing OPTIONAL_COMPONENTS nonsense)
+if(NOT gpipe_balancing_FOUND OR NOT gpipe_training_FOUND OR gpipe_nonsense_FOUND)
+  message(FATAL_ERROR "balancing and training are components, nonsense is not")
+endif()
+find_package(gpipe COMPONENTS balancing nonsense)
+if(gpipe_FOUND)
+  message(FATAL_ERROR "nonsense is not a component")
+endif()
+CMAKE
+output=$(cmake -S "$scratch/components" -B components \
+  "-DCMAKE_PREFIX_PATH=$prefix;$torch" 2>&1) || die "$output"
+output=$(tr -s '[:space:]' ' ' <<<"$output")
+[[ $output == *"gpipe has no component nonsense; it has gpipe, balancing, distributed,"* ]] ||
+  die "expected another warning: $output"
 
 mkdir "$scratch/copy"
 cp "$prefix/lib/libgpipe.so" "$scratch/copy"
