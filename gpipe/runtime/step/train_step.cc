@@ -383,6 +383,8 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
         grads.push_back(std::move(grad));
       }
     }
+    // It uses the copiers of the pipeline until its end.
+    pass_.reset();
     unlock();
     gpipe::internal::accumulate(std::move(edges), std::move(grads));
   }

@@ -168,9 +168,9 @@ class TrainStep {
   // memory.
   void divide_gradients(double weight);
 
-  // Updates deferred BatchNorm statistics. Then calls `unlock`. Then adds
-  // gradients to `.grad` of parameters and of the input, and calls hooks. Call
-  // after finish(). `unlock` must release the pipeline's lock, because hooks
+  // Updates deferred BatchNorm statistics. Then ends pass() and calls `unlock`.
+  // Then adds gradients to `.grad` of parameters and of the input, and calls
+  // hooks. Call after finish(). `unlock` must release the pipeline's lock, because hooks
   // and the graph behind the input may call the pipeline.
   void accumulate(const std::function<void()>& unlock);
 
