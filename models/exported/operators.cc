@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -418,6 +419,70 @@ std::vector<std::size_t> shared_arguments(const c10::FunctionSchema& schema,
     }
   }
   return places;
+}
+
+namespace {
+
+// The operators of LibTorch that may return their first tensor or their first
+// list of tensors, or views of it, without a word of that in their schemas.
+constexpr std::string_view kUndeclaredAliases[] = {"alpha_dropout",
+                                                   "atleast_1d",
+                                                   "atleast_2d",
+                                                   "atleast_3d",
+                                                   "broadcast_tensors",
+                                                   "cartesian_prod",
+                                                   "conj_physical",
+                                                   "data",
+                                                   "dequantize",
+                                                   "dropout",
+                                                   "einsum",
+                                                   "feature_alpha_dropout",
+                                                   "feature_dropout",
+                                                   "flatten_dense_tensors",
+                                                   "lift",
+                                                   "meshgrid",
+                                                   "sum_to_size",
+                                                   "to_dense",
+                                                   "type_as",
+                                                   "unflatten_dense_tensors",
+                                                   "unsafe_chunk",
+                                                   "unsafe_split",
+                                                   "unsafe_split_with_sizes",
+                                                   "_unsafe_view"};
+
+// Returns whether `node` has a dropout rate that is not 0, and its training
+// flag is not false.
+bool drops(const Node& node) {
+  const auto rate = node.op->schema().argumentIndexWithName("p");
+  if (!rate || is_switched_off(node)) return false;
+  const c10::IValue& constant = node.arguments[*rate].constant;
+  return !constant.isDouble() || constant.toDouble() != 0;
+}
+
+}  // namespace
+
+std::optional<std::size_t> undeclared_alias(const Node& node) {
+  std::string_view name = node.op->operator_name().name;
+  constexpr std::string_view kAten = "aten::";
+  if (!name.starts_with(kAten)) return std::nullopt;
+  name.remove_prefix(kAten.size());
+  if (std::ranges::find(kUndeclaredAliases, name) ==
+          std::end(kUndeclaredAliases) ||
+      drops(node)) {
+    return std::nullopt;
+  }
+  const auto found =
+      std::ranges::find_if(node.arguments, [](const Argument& each) {
+        return each.kind == Argument::Kind::kValue ||
+               each.kind == Argument::Kind::kTensors;
+      });
+  if (found == node.arguments.end()) return std::nullopt;
+  // One tensor of several, such as the operands of einsum, is new.
+  const bool joins = found->elements.size() > 1 &&
+                     node.op->schema().returns()[0].type()->kind() ==
+                         c10::TypeKind::TensorType;
+  if (joins) return std::nullopt;
+  return found - node.arguments.begin();
 }
 
 // ---- Targets that run graphs, and those that cannot run

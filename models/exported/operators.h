@@ -56,6 +56,13 @@ void note_operator(Node& node);
 std::vector<std::size_t> shared_arguments(const c10::FunctionSchema& schema,
                                           std::size_t result);
 
+// Returns the place of the argument that the operator of `node` may return, or
+// views of it, although its schema does not say so; nullopt if it returns new
+// memory. If the argument and the result are lists, their elements belong
+// together. Counts a dropout only if it drops nothing in the mode of the
+// export. `node.op` and `node.arguments` must be set.
+std::optional<std::size_t> undeclared_alias(const Node& node);
+
 // Returns whether a target is a higher-order operator, which calls graphs.
 bool is_higher_order(const std::string& target);
 

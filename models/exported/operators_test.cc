@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe::exported {
@@ -160,6 +162,66 @@ TEST(OperatorSchemaTest, ResultsShareTheMemoryThatTheSchemaSays) {
             Places{0});
   EXPECT_EQ(shared_arguments(schema_of("torch.ops.aten.add.out"), 0),
             Places{3});
+}
+
+TEST(OperatorSchemaTest, SomeOperatorsReturnTheirArgumentWithoutSayingSo) {
+  const auto alias_of = [](const std::string& name, const std::string& tensor) {
+    return undeclared_alias(noted("torch.ops.aten." + name, {tensor}, "", {}));
+  };
+  for (const char* each :
+       {"type_as.default", "atleast_3d.default", "sum_to_size.default",
+        "unsafe_chunk.default", "unsafe_split.Tensor", "_unsafe_view.default",
+        "conj_physical.default"}) {
+    EXPECT_EQ(alias_of(each, "self"), 0u) << each;
+  }
+  EXPECT_EQ(alias_of("relu.default", "self"), std::nullopt);
+  EXPECT_EQ(alias_of("linear.default", "input"), std::nullopt);
+  // One operand only.
+  EXPECT_EQ(alias_of("einsum.default", "tensors"), 1u);
+  Node two = noted("torch.ops.aten.einsum.default", {"tensors"}, "", {});
+  two.arguments[1].elements.push_back({20, 0});
+  EXPECT_EQ(undeclared_alias(two), std::nullopt);
+  // Element by element.
+  Node list =
+      noted("torch.ops.aten.broadcast_tensors.default", {"tensors"}, "", {});
+  list.arguments[0].elements.push_back({20, 0});
+  EXPECT_EQ(undeclared_alias(list), 0u);
+}
+
+TEST(OperatorSchemaTest, ADropoutThatDropsNothingReturnsItsArgument) {
+  for (const char* each : {"dropout", "alpha_dropout", "feature_dropout",
+                           "feature_alpha_dropout"}) {
+    const std::string target =
+        std::string("torch.ops.aten.") + each + ".default";
+    const auto alias_with = [&](double rate, bool training) {
+      Node node = noted(target, {"input"}, "train", training);
+      node.arguments[1].constant = rate;
+      return undeclared_alias(node);
+    };
+    EXPECT_EQ(alias_with(0.5, true), std::nullopt) << each;
+    EXPECT_EQ(alias_with(0.5, false), 0u) << each;
+    EXPECT_EQ(alias_with(0.0, true), 0u) << each;
+  }
+}
+
+// What this LibTorch does with tensors that have the right form already.
+TEST(OperatorSchemaTest, OperatorsThatReturnTheirArgumentAreListed) {
+  const at::Tensor x = at::ones({2, 3}), y = at::ones({3});
+  const std::vector<std::pair<std::string, at::Tensor>> found = {
+      {"type_as", x.type_as(y)},
+      {"dropout", at::dropout(x, 0, true)},
+      {"broadcast_tensors", at::broadcast_tensors({x, y})[1]},
+      {"meshgrid", at::meshgrid({y, x[0]}, "ij")[0]},
+      {"atleast_3d", at::atleast_3d(x)},
+      {"einsum", at::einsum("ij->ji", {x})},
+      {"sum_to_size", x.sum_to_size({2, 3})},
+      {"conj_physical", at::conj_physical(x)}};
+  for (const auto& [name, result] : found) {
+    const at::Tensor& from =
+        name == "broadcast_tensors" || name == "meshgrid" ? y : x;
+    EXPECT_TRUE(result.is_alias_of(from)) << name;
+  }
+  EXPECT_FALSE(at::einsum("ij,j->ij", {x, y}).is_alias_of(x));
 }
 
 TEST(OperatorSchemaTest, OperatorsInPlaceWriteToTheirArgument) {

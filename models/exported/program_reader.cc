@@ -315,14 +315,15 @@ class GraphReader {
   // Gives the values of a result the memory of the arguments that the result
   // may share.
   void share_memory(const Node& node, std::size_t place, const Result& result) {
-    for (const std::size_t k : shared_arguments(node.op->schema(), place)) {
-      if (node.arguments[k].elements.empty()) continue;
-      const ValueId from = node.arguments[k].elements[0].value;
-      if (from == kNoValue) continue;
-      for (const ValueId each : result.values) {
-        if (each != kNoValue) {
-          program_.values[each].memory = program_.values[from].memory;
-        }
+    auto arguments = shared_arguments(node.op->schema(), place);
+    if (const auto k = undeclared_alias(node)) arguments.push_back(*k);
+    for (const std::size_t k : arguments) {
+      const std::vector<Element>& elements = node.arguments[k].elements;
+      if (elements.empty()) continue;
+      for (std::size_t i = 0; i < result.values.size(); ++i) {
+        const ValueId from = elements[std::min(i, elements.size() - 1)].value;
+        if (from == kNoValue || result.values[i] == kNoValue) continue;
+        program_.values[result.values[i]].memory = program_.values[from].memory;
       }
     }
   }

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "models/exported/archive.h"
+#include "models/testing/examples.h"
 #include "models/testing/files.h"
 
 namespace gpipe::exported {
@@ -42,6 +44,23 @@ TEST(SourceLineTest, TheInnermostModuleHasItsPath) {
   EXPECT_EQ(module_path("a,,Net"), "");
   EXPECT_EQ(module_path(""), "");
   EXPECT_EQ(module_path("a"), "");
+}
+
+// Each of two lists of tensors that broadcast_tensors takes and returns.
+TEST(ProgramReaderTest, ResultsShareMemoryThatNoSchemaDeclares) {
+  Archive archive(testing::example_file("aliased.pt2"));
+  const Program program = read_program(archive, {});
+  const auto owner = [&](const std::string& name) {
+    for (const Value& each : program.values) {
+      if (each.name == name) return program.values[each.memory].name;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(owner("dropout"), "linear");
+  EXPECT_EQ(owner("relu_"), "linear");
+  EXPECT_EQ(owner("getitem_1"), "b_before");
+  EXPECT_EQ(owner("type_as"), "b_mean");
+  EXPECT_EQ(owner("tanh"), "tanh");
 }
 
 const std::string kOperator = "torch.ops.higher_order.";

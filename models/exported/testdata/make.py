@@ -269,6 +269,31 @@ class Seen(nn.Module):
         return y
 
 
+class Aliased(nn.Module):
+    """Buffers that are assigned from each other, and operators that return their
+    argument, or a view of it, although their schemas do not say so."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(width, width)
+        self.third = nn.Linear(width, 3)
+        for name in ("now", "before", "mean", "twin"):
+            self.register_buffer(name, torch.randn(width))
+
+    def forward(self, x):
+        hidden = functional.dropout(self.first(x), 0.0, self.training)
+        hidden.relu_()
+        mean = hidden.detach().mean(0)
+        hidden = torch.tanh(self.second(hidden + self.now))
+        shown, kept = torch.broadcast_tensors(hidden, self.before)[1], self.mean.type_as(x)
+        y = self.third(hidden + shown + kept)
+        self.mean.copy_(mean)
+        self.before.copy_(self.now)
+        self.now.copy_(mean)
+        self.twin.copy_(self.mean)
+        return y
+
+
 class Tables(nn.Module):
     """A constant that is computed from a buffer and from the number of tokens."""
 
@@ -655,6 +680,7 @@ MODELS = {
     "styles": (Styles, lambda: (torch.randn(8, 2, 5),)),
     "stateless": (Stateless, lambda: (torch.randn(8, 2, 5),)),
     "seen": (Seen, lambda: (torch.randn(8, 4),)),
+    "aliased": (Aliased, lambda: (torch.randn(8, 4),)),
     "tables": (Tables, lambda: (torch.randint(0, 11, (4, 6)),), {1: ("tokens", 16)}),
     "counted": (Counted, lambda: (torch.randn(8, 4),)),
     "noisy": (Noisy, lambda: (torch.randn(8, 4),)),
@@ -672,8 +698,9 @@ MODELS = {
     "experts": (Experts, lambda: (torch.randn(8, 4),)),
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
-DETAILS = {"alternating", "branches", "deep", "dropped", "experts", "generated", "looped",
-           "mapped", "other_branches", "resized", "scanned", "stateless", "styles", "vmapped"}
+DETAILS = {"aliased", "alternating", "branches", "deep", "dropped", "experts", "generated",
+           "looped", "mapped", "other_branches", "resized", "scanned", "stateless", "styles",
+           "vmapped"}
 
 
 def path_of(folder, name):
