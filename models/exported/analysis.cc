@@ -310,6 +310,31 @@ void check_inputs(Program& program) {
   }
 }
 
+// Refuses overlapping weights that change or are trained. Each has a memory of
+// its own here, so that the other one would not change as well.
+void check_weights(Program& program) {
+  std::set<int> changed;  // by the first one of tied weights
+  for (const Value& each : program.values) {
+    if (each.weight >= 0 && each.written) {
+      changed.insert(program.weights[each.weight].tied_to);
+    }
+  }
+  const auto changes = [&](int number) {
+    return program.weights[number].requires_grad || changed.contains(number);
+  };
+  for (std::size_t k = 0; k < program.weights.size(); ++k) {
+    const Weight& weight = program.weights[k];
+    for (const int each : weight.overlapping) {
+      if (!changes(static_cast<int>(k)) && !changes(each)) continue;
+      program.problems.push_back(
+          "the weights '" + program.weights[each].name + "' and '" +
+          weight.name +
+          "' share memory in Python, and a change of one must be seen in the "
+          "other; register only one of them, and take its part in forward()");
+    }
+  }
+}
+
 // Returns the symbols of the rows. Inputs that meet in no operator may have a
 // symbol each: a pipeline splits all of them, and checks that their rows are
 // equally many. Empty if all inputs have fixed sizes.
@@ -564,6 +589,7 @@ void analyze(Program& program, bool keep_random, bool concatenates) {
   number_producers(program);
   find_pure(program);
   check_inputs(program);
+  check_weights(program);
   check_outputs(program, concatenates);
 }
 

@@ -15,7 +15,8 @@ namespace gpipe::exported {
 // buffer, and other assignments to the place before the next use. Removes nodes
 // without effect. Sets Node::pure, Node::needed and Node::passed.
 //
-// Adds to Program::problems if the program changes an input in place, and, if
+// Adds to Program::problems if the program changes an input in place, if two
+// weights overlap and one of them changes or is trained, and, if
 // `concatenates`, if its outputs cannot be concatenated from those of
 // micro-batches. `keep_random`:
 // whether random operators stay although no output depends on them, so that

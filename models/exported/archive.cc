@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -185,6 +186,78 @@ void find_ties(std::vector<Weight>& weights) {
   }
 }
 
+// Returns the part of `record`, one element for each byte, that a weight has:
+// all bytes from the first to the last one if its elements share memory.
+at::Tensor part_of(const at::Tensor& record, const Weight& weight) {
+  const auto bytes = static_cast<int64_t>(c10::elementSize(weight.dtype));
+  std::vector<int64_t> sizes = weight.sizes, strides = weight.strides;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    if (strides[k] == 0) sizes[k] = 1;  // an expanded dimension
+    if (sizes[k] == 1) strides[k] = 0;
+    strides[k] *= bytes;
+  }
+  const auto total = internal::bytes_of(sizes, weight.dtype);
+  if (!total || *total > record.numel()) {
+    return record.slice(0, weight.offset * bytes,
+                        static_cast<int64_t>(bytes_of(weight)));
+  }
+  sizes.push_back(bytes);
+  strides.push_back(1);
+  // Reductions take 64 dimensions at most.
+  return record.as_strided(sizes, strides, weight.offset * bytes).squeeze();
+}
+
+// Finds the overlapping weights of one record. `numbers`: all weights of the
+// record that have elements and are not tied to an earlier one.
+void find_overlaps(std::vector<int> numbers, std::vector<Weight>& weights) {
+  const auto begin = [&](int number) {
+    return static_cast<uint64_t>(weights[number].offset) *
+           c10::elementSize(weights[number].dtype);
+  };
+  std::ranges::stable_sort(numbers, {}, begin);
+  uint64_t end = 0;
+  bool mixed = false;
+  for (const int each : numbers) {
+    mixed = mixed || begin(each) < end;
+    end = std::max(end, bytes_of(weights[each]));
+  }
+  if (!mixed) return;
+  // With a device, since a MetaGuard moves tensors that have none.
+  const auto unused = [&] {
+    return at::zeros({static_cast<int64_t>(end)},
+                     at::TensorOptions().dtype(at::kBool).device(at::kCPU));
+  };
+  const at::Tensor used = unused();
+  for (auto each = numbers.begin(); each != numbers.end(); ++each) {
+    Weight& weight = weights[*each];
+    const at::Tensor own = part_of(used, weight);
+    if (own.any().item().toBool()) {
+      for (auto other = numbers.begin(); other != each; ++other) {
+        const at::Tensor one = unused();
+        part_of(one, weights[*other]).fill_(true);
+        if (part_of(one, weight).any().item().toBool()) {
+          weight.overlapping.push_back(*other);
+        }
+      }
+    }
+    own.fill_(true);
+  }
+}
+
+void find_overlaps(std::vector<Weight>& weights) {
+  std::map<std::string, std::vector<int>> by_record;
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const Weight& weight = weights[k];
+    const auto number = static_cast<int>(k);
+    if (weight.has_values && weight.tied_to == number && bytes_of(weight) > 0) {
+      by_record[weight.record].push_back(number);
+    }
+  }
+  for (auto& [record, numbers] : by_record) {
+    find_overlaps(std::move(numbers), weights);
+  }
+}
+
 }  // namespace
 
 std::vector<Weight> read_weight_list(Archive& archive) {
@@ -203,6 +276,7 @@ std::vector<Weight> read_weight_list(Archive& archive) {
     }
   }
   find_ties(weights);
+  find_overlaps(weights);
   return weights;
 }
 

@@ -35,7 +35,8 @@ class Archive : public internal::ZipArchive {
 
 // Returns the weights and constants of an archive, without their values.
 // Weights with equal bytes, sizes and strides are tied, except weights of the
-// meta device, which have no bytes. Throws c10::ValueError if an entry is
+// meta device, which have no bytes. Other weights with some equal bytes are
+// overlapping. Throws c10::ValueError if an entry is
 // damaged, reaches beyond its record, or is pickled.
 std::vector<Weight> read_weight_list(Archive& archive);
 

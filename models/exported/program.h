@@ -204,6 +204,9 @@ struct Weight {
   bool has_values = true;
   // The first weight with the same tensor, which is this one or an earlier one.
   int tied_to = -1;
+  // Other weights that share some, but not all, memory with this one in Python.
+  // Of two such weights, one lists the other.
+  std::vector<int> overlapping;
 };
 
 // Calls `use` with each value that `node` computes and the program uses.

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "gpipe/base/json.h"
 #include "models/exported/exported.h"
 #include "models/testing/examples.h"
 #include "models/testing/files.h"
@@ -207,6 +211,61 @@ TEST(ExportedRefusalsTest, DamagedWeights) {
   EXPECT_EQ(error_with_record("data/weights/weight_0", "", ""),
             "has no record 'data/weights/weight_0'" + place);
   EXPECT_EQ(error_with_record(kWeights, "", ""), "has no values of '0.weight'");
+}
+
+// Where a weight of a copy of a file is.
+struct Place {
+  std::string weight, record;
+  std::vector<int64_t> strides;
+  int64_t offset;
+  bool trained;
+};
+
+// Returns the error for seen.pt2 with weights at other places.
+std::string error_with_places(const std::vector<Place>& places) {
+  const std::string path = new_folder() + "edited.pt2";
+  edit_archive(example_file("seen.pt2"), path,
+               [&](const std::string& name, std::string& content) {
+                 if (name != kWeights) return true;
+                 internal::Json json = internal::parse_json(content, "");
+                 for (const Place& each : places) {
+                   internal::Json& entry = json["config"][each.weight];
+                   entry["path_name"] = each.record;
+                   entry["is_param"] = each.trained;
+                   internal::Json& meta = entry["tensor_meta"];
+                   meta["requires_grad"] = each.trained;
+                   meta["storage_offset"] = {{"as_int", each.offset}};
+                   for (std::size_t k = 0; k < each.strides.size(); ++k) {
+                     meta["strides"][k]["as_int"] = each.strides[k];
+                   }
+                 }
+                 content = json.dump();
+                 return true;
+               });
+  return error_for(path);
+}
+
+// 'first.weight' [4, 4] is the record weight_0, and the buffer 'seen' [4]
+// changes in each call.
+TEST(ExportedRefusalsTest, WeightsThatShareMemoryAndChange) {
+  const auto error_of = [&](const std::string& other) {
+    return "cannot run as a pipeline:\n  the weights 'first.weight' and '" +
+           other +
+           "' share memory in Python, and a change of one must be seen in the "
+           "other; register only one of them, and take its part in forward()";
+  };
+  const Place frozen{"first.weight", "weight_0", {4, 1}, 0, false};
+  const Place row{"seen", "weight_0", {1}, 4, false};
+  const Place column{"seen", "weight_0", {4}, 2, false};
+  EXPECT_EQ(error_with_places({frozen, row}), error_of("seen"));
+  EXPECT_EQ(error_with_places({frozen, column}), error_of("seen"));
+  // Training changes 'first.weight'.
+  const Place bias{"first.bias", "weight_0", {4}, 3, false};
+  EXPECT_EQ(error_with_places({bias}), error_of("first.bias"));
+  EXPECT_EQ(error_with_places({frozen, bias}), "no error");
+  // Two columns have no element in common.
+  const Place elsewhere{"first.weight", "weight_2", {4, 1}, 0, true};
+  EXPECT_EQ(error_with_places({elsewhere, column, bias}), "no error");
 }
 
 TEST(ExportedRefusalsTest, DamagedGraphs) {
