@@ -95,6 +95,9 @@ class Finder {
   // Throws if a target fits no module, or if its weight is that of another
   // Linear: an adapter of a Linear acts by its weight, and so on both.
   std::vector<Place> places() {
+    TORCH_CHECK_VALUE(!last_names_.empty(),
+                      "the model has no linear module, which could get an "
+                      "adapter");
     for (std::size_t k = 0; k < matched_.size(); ++k) {
       TORCH_CHECK_VALUE(
           matched_[k], "no linear module has the name '", options_.targets()[k],

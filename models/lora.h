@@ -58,8 +58,8 @@ namespace gpipe {
 // Adapted are torch::nn::Linear modules anywhere in the layers, and the linear
 // nodes of exported programs, see below. An adapter has the dtype and device of
 // the weight, or float32 if the weight has 16 bits. A is uniform as in
-// torch::nn::Linear, and rounded to the weight's dtype; B is 0. The values are drawn from LibTorch's default
-// generator in the order of the modules.
+// torch::nn::Linear, and rounded to the weight's dtype; B is 0. The values are
+// drawn from LibTorch's default generator in the order of the modules.
 //
 // A Linear that other modules hold as a typed member is reached, because its
 // weight is recognized by operators. Not reached are products that the outer
@@ -121,11 +121,11 @@ LoraOptions read_lora_options(const std::string& folder);
 
 // Copies the values of a folder in PEFT's format into the adapters of `module`,
 // in place. The copies of base weights that PEFT writes as
-// "....base_layer.weight" are ignored. Throws one c10::ValueError with the path,
-// and changes nothing, if a file cannot be read or is damaged, if rank or scale
-// differ from those of the module, or if names are missing, unexpected, or have
-// other shapes. `strict`: false ignores adapters of the folder that `module`
-// does not have, for the layers of one rank.
+// "....base_layer.weight" are ignored. Throws one c10::ValueError with the
+// path, and changes nothing, if a file cannot be read or is damaged, if rank or
+// scale differ from those of the module, or if names are missing, unexpected,
+// or have other shapes. `strict`: false ignores adapters of the folder that
+// `module` does not have, for the layers of one rank.
 void load_lora(const std::string& folder, torch::nn::Module& module,
                bool strict = true);
 

@@ -190,6 +190,14 @@ TEST(LoraModules, PipelinesHaveTheGradientsOfTheSequential) {
   }
 }
 
+TEST(LoraModules, AModelWithoutLinearModulesIsRefused) {
+  EXPECT_EQ(value_error_of([] {
+              add_lora(torch::nn::Sequential(torch::nn::ReLU()),
+                       LoraOptions().targets({"linear"}));
+            }),
+            "the model has no linear module, which could get an adapter");
+}
+
 TEST(LoraModules, SharedWeightsAndOtherModulesAreRefused) {
   Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4),
                    torch::nn::Tanh());
