@@ -170,8 +170,8 @@ class TrainStep {
 
   // Updates deferred BatchNorm statistics. Then ends pass() and calls `unlock`.
   // Then adds gradients to `.grad` of parameters and of the input, and calls
-  // hooks. Call after finish(). `unlock` must release the pipeline's lock, because hooks
-  // and the graph behind the input may call the pipeline.
+  // hooks. Call after finish(). `unlock` must release the pipeline's lock,
+  // because hooks and the graph behind the input may call the pipeline.
   void accumulate(const std::function<void()>& unlock);
 
  private:
