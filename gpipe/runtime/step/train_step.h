@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -204,7 +205,6 @@ class TrainStep {
   std::optional<double> divisor_;
 };
 
-// The arguments of a training step.
 // In which mode a step runs.
 struct StepMode {
   // Which micro-batches are recomputed if the schedule has no recomputes.
@@ -213,6 +213,7 @@ struct StepMode {
   std::shared_ptr<void> scope = nullptr;
 };
 
+// The arguments of a training step.
 struct StepArguments {
   // `input` is read where the first stage is; `target` and `loss` are read
   // where the last stage is.
