@@ -1,5 +1,7 @@
 #include "balancing/memory_profile.h"
 
+#include <ATen/Functions.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
@@ -9,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -132,17 +135,24 @@ class Passing {
   void save(std::size_t index, int64_t layer) {
     all_[index].savers.push_back(layer);
   }
-  void append_to(std::vector<SavedTensor>& saved) const {
+  void save_for_weights(std::size_t index, int64_t layer) {
+    all_[index].weight_savers.push_back(layer);
+  }
+  void append_to(MemoryProfile& profile) const {
+    const auto add = [](std::vector<SavedTensor>& all, int64_t bytes,
+                        const std::vector<int64_t>& savers) {
+      if (!savers.empty()) all.push_back({bytes, savers});
+    };
     for (std::size_t k = 0; k < all_.size(); ++k) {
-      if (all_[k].savers.empty()) continue;
-      saved.push_back({bytes(k), all_[k].savers});
+      add(profile.saved, bytes(k), all_[k].savers);
+      add(profile.saved_for_weights, bytes(k), all_[k].weight_savers);
     }
   }
 
  private:
   struct Entry {
     c10::Storage storage;
-    std::vector<int64_t> savers;
+    std::vector<int64_t> savers, weight_savers;
   };
   std::unordered_set<const void*> seen_;
   std::vector<Entry> all_;
@@ -190,7 +200,7 @@ class MemoryProfiler {
             {stashed_by.at(key), static_cast<int64_t>(k), tracker_.bytes(key)});
       }
     }
-    passing_.append_to(profile_.saved);
+    passing_.append_to(profile_);
   }
 
   MemoryProfile take() { return std::move(profile_); }
@@ -218,6 +228,7 @@ class MemoryProfiler {
 
   void run(int64_t index, const std::string& name,
            torch::nn::AnyModule& layer) {
+    const std::optional<int64_t> left = left_for_weights(index, name, layer);
     LayerMemory& memory = profile_.layers[index];
     const MetaLedger ledger;
     std::vector<Edge> graph;
@@ -244,17 +255,69 @@ class MemoryProfiler {
       }
       tracker_.end_layer();
     }
-    const int64_t internal = release(std::move(graph), ledger, index);
+    const int64_t internal =
+        release(std::move(graph), ledger, index, /*for_weights=*/!left);
     memory.kept_bytes += internal;
     if (internal > 0) profile_.saved.push_back({internal, {index}});
+    const int64_t for_weights = left.value_or(internal + memory.output_bytes);
+    if (for_weights > 0) {
+      profile_.saved_for_weights.push_back({for_weights, {index}});
+    }
+  }
+
+  // Runs the next layer and the input part of its backward. Records which of
+  // the tensors that pass between layers the weight part needs. Returns the
+  // bytes of all else that is held for it; nothing if the backward cannot run.
+  std::optional<int64_t> left_for_weights(int64_t index,
+                                          const std::string& name,
+                                          torch::nn::AnyModule& layer) {
+    SizingTracker tracker = tracker_;
+    const internal::UseSkipTracker use_tracker(tracker);
+    const std::vector<std::size_t> before = passing_.uses();
+    const MetaLedger ledger;
+    internal::Subgraph graph;
+    std::vector<at::Tensor> grads;
+    try {
+      {
+        std::vector<at::Tensor> inputs =
+            internal::graph_inputs(boundary_, /*leaf=*/false);
+        std::vector<Edge> edges = internal::gradient_edges(inputs);
+        const uint64_t begin = at::sequence_number::peek();
+        const internal::Value output = internal::call_layer_on_meta(
+            layer, internal::Value(kind_, std::move(inputs)), index, name);
+        std::vector<at::Tensor> outputs = output.tensors();
+        for (at::Tensor& each : tracker.stashed()) {
+          outputs.push_back(std::move(each));
+        }
+        edges.insert(edges.end(), tracker.popped().begin(),
+                     tracker.popped().end());
+        for (const at::Tensor& each : outputs) {
+          grads.push_back(each.defined() && each.requires_grad()
+                              ? at::empty_like(each.detach())
+                              : at::Tensor());
+        }
+        graph = internal::Subgraph(begin, std::move(edges), outputs);
+        tracker.end_layer();
+      }
+      if (graph.leaves().empty()) return 0;
+      graph.backward_input(std::move(grads));
+    } catch (const std::exception&) {
+      // The layer itself throws again when it is measured.
+      return std::nullopt;
+    }
+    const std::vector<std::size_t> after = passing_.uses();
+    for (std::size_t k = 0; k < before.size(); ++k) {
+      if (after[k] > before[k]) passing_.save_for_weights(k, index);
+    }
+    return ledger.live_bytes();
   }
 
   // Releases the graph of layer `index`. The layer has kept for backward
   // whatever is freed with it. Records who keeps the tensors that pass between
   // layers, and what each operator keeps. Returns the bytes of all other
-  // tensors.
+  // tensors. `for_weights`: whether the weight part needs all that is kept.
   int64_t release(std::vector<Edge> graph, const MetaLedger& ledger,
-                  int64_t index) {
+                  int64_t index, bool for_weights) {
     std::vector<std::size_t> uses = passing_.uses();
     const int64_t begin = ledger.live_bytes();
     int64_t live = begin;
@@ -271,6 +334,7 @@ class MemoryProfiler {
     });
     for (const auto& [k, keeper] : keepers) {
       passing_.save(k, index);
+      if (for_weights) passing_.save_for_weights(k, index);
       released[keeper].bytes += passing_.bytes(k);
     }
     std::reverse(released.begin(), released.end());

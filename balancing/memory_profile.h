@@ -63,6 +63,10 @@ struct MemoryProfile {
   std::vector<LayerMemory> layers;
   std::vector<SkipMemory> skips;
   std::vector<SavedTensor> saved;
+  // What is held instead of `saved` between the two parts of a split backward:
+  // the part of it that the weight part needs, and the gradients that the input
+  // part leaves for it. `savers` are the layers that hold it. Empty: not known.
+  std::vector<SavedTensor> saved_for_weights;
 };
 
 namespace detail {
@@ -84,6 +88,10 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // torch::autograd::Function keeps outside of saved tensors. The bytes are
 // exactly those that tensors allocate on a CPU. An accelerator's kernels may
 // save other tensors, and its allocator rounds sizes up.
+//
+// Each layer then runs once more, with the first part of a split backward. A
+// layer whose backward cannot run on the meta device counts as one that needs
+// all it has saved, and the gradients of its outputs, for the weight part.
 //
 // `module` and `input` may be on any device and stay unchanged.
 //

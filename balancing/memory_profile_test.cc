@@ -64,6 +64,50 @@ TEST(MemoryProfileTest, KnowsWhoKeepsWhat) {
   EXPECT_EQ(saved_bytes(profile, 2, 2), 0);
 }
 
+TEST(MemoryProfileTest, KnowsWhatIsHeldForTheGradientsOfWeights) {
+  // The product of the second linear layer needs its input, which ReLU keeps,
+  // too, and the gradient of its output. The first one has no input part.
+  Sequential model(Linear(4, 16), ReLU(), Linear(16, 2), Tanh());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  constexpr int64_t kWide = 8 * 16 * 4, kInput = 8 * 4 * 4, kOutput = 8 * 2 * 4;
+  EXPECT_EQ(bytes_for_weights(profile, 0, 1), kInput + kWide);
+  EXPECT_EQ(bytes_for_weights(profile, 1, 2), 0);
+  EXPECT_EQ(bytes_for_weights(profile, 2, 3), kWide + kOutput);
+  EXPECT_EQ(bytes_for_weights(profile, 3, 4), 0);
+  EXPECT_EQ(bytes_for_weights(profile, 0, 4), kInput + 2 * kWide + kOutput);
+}
+
+// Its backward reads a value.
+struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x, const Tensor& factor) {
+    context->save_for_backward({x, factor});
+    return x * factor;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    return {grads[0] * saved[1].item<float>(), (grads[0] * saved[0]).sum()};
+  }
+};
+struct ReadsImpl : torch::nn::Cloneable<ReadsImpl> {
+  ReadsImpl() { reset(); }
+  void reset() override {
+    factor = register_parameter("factor", torch::ones({}));
+  }
+  Tensor forward(Tensor x) { return ReadsInBackward::apply(x, factor); }
+  Tensor factor;
+};
+TORCH_MODULE(Reads);
+
+TEST(MemoryProfileTest, HoldsAllForWeightsOfALayerWithoutBackwardOnMeta) {
+  Sequential model(Linear(4, 16), ReLU(), Reads());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  constexpr int64_t kWide = 8 * 16 * 4;
+  EXPECT_EQ(bytes_for_weights(profile, 2, 3), kWide + kWide);
+}
+
 TEST(MemoryProfileTest, SeesThroughLayersThatReturnTheirInput) {
   Sequential model(Linear(4, 16), ReLU(ReLUOptions().inplace(true)), Identity(),
                    Flatten(), Linear(16, 2));

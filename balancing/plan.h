@@ -268,10 +268,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // backward_weight. They are measured if a candidate splits backwards. A given
 // profile may lack them (TimeOptions::split_backward); then half of the
 // backward is assumed for each. A prediction does not include the optimizer,
-// the loss, or temporary memory of operators, nor the gradients that the input
-// part of a split backward keeps for the weight part: one for each product. So
-// a step with many such parts under way (zero-bubble) takes more than the
-// predicted peak, measured up to 1.6 times (zero_bubble_h1 on one rank).
+// the loss, or temporary memory of operators.
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.

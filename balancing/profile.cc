@@ -43,6 +43,19 @@ using gpipe::internal::read_document;
 // The deepest nesting is that of "saved_by_several": {"": [{"": [""]}]}.
 constexpr JsonFormat kFormat = {"gpipe profile 1", "a profile", 4};
 
+// A list of saved tensors, with the names of its members: of a layer, for what
+// it saves alone, and of the profile.
+struct SavedList {
+  const char* alone;
+  const char* several;
+  std::vector<SavedTensor> MemoryProfile::*list;
+};
+constexpr SavedList kSaved[] = {
+    {"saved_bytes", "saved_by_several", &MemoryProfile::saved},
+    {"saved_for_weights_bytes", "saved_for_weights_by_several",
+     &MemoryProfile::saved_for_weights},
+};
+
 // A byte count of a layer that is a plain member of LayerMemory.
 struct ByteMember {
   const char* name;
@@ -74,8 +87,10 @@ class ProfileReader {
     profile_.memory.input_bytes = reader.whole("input_bytes");
     for (const Json& layer : reader.list("layers")) read_layer(reader, layer);
     reader.each("skips", "skip", [&](JsonReader& skip) { read_skip(skip); });
-    reader.each("saved_by_several", "saved_by_several",
-                [&](JsonReader& saved) { read_saved(saved); });
+    for (const SavedList& each : kSaved) {
+      reader.each(each.several, each.several,
+                  [&](JsonReader& saved) { read_saved(saved, each); });
+    }
   }
 
   void read_layer(const JsonReader& all, const Json& json) {
@@ -100,8 +115,10 @@ class ProfileReader {
       memory.operators =
           operators_of(*kept, reader.inside(*kept, "\"kept_by\""));
     }
-    const int64_t saved = reader.whole("saved_bytes");
-    if (saved > 0) profile_.memory.saved.push_back({saved, {index}});
+    for (const SavedList& each : kSaved) {
+      const int64_t saved = reader.whole(each.alone);
+      if (saved > 0) (profile_.memory.*each.list).push_back({saved, {index}});
+    }
     layers.push_back(memory);
     reader.end();
   }
@@ -134,7 +151,7 @@ class ProfileReader {
     profile_.memory.skips.push_back(skip);
   }
 
-  void read_saved(JsonReader& reader) {
+  void read_saved(JsonReader& reader, const SavedList& list) {
     SavedTensor saved;
     saved.bytes = reader.whole("bytes");
     for (const Json& name : reader.list("layers")) {
@@ -149,8 +166,9 @@ class ProfileReader {
             std::adjacent_find(savers.begin(), savers.end()) == savers.end(),
         reader.place(),
         ": \"layers\" should name two different layers or more, each once; "
-        "what one layer keeps alone is its \"saved_bytes\"");
-    profile_.memory.saved.push_back(std::move(saved));
+        "what one layer keeps alone is its \"",
+        list.alone, "\"");
+    (profile_.memory.*list.list).push_back(std::move(saved));
   }
 
   const std::string source_;
@@ -158,9 +176,9 @@ class ProfileReader {
   std::map<std::string, int64_t> indices_;
 };
 
-int64_t saved_alone(const MemoryProfile& memory, int64_t layer) {
+int64_t saved_alone(const std::vector<SavedTensor>& list, int64_t layer) {
   int64_t bytes = 0;
-  for (const SavedTensor& saved : memory.saved) {
+  for (const SavedTensor& saved : list) {
     if (saved.savers == std::vector<int64_t>{layer}) bytes += saved.bytes;
   }
   return bytes;
@@ -181,7 +199,11 @@ Json layers_of(const Profile& profile) {
     for (const ByteMember& each : kBytes) {
       layer[each.name] = profile.memory.layers[k].*each.member;
     }
-    layer["saved_bytes"] = saved_alone(profile.memory, static_cast<int64_t>(k));
+    for (const SavedList& each : kSaved) {
+      const auto& list = profile.memory.*each.list;
+      if (each.list != &MemoryProfile::saved && list.empty()) continue;
+      layer[each.alone] = saved_alone(list, static_cast<int64_t>(k));
+    }
     layer["kept_by"] = Json::object();
     for (const OperatorMemory& each : profile.memory.layers[k].operators) {
       layer["kept_by"][each.name] = each.bytes;
@@ -207,19 +229,21 @@ std::string to_json(const Profile& profile) {
                {"rows", profile.rows},
                {"input_bytes", profile.memory.input_bytes},
                {"layers", layers_of(profile)},
-               {"skips", Json::array()},
-               {"saved_by_several", Json::array()}};
+               {"skips", Json::array()}};
   for (const SkipMemory& skip : profile.memory.skips) {
     json["skips"].push_back({{"stashed_by", names.at(skip.stashed_by)},
                              {"popped_by", names.at(skip.popped_by)},
                              {"bytes", skip.bytes}});
   }
-  for (const SavedTensor& saved : profile.memory.saved) {
-    if (saved.savers.size() < 2) continue;
-    Json layers = Json::array();
-    for (const int64_t saver : saved.savers) layers.push_back(names.at(saver));
-    json["saved_by_several"].push_back(
-        {{"bytes", saved.bytes}, {"layers", std::move(layers)}});
+  for (const SavedList& each : kSaved) {
+    Json& several = json[each.several] = Json::array();
+    for (const SavedTensor& saved : profile.memory.*each.list) {
+      if (saved.savers.size() < 2) continue;
+      Json layers = Json::array();
+      for (const int64_t k : saved.savers) layers.push_back(names.at(k));
+      several.push_back(
+          {{"bytes", saved.bytes}, {"layers", std::move(layers)}});
+    }
   }
   return json.dump(/*indent=*/1) + "\n";
 }

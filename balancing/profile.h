@@ -52,16 +52,19 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 //                "trained_bytes": 37632, "buffer_bytes": 0,
 //                "output_bytes": 25690112, "kept_bytes": 25690112,
 //                "forward_peak_bytes": 25690112, "saved_bytes": 0,
+//                "saved_for_weights_bytes": 25690112,
 //                "kept_by": {"ConvolutionBackward0": 4816896}}, ...],
 //    "skips": [{"stashed_by": "layer1_0_identity",
 //               "popped_by": "layer1_0_residual", "bytes": 6422528}, ...],
-//    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...]}
+//    "saved_by_several": [{"bytes": 25690112, "layers": ["bn1", "relu"]}, ...],
+//    "saved_for_weights_by_several": [...]}
 //
 // If these were measured (LayerTime), a layer also has
 // "backward_input_seconds", "backward_weight_seconds" and "accumulate_seconds".
 //
 // "saved_bytes" counts the tensors that only this layer saves for backward.
-// Tensors that several layers save are in "saved_by_several". "kept_by" has
+// Tensors that several layers save are in "saved_by_several". The same two with
+// "for_weights" have MemoryProfile::saved_for_weights. "kept_by" has
 // LayerMemory::operators. A layer must have a "name". Its other members default
 // to 0, and the lists default to empty.
 //

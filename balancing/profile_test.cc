@@ -62,8 +62,11 @@ TEST(ProfileTest, IsReadAsItWasWritten) {
                 saved_bytes(original.memory, first, last));
       EXPECT_EQ(incoming_bytes(read.memory, first, last),
                 incoming_bytes(original.memory, first, last));
+      EXPECT_EQ(bytes_for_weights(read.memory, first, last),
+                bytes_for_weights(original.memory, first, last));
     }
   }
+  EXPECT_GT(bytes_for_weights(read.memory, 0, 3), 0);
 }
 
 TEST(ProfileTest, IsWrittenOnlyWithAllPartsOfEachLayer) {

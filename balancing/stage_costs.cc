@@ -45,11 +45,15 @@ planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
     layer.fixed_bytes = static_cast<double>(
         memory.parameter_bytes - memory.trained_bytes + memory.buffer_bytes);
   }
-  for (const SavedTensor& saved : profile.memory.saved) {
-    if (saved.savers.empty()) continue;
-    workload.saved.push_back(
-        {largest * static_cast<double>(saved.bytes), saved.savers});
-  }
+  const auto add = [&](const std::vector<SavedTensor>& from,
+                       std::vector<planner::SavedBytes>& to) {
+    for (const SavedTensor& saved : from) {
+      if (saved.savers.empty()) continue;
+      to.push_back({largest * static_cast<double>(saved.bytes), saved.savers});
+    }
+  };
+  add(profile.memory.saved, workload.saved);
+  add(profile.memory.saved_for_weights, workload.saved_for_weights);
   for (const SkipMemory& skip : profile.memory.skips) {
     workload.skips.push_back({skip.stashed_by, skip.popped_by,
                               largest * static_cast<double>(skip.bytes)});

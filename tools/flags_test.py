@@ -62,10 +62,10 @@ class FlagsTest(unittest.TestCase):
             self.error("schedule", "--schedule=zbv", "--compare=1f1b"),
         )
 
-    def test_schedule_refuses_more_for_the_weights_than_all(self):
+    def test_schedule_refuses_to_offload_more_than_is_kept(self):
         self.assertIn(
-            "weight_activation_bytes",
-            self.error("schedule", "--activation_mib=1", "--weight_activation_mib=5"),
+            "only what a forward keeps can go to the host",
+            self.error("schedule", "--activation_mib=1", "--offload_mib=5"),
         )
 
 

@@ -90,8 +90,9 @@ DEFINE_string(input_mib, "",
               "Memory kept instead of --activation_mib if the micro-batch is "
               "recomputed.");
 DEFINE_string(weight_activation_mib, "",
-              "The part of --activation_mib that is kept from backward-input "
-              "to backward-weight. '': all.");
+              "Memory kept instead of --activation_mib from backward-input to "
+              "backward-weight, with the gradients that wait for it. '': the "
+              "same.");
 DEFINE_string(offload_mib, "",
               "The part of --activation_mib that --offload copies to the host. "
               "'': all.");

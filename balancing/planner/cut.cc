@@ -61,14 +61,12 @@ class Bottleneck {
         at = layers_;
         continue;
       }
-      int graphs = 0;
-      for (const Held& each : stage.moments) {
-        graphs = std::max(graphs, each.graphs[0]);
-      }
+      std::vector<Held> moments = stage.moments;
+      for (Held& each : moments) each[0].input = 0;
       GrowingBlock block(blocks_, at);
       while (block.last() < layers_) {
         block.extend();
-        if (!(block.resident() + graphs * block.saved() <= stage.bytes)) break;
+        if (!(peak_bytes(moments, block) <= stage.bytes)) break;
         at = block.last();
       }
     }

@@ -58,8 +58,8 @@ TEST(BottleneckCutTest, EqualsBruteForce) {
     for (StageLimit& stage : stages) {
       stage.speed = static_cast<double>(dice.in(1, 3));
       if (dice.one_in(2)) stage.bytes = static_cast<double>(dice.in(50, 300));
-      stage.moments = {{{static_cast<int>(dice.in(0, 3))},
-                        {static_cast<int>(dice.in(0, 3))}}};
+      const auto some = [&] { return static_cast<int>(dice.in(0, 3)); };
+      stage.moments = {{{some(), some(), some() / 2}}};
     }
     double least = kNone;
     for_each_balance(blocks.layers(), static_cast<int64_t>(stages.size()),

@@ -23,6 +23,7 @@ TEST(BlocksTest, CountSharedTensorsAndSkipsOnce) {
   Problem problem = simple_problem({1, 2, 3}, 1, 1, {"1f1b"});
   Workload& workload = problem.workloads[0];
   workload.saved = {{100, {0, 1}}, {10, {1, 2}}, {1, {2}}};
+  workload.saved_for_weights = {{100, {0, 1}}, {20, {1}}};
   workload.skips = {{0, 2, 1000}};
   const Blocks blocks(problem, workload);
   const auto block = [&](int64_t first, int64_t last) {
@@ -34,6 +35,9 @@ TEST(BlocksTest, CountSharedTensorsAndSkipsOnce) {
   EXPECT_EQ(block(0, 1).saved(), 100);
   EXPECT_EQ(block(1, 2).saved(), 110);
   EXPECT_EQ(block(2, 3).saved(), 11);
+  EXPECT_EQ(block(0, 2).for_weights(), 120);
+  EXPECT_EQ(block(0, 1).for_weights(), 100);
+  EXPECT_EQ(block(2, 3).for_weights(), 0);
   EXPECT_EQ(block(0, 3).incoming(), 0);
   EXPECT_EQ(block(1, 2).incoming(), 6);
   EXPECT_EQ(block(1, 3).incoming(), 1006);
@@ -152,8 +156,25 @@ TEST(MostHeldTest, KeepsTheMomentsThatNoOtherOneCovers) {
   // Two of stage 0 with one of stage 2.
   const auto moments = most_held(actions, {0, 2});
   ASSERT_EQ(moments.size(), 1);
-  EXPECT_THAT(moments[0].inputs, ElementsAre(0, 0));
-  EXPECT_THAT(moments[0].graphs, ElementsAre(2, 1));
+  ASSERT_EQ(moments[0].size(), 2);
+  EXPECT_EQ(moments[0][0].activation, 2);
+  EXPECT_EQ(moments[0][1].activation, 1);
+  EXPECT_EQ(moments[0][0].input + moments[0][1].input, 0);
+}
+
+TEST(MostHeldTest, CountsWhatAnInputPartLeavesForTheWeights) {
+  const auto peak = [](double for_weights) {
+    Problem problem = simple_problem({1}, 1, 2, {"zb-h1"});
+    problem.workloads[0].saved_for_weights = {{for_weights, {0}}};
+    const Blocks blocks(problem, problem.workloads[0]);
+    const auto actions = parse_schedule("0F0,0F1,0I0,0I1,0W0,0W1\n").ranks[0];
+    return peak_bytes(most_held(actions, {0}), {0},
+                      stage_table(problem, blocks, {0}, {1}));
+  };
+  // 8 bytes for the parameter and its gradient. Each forward keeps 10 bytes.
+  EXPECT_EQ(peak(3), 8 + 2 * 10);
+  EXPECT_EQ(peak(10), 8 + 2 * 10);
+  EXPECT_EQ(peak(15), 8 + 2 * 15);
 }
 
 }  // namespace

@@ -35,6 +35,19 @@ void check_layer(const Layer& layer, std::size_t k) {
   }
 }
 
+void check_saved(const SavedBytes& saved, int64_t layers) {
+  bool is_valid = !saved.savers.empty() && is_cost(saved.bytes);
+  int64_t before = -1;
+  for (const int64_t saver : saved.savers) {
+    is_valid = is_valid && saver > before && saver < layers;
+    before = saver;
+  }
+  if (is_valid) return;
+  refuse("a saved tensor of ", saved.bytes, " bytes has ", saved.savers.size(),
+         " layers: these must be ascending numbers of ", layers,
+         " layers, and the bytes finite and not negative");
+}
+
 void check_workload(const Workload& workload) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (workload.microbatches < 1) {
@@ -58,17 +71,8 @@ void check_workload(const Workload& workload) {
            " to layer ", skip.popped_by, " of ", layers,
            ": it must go to a later layer, with a finite number of bytes >= 0");
   }
-  for (const SavedBytes& saved : workload.saved) {
-    bool is_valid = !saved.savers.empty() && is_cost(saved.bytes);
-    int64_t before = -1;
-    for (const int64_t saver : saved.savers) {
-      is_valid = is_valid && saver > before && saver < layers;
-      before = saver;
-    }
-    if (is_valid) continue;
-    refuse("a saved tensor of ", saved.bytes, " bytes has ",
-           saved.savers.size(), " layers: these must be ascending numbers of ",
-           layers, " layers, and the bytes finite and not negative");
+  for (const auto* list : {&workload.saved, &workload.saved_for_weights}) {
+    for (const SavedBytes& saved : *list) check_saved(saved, layers);
   }
 }
 

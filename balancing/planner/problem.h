@@ -74,6 +74,9 @@ struct Workload {
   std::vector<Layer> layers;
   std::vector<Skip> skips;
   std::vector<SavedBytes> saved;
+  // What is held between the two parts of a split backward instead of `saved`.
+  // Empty: the same.
+  std::vector<SavedBytes> saved_for_weights;
 };
 
 // Which cells (a stage and a micro-batch) are recomputed before their backward:

@@ -6,8 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "gpipe/simulation/memory.h"
-
 namespace gpipe::balancing::planner {
 
 using gpipe::internal::HeldParts;
@@ -24,6 +22,7 @@ std::vector<double> prefix_sums(const std::vector<double>& costs) {
 Blocks::Blocks(const Problem& problem, const Workload& workload)
     : workload_(workload),
       savers_(workload.layers.size()),
+      weight_savers_(workload.layers.size()),
       skips_into_(workload.layers.size()) {
   const auto sums = [&](const auto& cost) {
     std::vector<double> costs;
@@ -41,13 +40,19 @@ Blocks::Blocks(const Problem& problem, const Workload& workload)
   resident_ = sums([&](const Layer& layer) {
     return problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
   });
-  for (const SavedBytes& saved : workload.saved) {
-    int64_t before = -1;
-    for (const int64_t saver : saved.savers) {
-      savers_[saver].push_back({before, saved.bytes});
-      before = saver;
+  const auto add = [](const std::vector<SavedBytes>& all, auto& savers) {
+    for (const SavedBytes& saved : all) {
+      int64_t before = -1;
+      for (const int64_t saver : saved.savers) {
+        savers[saver].push_back({before, saved.bytes});
+        before = saver;
+      }
     }
-  }
+  };
+  add(workload.saved, savers_);
+  add(workload.saved_for_weights.empty() ? workload.saved
+                                         : workload.saved_for_weights,
+      weight_savers_);
   for (const Skip& skip : workload.skips) {
     skips_into_[skip.popped_by].push_back({skip.stashed_by, skip.bytes});
   }
@@ -77,6 +82,7 @@ GrowingBlock::GrowingBlock(const Blocks& blocks, int64_t first)
 
 void GrowingBlock::extend() {
   saved_ += blocks_->saved_of(first_, last_);
+  for_weights_ += blocks_->for_weights_of(first_, last_);
   if (first_ > 0) incoming_ += blocks_->skips_into(first_, last_);
   ++last_;
 }
@@ -99,6 +105,7 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
     GrowingBlock block(blocks, first);
     while (block.last() < last) block.extend();
     table.saved.push_back(block.saved());
+    table.for_weights.push_back(block.for_weights());
     table.incoming.push_back(block.incoming());
     table.trained.push_back(blocks.trained(first, last));
     table.resident.push_back(block.resident());
@@ -121,6 +128,7 @@ Costs costs_of(const StageTable& table) {
   costs.boundary_bytes.assign(table.incoming.begin() + 1, table.incoming.end());
   costs.resident_bytes = table.resident;
   costs.activation_bytes = table.saved;
+  costs.weight_activation_bytes = table.for_weights;
   costs.input_bytes = table.incoming;
   return costs;
 }
@@ -131,10 +139,10 @@ namespace {
 
 // Returns whether `a` has at least as many of everything as `b`.
 bool covers(const Held& a, const Held& b) {
-  for (std::size_t k = 0; k < a.inputs.size(); ++k) {
-    if (a.inputs[k] < b.inputs[k] || a.graphs[k] < b.graphs[k]) return false;
-  }
-  return true;
+  return std::ranges::equal(a, b, [](const HeldParts& a, const HeldParts& b) {
+    return a.input >= b.input && a.activation >= b.activation &&
+           a.weight >= b.weight;
+  });
 }
 
 // Adds a moment to those that no other one covers.
@@ -153,8 +161,7 @@ class Walk {
   Walk(const std::vector<Action>& actions, const std::vector<int>& stages)
       : stages_(stages),
         rule_(std::array{std::span(actions)}),
-        now_{std::vector<int>(stages.size()), std::vector<int>(stages.size())} {
-  }
+        now_(stages.size()) {}
 
   // Runs one action, or the actions of one block, which start together.
   void run(const Action* first, const Action* last) {
@@ -169,27 +176,28 @@ class Walk {
   }
 
  private:
-  std::size_t place(const Action& action) const {
-    return static_cast<std::size_t>(
-        std::lower_bound(stages_.begin(), stages_.end(), action.stage) -
-        stages_.begin());
+  // Adds `parts` of the action's cell, `sign` times.
+  void add(const Action& action, const HeldParts& parts, int sign) {
+    const auto place = std::ranges::lower_bound(stages_, action.stage);
+    HeldParts& now = now_[static_cast<std::size_t>(place - stages_.begin())];
+    now.input += sign * parts.input;
+    now.activation += sign * parts.activation;
+    now.weight += sign * parts.weight;
   }
 
   void take(const Action& action) {
     const HeldParts parts = rule_.taken_by(action);
-    const std::size_t k = place(action);
-    now_.inputs[k] += parts.input;
-    now_.graphs[k] += parts.activation;
+    add(action, parts, 1);
     grew_ = grew_ || parts.input + parts.activation > 0;
   }
 
   void free(const Action& action) {
     const HeldParts parts = rule_.freed_by(action);
-    if (parts.activation + parts.weight == 0) return;
+    if (parts.activation == 0 && parts.weight == 0) return;
     keep();
-    const std::size_t k = place(action);
-    now_.inputs[k] -= parts.input;
-    now_.graphs[k] -= parts.activation + parts.weight;
+    add(action, parts, -1);
+    // An I leaves something for its W.
+    grew_ = parts.weight < 0;
   }
 
   // Records the current moment if something was taken since the last one.
@@ -222,7 +230,7 @@ std::vector<Held> moments_of_stage(const std::vector<Held>& moments,
                                    std::size_t stage) {
   std::vector<Held> result;
   for (const Held& each : moments) {
-    add_moment(result, {{each.inputs[stage]}, {each.graphs[stage]}});
+    add_moment(result, {each[stage]});
   }
   return result;
 }
@@ -237,8 +245,9 @@ double peak_bytes(const std::vector<Held>& moments,
     double bytes = 0;
     for (std::size_t k = 0; k < stages.size(); ++k) {
       const auto s = static_cast<std::size_t>(stages[k]);
-      bytes += moment.inputs[k] * table.incoming[s] +
-               moment.graphs[k] * table.saved[s];
+      bytes += moment[k].input * table.incoming[s] +
+               moment[k].activation * table.saved[s] +
+               moment[k].weight * table.for_weights[s];
     }
     most = std::max(most, bytes);
   }
@@ -248,8 +257,9 @@ double peak_bytes(const std::vector<Held>& moments,
 double peak_bytes(const std::vector<Held>& moments, const GrowingBlock& block) {
   double most = 0;
   for (const Held& moment : moments) {
-    most = std::max(most, moment.inputs[0] * block.incoming() +
-                              moment.graphs[0] * block.saved());
+    most = std::max(most, moment[0].input * block.incoming() +
+                              moment[0].activation * block.saved() +
+                              moment[0].weight * block.for_weights());
   }
   return block.resident() + most;
 }

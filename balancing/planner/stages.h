@@ -9,6 +9,7 @@
 #include "balancing/planner/problem.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
+#include "gpipe/simulation/memory.h"
 
 namespace gpipe::balancing::planner {
 
@@ -42,10 +43,14 @@ class Blocks {
     return resident_[last] - resident_[first];
   }
 
-  // Return what `layer` adds to GrowingBlock::saved() and incoming() of a block
-  // that begins at `first`, when the block is extended to it.
+  // Return what `layer` adds to GrowingBlock::saved(), for_weights() and
+  // incoming() of a block that begins at `first`, when the block is extended to
+  // it.
   double saved_of(int64_t first, int64_t layer) const {
     return sum(savers_[layer], first);
+  }
+  double for_weights_of(int64_t first, int64_t layer) const {
+    return sum(weight_savers_[layer], first);
   }
   double skips_into(int64_t first, int64_t layer) const {
     return sum(skips_into_[layer], first);
@@ -66,7 +71,7 @@ class Blocks {
   std::array<std::vector<double>, gpipe::internal::kActionCosts.size()>
       seconds_;
   std::vector<double> trained_, resident_;
-  std::vector<std::vector<Entry>> savers_;      // by layer
+  std::vector<std::vector<Entry>> savers_, weight_savers_;  // by layer
   std::vector<std::vector<Entry>> skips_into_;  // by the layer that pops
 };
 
@@ -85,6 +90,8 @@ class GrowingBlock {
   // Returns the bytes that one micro-batch keeps from forward to backward, on
   // top of those that arrive.
   double saved() const { return saved_; }
+  // Returns what it keeps instead between the parts of a split backward.
+  double for_weights() const { return for_weights_; }
   // Returns the bytes that arrive from other stages per micro-batch: the output
   // of the layer before the block, and the skips from before. 0 for the first
   // block.
@@ -96,7 +103,7 @@ class GrowingBlock {
  private:
   const Blocks* blocks_;
   int64_t first_, last_;
-  double saved_ = 0, incoming_ = 0;
+  double saved_ = 0, for_weights_ = 0, incoming_ = 0;
 };
 
 // The costs of all stages of a cut. All lists have one entry per stage.
@@ -105,7 +112,7 @@ struct StageTable {
   // Problem::action_seconds. All else of the costs is empty.
   Costs seconds;
   // Bytes per micro-batch, and in total.
-  std::vector<double> saved, incoming, trained, resident;
+  std::vector<double> saved, for_weights, incoming, trained, resident;
   // Seconds of the copy from the previous stage, and of the gradient's copy
   // back: how long it occupies the link, and how much later it arrives. 0 if
   // both stages are on one rank.
@@ -126,20 +133,17 @@ Costs costs_of(const StageTable& table);
 
 // ---- What a rank holds at most while it runs its part of a schedule
 
-// The numbers of micro-batches that a rank holds at one time, for each of its
-// stages in ascending order.
-struct Held {
-  std::vector<int> inputs;  // micro-batches whose input is held for a recompute
-  std::vector<int> graphs;  // micro-batches that hold what backward needs
-};
+// The numbers of micro-batches of which a rank holds each part at one time, for
+// each of its stages in ascending order.
+using Held = std::vector<gpipe::internal::HeldParts>;
 
 // Returns the moments of a rank at which it holds most, for any costs: those
 // that no other moment exceeds in all numbers. `actions`: of the rank, without
 // O and L. `stages`: those of the rank, ascending.
 //
-// The rule is that of with_memory() (gpipe/simulation/memory.h), where the
-// whole graph is held to the end of W. Without O and L it does not depend on
-// times, so the search for cuts needs no simulation to know the peak of each.
+// The rule is that of with_memory() (gpipe/simulation/memory.h). Without O and
+// L it does not depend on times, so the search for cuts needs no simulation to
+// know the peak of each.
 //
 // Complexity: O(n k) for n actions, where k is the number of moments returned
 // times the number of stages.

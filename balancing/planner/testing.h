@@ -71,11 +71,16 @@ inline Workload random_workload(Dice& dice, std::size_t layers,
     layer.fixed_bytes = static_cast<double>(dice.in(0, 2));
   }
   const auto last = static_cast<int64_t>(layers) - 1;
+  Dice weights(static_cast<unsigned>(layers));  // apart from the others
   for (std::size_t k = 0; k < 2 * layers; ++k) {
     const int64_t saver = dice.in(0, last);
     SavedBytes saved{static_cast<double>(dice.in(0, 20)), {saver}};
     if (saver < last && dice.one_in(3)) saved.savers.push_back(saver + 1);
     workload.saved.push_back(saved);
+    if (weights.one_in(3)) {
+      saved.bytes += static_cast<double>(weights.in(0, 6)) / 2;
+      workload.saved_for_weights.push_back(saved);
+    }
   }
   if (last > 0 && dice.one_in(2)) {
     const int64_t pop = dice.in(1, last);

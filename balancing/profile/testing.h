@@ -28,16 +28,27 @@ inline Profile even_profile(const std::vector<double>& forward) {
   return profile;
 }
 
-// Returns the bytes that layers first..last-1 keep for backward if they run on
-// one device.
-inline int64_t saved_bytes(const MemoryProfile& profile, int64_t first,
-                           int64_t last) {
+// Returns the bytes of the tensors that at least one of layers first..last-1
+// saves.
+inline int64_t bytes_of(const std::vector<SavedTensor>& saved, int64_t first,
+                        int64_t last) {
   int64_t bytes = 0;
-  for (const SavedTensor& tensor : profile.saved) {
+  for (const SavedTensor& tensor : saved) {
     const auto saver = std::ranges::lower_bound(tensor.savers, first);
     if (saver != tensor.savers.end() && *saver < last) bytes += tensor.bytes;
   }
   return bytes;
+}
+
+// Return the bytes that layers first..last-1 keep for backward if they run on
+// one device, and between the parts of a split backward.
+inline int64_t saved_bytes(const MemoryProfile& profile, int64_t first,
+                           int64_t last) {
+  return bytes_of(profile.saved, first, last);
+}
+inline int64_t bytes_for_weights(const MemoryProfile& profile, int64_t first,
+                                 int64_t last) {
+  return bytes_of(profile.saved_for_weights, first, last);
 }
 
 // Returns the bytes that layers first..last-1 receive from other partitions:

@@ -32,18 +32,6 @@ void check_number(const char* name, double number) {
                    ": it must be finite and not negative");
 }
 
-// Throws if a stage has more than its activations in a list of parts of them.
-void check_part(const char* name, const std::vector<double>& parts,
-                const std::vector<double>& activations, const char* use) {
-  const std::size_t stages = std::min(parts.size(), activations.size());
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    if (parts[stage] <= activations[stage]) continue;
-    internal::refuse("the ", name, " cost of stage ", stage, " is ",
-                     parts[stage], ", but its activation_bytes are ",
-                     activations[stage], ": only what a forward keeps ", use);
-  }
-}
-
 }  // namespace
 
 void check_costs(const Costs& costs) {
@@ -59,10 +47,16 @@ void check_costs(const Costs& costs) {
     internal::refuse("the overlap is ", costs.overlap,
                      ": it is a part of the shorter action, 0 to 1");
   }
-  check_part("offload_bytes", costs.offload_bytes, costs.activation_bytes,
-             "can go to the host");
-  check_part("weight_activation_bytes", costs.weight_activation_bytes,
-             costs.activation_bytes, "can be held for the W");
+  const std::size_t stages =
+      std::min(costs.offload_bytes.size(), costs.activation_bytes.size());
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const double moved = costs.offload_bytes[stage],
+                 kept = costs.activation_bytes[stage];
+    if (moved <= kept) continue;
+    internal::refuse("the offload_bytes cost of stage ", stage, " is ", moved,
+                     ", but its activation_bytes are ", kept,
+                     ": only what a forward keeps can go to the host");
+  }
 }
 
 }  // namespace gpipe

@@ -50,8 +50,8 @@ struct Costs {
   // Held by the forward of a recomputed micro-batch instead: from its start to
   // the end of B, or of W.
   std::vector<double> input_bytes;
-  // The part of `activation_bytes` that is held between the ends of I and W.
-  // Empty: all of it.
+  // Held between the ends of I and W: the part of `activation_bytes` that W
+  // needs, and the gradients that I leaves for it. Empty: `activation_bytes`.
   std::vector<double> weight_activation_bytes;
   // The part of `activation_bytes` that O copies to the host and L copies back.
   // It is not held from the end of O's copy to the beginning of L's. Empty: all
@@ -60,9 +60,8 @@ struct Costs {
 };
 
 // Throws std::invalid_argument if a number is negative, infinite or NaN, if
-// `overlap` is above 1, or if a stage has more `offload_bytes` or
-// `weight_activation_bytes` than `activation_bytes`. The text names the list
-// and the stage.
+// `overlap` is above 1, or if a stage has more `offload_bytes` than
+// `activation_bytes`. The text names the list and the stage.
 void check_costs(const Costs& costs);
 
 namespace internal {

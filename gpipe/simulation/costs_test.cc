@@ -85,18 +85,5 @@ TEST(CostsTest, RefusesToOffloadMoreThanIsKept) {
                   "to the host"));
 }
 
-TEST(CostsTest, RefusesToHoldMoreForTheWeightsThanIsKept) {
-  Costs costs;
-  costs.activation_bytes = {8, 8.5};
-  costs.weight_activation_bytes = {8, 8.5};
-  check_costs(costs);
-  costs.weight_activation_bytes = {8, 9};
-  EXPECT_THAT([&] { check_costs(costs); },
-              ThrowsMessage<std::invalid_argument>(
-                  "the weight_activation_bytes cost of stage 1 is 9, but its "
-                  "activation_bytes are 8.5: only what a forward keeps can be "
-                  "held for the W"));
-}
-
 }  // namespace
 }  // namespace gpipe

@@ -105,6 +105,12 @@ TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
   costs.weight_activation_bytes = {4};
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
               ElementsAre(Pair(0, 10), Pair(2, 4), Pair(3, 0)));
+  // The gradients for W may be larger than what it frees.
+  costs.weight_activation_bytes = {14};
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_THAT(pairs(timeline.memory[0]),
+              ElementsAre(Pair(0, 10), Pair(2, 14), Pair(3, 0)));
+  EXPECT_THAT(timeline.peak_bytes, ElementsAre(14));
 }
 
 TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {

@@ -151,7 +151,7 @@ class Draw {
     costs.resident_bytes = list(0);
     costs.activation_bytes = list(0);
     costs.input_bytes = list(0);
-    if (chance()) costs.weight_activation_bytes = parts(costs.activation_bytes);
+    if (chance()) costs.weight_activation_bytes = list(0);
     costs.host_bandwidth = chance() ? 0 : 1 << number(0, 2);
     if (chance()) costs.offload_bytes = parts(costs.activation_bytes);
     return costs;
