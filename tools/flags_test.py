@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gives tools/plan and tools/schedule flags that they must refuse."""
+"""Gives programs flags that they must refuse."""
 
 import pathlib
 import subprocess
@@ -11,10 +11,13 @@ class FlagsTest(unittest.TestCase):
     def error(self, program, *flags):
         """Returns the text of the error with which the program refuses its flags."""
         done = subprocess.run(
-            ["tools/" + program, *flags], capture_output=True, text=True, timeout=60
+            [program if "/" in program else "tools/" + program, *flags], capture_output=True, text=True, timeout=60
         )
         self.assertEqual(done.returncode, 1, done)
         return done.stderr
+
+    def test_published_takes_no_flags(self):
+        self.assertIn("--nosuch: there are no", self.error("benchmarks/published", "--nosuch"))
 
     def test_plan_names_the_flag_of_a_device_that_is_none(self):
         for name in "foo", "":
