@@ -45,7 +45,8 @@ for target in $targets; do
   if [[ -e $source.dict ]]; then options+=(-dict="$source.dict"); fi
 
   echo "== //$(dirname "$source"):$(basename "$source")"
-  if ! "$bin/$path" "${options[@]}" "$folder/corpus" "${source}_corpus" >"$folder/log" 2>&1; then
+  if ! "$bin/$path" "${options[@]}" "$folder/corpus" "${source%/*}/fuzz_corpus" \
+    >"$folder/log" 2>&1; then
     status=1
     echo "FAILED, see $folder/log; the input is in $folder/failures" >&2
   fi

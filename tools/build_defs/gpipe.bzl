@@ -334,8 +334,9 @@ def gpipe_fuzz_test(
 
     [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
     LLVMFuzzerCustomMutator(). It checks its parser with gpipe/testing/fuzz_check.h.
-    [name]_corpus contains the inputs to start from. [name].dict, which is optional,
-    contains words of the format. Add each input that found a bug to the corpus.
+    fuzz_corpus/x.* are the inputs to start from, for a name x_fuzz. [name].dict, which
+    is optional, contains words of the format. Add each input that found a bug to the
+    corpus.
 
     [name] is the test: the files of the corpus, and then inputs derived from them.
     tools/fuzz.sh runs the program of the test, [name]_libfuzzer, for longer. Both are
@@ -351,10 +352,11 @@ def gpipe_fuzz_test(
       **kwargs: as in cc_library, for the source.
     """
     prefix = native.package_name() + "/" + name
-    files = native.glob([name + "_corpus/*"])
+    inputs = "fuzz_corpus/%s.*" % name[:-len("_fuzz")]
+    files = native.glob([inputs])
     dictionary = native.glob([name + ".dict"])
     if not files:
-        fail("%s needs files in %s_corpus" % (name, name))
+        fail("%s needs files %s" % (name, inputs))
 
     # libFuzzer writes new inputs into a folder, but not beside single files.
     args = [
