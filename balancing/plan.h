@@ -280,7 +280,7 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // `stages_per_rank` with so many layers, or if an option is out of its range,
 // and whatever profile() throws. Complexity: one profile per number of
 // micro-batches. A plan for 64 devices and 1,000 layers takes seconds
-// (docs/results/planning.md). Threads: as for profile_times(). Profiling on
+// (docs/results/schedules.md). Threads: as for profile_times(). Profiling on
 // CPUs changes at::set_num_threads() of the calling thread meanwhile, and
 // restores it.
 template <typename Input>

@@ -17,7 +17,7 @@ _COPTS = [
 ]
 
 # The folders of programs, which spend their time in gpipe and LibTorch. clang compiles
-# them with -O1 in 70 % of the time that -O2 takes (docs/results/build.md).
+# them with -O1 in 70 % of the time that -O2 takes (docs/results/release.md).
 _PROGRAM_FOLDERS = ["benchmarks", "examples", "tools", "training/program"]
 
 def _has_programs():
