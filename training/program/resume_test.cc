@@ -2,6 +2,7 @@
 // uninterrupted run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
@@ -231,6 +232,29 @@ TEST(ResumeTest, AnotherBucketIsRefused) {
 }
 
 TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
+// Both texts have the same numbers of characters, so that the vocabularies map
+// the tokens of the first text to other characters of the second one.
+TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
+  Options options = options_of("transformer");
+  options.run_dir = new_folder() + "run";
+  options.data_dir = new_folder() + "text.txt";
+  std::string text;
+  for (int k = 0; k < 300; ++k) text += "abcd";
+  write_bytes(options.data_dir, text);
+  options.steps = 1;
+  EXPECT_EQ(run_here(options).code, kDone);
+  options.steps = 2;
+  std::replace(text.begin(), text.end(), 'a', 'z');
+  write_bytes(options.data_dir, text);
+  const std::string error = value_error_of([&] { run_here(options); });
+  EXPECT_NE(error.find("the data was 'of checksum "), std::string::npos)
+      << error;
+  std::replace(text.begin(), text.end(), 'z', 'a');
+  write_bytes(options.data_dir + ".moved", text);
+  options.data_dir += ".moved";
+  EXPECT_NE(run_here(options).line_with("resumes at step 1"), "");
+}
+
   Options options = options_of("transformer");
   options.run_dir = new_folder() + "run";
   options.steps = 1;

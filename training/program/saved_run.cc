@@ -65,6 +65,7 @@ FlagValues fixed_flags(const Options& options, const Task& task) {
   flags["--model"] = task.source().description();
   // The description of the data, not its path, since data may be moved.
   flags["--data_dir"] = task.data();
+  flags["the data"] = "of checksum " + std::to_string(task.checksum());
   return flags;
 }
 
@@ -78,7 +79,6 @@ FlagValues shared_flags(const Options& options, const Task& task) {
   flags.merge(flags_of(OptionScope::kRun, options, task));
   flags.merge(fixed_flags(options, task));
   flags.merge(changeable_flags(options, task));
-  flags["--data_dir"] += ", checksum " + std::to_string(task.checksum());
   return flags;
 }
 

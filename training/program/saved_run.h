@@ -24,15 +24,15 @@ namespace gpipe::train_program {
 // resuming with the flags of another run.
 using FlagValues = std::map<std::string, std::string>;
 
-// Return the flags that a run must keep when it resumes, and those that it may
-// change.
+// Return the flags that a run must keep when it resumes, with a checksum of the
+// data, and those that it may change.
 FlagValues fixed_flags(const Options& options, const Task& task);
 FlagValues changeable_flags(const Options& options, const Task& task);
 
 // Returns the flags that must be equal in all processes of a run: the fixed and
-// the changeable flags, those that control the loop, and a checksum of the
-// data. Instead of a path, which may differ between machines, it contains only
-// whether one is given. For --model, it contains ModelSource::description().
+// the changeable flags, and those that control the loop. Instead of a path,
+// which may differ between machines, it contains only whether one is given. For
+// --model, it contains ModelSource::description().
 FlagValues shared_flags(const Options& options, const Task& task);
 
 // Convert flags to a text for all_gather() and back.
