@@ -244,6 +244,8 @@ void Loop::begin() {
   if (on_host_) on_host_->store();
   step_ = first_ = standing.step;
   if (eval_every_ > 0) untested_ = std::move(standing.untested);
+  next_ = standing.next;
+  if (engine_.rank() > 0) next_.train = {};  // rank 0 has that of all processes
   if (first_ > 0) {
     say(absl::StrFormat("resumes at step %d, saved in %s", first_,
                         saved_.folder_of(first_)));
@@ -402,7 +404,9 @@ void Loop::save(bool goes_on) {
   if (!saved_.saves()) return;
   const bool in_background = options_.save_in_background && goes_on;
   const auto start = Clock::now();
-  saved_.save({step_, untested_}, engine_, optimizer_,
+  Evaluation next = next_;
+  if (options_.train_score) next.train = sum_of_all(engine_, next.train);
+  saved_.save({step_, untested_, next}, engine_, optimizer_,
               scaler_ ? &*scaler_ : nullptr, flags_, in_background);
   if (!in_background) return;
   say(absl::StrFormat(
@@ -467,8 +471,6 @@ int Loop::finish_step(std::map<std::string, double> values) {
 
 int Loop::make_up_test() {
   auto values = *untested_;
-  next_.losses = values["loss"];
-  next_.steps = 1;
   const bool made = evaluate_now(values);
   if (log_) log_->write(step_, values);
   if (!made) return stop_signal();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -340,6 +341,30 @@ TEST(ResumeTest, TheLogHasEachStepOnce) {
                              "test_perplexity", "windows_per_second"}) {
     EXPECT_NE(all.substr(0, all.find('\n')).find(column), std::string::npos)
         << column;
+  }
+}
+
+TEST(ResumeTest, TheTrainingScoreCountsTheStepsBeforeTheStop) {
+  Options options = options_of("transformer");
+  options.eval_every = 4;
+  options.train_score = true;
+  const auto task = make_task(options);
+  std::vector<std::string> scores, lines;
+  for (const int64_t stop : {100, 3, 4}) {  // 4: before its evaluation
+    options.run_dir = new_folder() + "run";
+    StoppedTask stopped(*task, 4, stop, SIGINT);
+    Ran ran = run_here(options, stopped);
+    if (stop < 100) ran = run_here(options);
+    scores.push_back(logged(options.run_dir, 4, "train_perplexity") + " " +
+                     logged(options.run_dir, 6, "train_perplexity"));
+    const std::string line = ran.line_with("step 4/6 | epoch");
+    lines.push_back(line.substr(0, line.rfind(" |")));  // without the time
+  }
+  EXPECT_NE(scores[0], " ");
+  EXPECT_NE(lines[0], "");
+  for (const std::size_t k : {1, 2}) {
+    EXPECT_EQ(scores[k], scores[0]);
+    EXPECT_EQ(lines[k], lines[0]);
   }
 }
 

@@ -178,8 +178,9 @@ void check_same_in_all(const RunProcesses& processes, const FlagValues& mine) {
 
 namespace {
 
-constexpr char kScaler[] = "grad_scaler";  // GradScaler::State
-constexpr char kUntested[] = "untested";   // Standing::untested
+constexpr char kScaler[] = "grad_scaler";    // GradScaler::State
+constexpr char kUntested[] = "untested";     // Standing::untested
+constexpr char kNext[] = "next_evaluation";  // of Standing::next
 
 // Converts numbers with names to text and back.
 std::string text_of(const std::map<std::string, double>& values) {
@@ -286,10 +287,18 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
     const std::vector<double> state = parse_exact(of_scaler->second);
     scaler->set_state({state.at(0), static_cast<int64_t>(state.at(1))});
   }
-  Standing standing{saved->step, std::nullopt};
+  Standing standing;
+  standing.step = saved->step;
   const auto untested = saved->metadata.find(kUntested);
   if (untested != saved->metadata.end()) {
     standing.untested = values_of(untested->second);
+  }
+  const auto next = saved->metadata.find(kNext);
+  if (next != saved->metadata.end()) {
+    const std::vector<double> sums = parse_exact(next->second);
+    standing.next.losses = sums.at(0);
+    standing.next.steps = static_cast<int64_t>(sums.at(1));
+    standing.next.train = {sums.at(2), sums.at(3), sums.at(4)};
   }
   return standing;
 }
@@ -314,6 +323,10 @@ void SavedRun::save(const Standing& standing, Engine& engine,
     flags[kScaler] = exact_text({scale, static_cast<double>(steps_since)});
   }
   if (standing.untested) flags[kUntested] = text_of(*standing.untested);
+  const Evaluation& next = standing.next;
+  flags[kNext] =
+      exact_text({next.losses, static_cast<double>(next.steps),
+                  next.train.items, next.train.loss, next.train.value});
   state.metadata = std::move(flags);
   if (in_background) {
     files_->save_in_background(state);

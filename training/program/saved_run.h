@@ -13,6 +13,7 @@
 #include "training/grad_scaler.h"
 #include "training/program/engine.h"
 #include "training/program/options.h"
+#include "training/program/reports.h"
 #include "training/program/task.h"
 #include "training/run_files.h"
 
@@ -64,6 +65,9 @@ struct Standing {
   int64_t step = 0;  // steps done
   // The metrics of the last step if its evaluation has not been done yet.
   std::optional<std::map<std::string, double>> untested;
+  // The losses, the steps and the training score since the last evaluation, of
+  // all processes.
+  Evaluation next;
 };
 
 // A reader and writer of the run checkpoints in Options::run_dir. With
