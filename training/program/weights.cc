@@ -409,17 +409,21 @@ namespace {
 
 // Returns the tensors of `dict`, which a pipeline of an exported program has,
 // under Python's names: without the name of their layer, and without buffers
-// that are not persistent.
-StateDict with_pythons_names(const StateDict& dict, const StateDict& python) {
+// that are not persistent. Names in the module `wrapper`, if that is not empty,
+// begin after it.
+StateDict with_pythons_names(const StateDict& dict, const StateDict& python,
+                             const std::string& wrapper) {
   StateDict result;
   for (const auto& item : dict) {
-    const std::string name = python_name(item.key());
-    // A constant buffer may be in several layers.
-    if (python.contains(name) && !result.contains(name)) {
-      result.insert(name, item.value());
+    std::string name = python_name(item.key());
+    if (!python.contains(name)) continue;
+    if (!wrapper.empty() && name.starts_with(wrapper + ".")) {
+      name.erase(0, wrapper.size() + 1);
     }
   }
   return result;
+    // A constant buffer may be in several layers.
+    if (!result.contains(name)) result.insert(name, item.value());
 }
 
 }  // namespace
@@ -434,8 +438,10 @@ std::string save_weights(const Options& options, Engine& engine,
   if (engine.replica() == 0) {
     tensors = state_dict(engine.module());
     if (ExportedModel* const exported = source.exported()) {
-      tensors = with_pythons_names(tensors, exported->state_dict());
-      if (std::filesystem::is_directory(options.weights)) {
+      const bool of_folder = std::filesystem::is_directory(options.weights);
+      tensors = with_pythons_names(tensors, exported->state_dict(),
+                                   of_folder ? "" : options.lora_wrapper);
+      if (of_folder) {
         tensors =
             rename(tensors, hugging_face_names(options.weights, *exported));
       }

@@ -119,7 +119,8 @@ LoadedModel load_model(const Options& options, ModelSource& source,
 // Writes the weights into the folder Options::save_weights, see
 // save_hugging_face() in models/weights/hugging_face.h. All processes call it
 // at the same point, and each writes the files of its own layers. An exported
-// program has Python's names, or those of Options::weights if that is a folder.
+// program has Python's names, which begin after Options::lora_wrapper, or those
+// of Options::weights if that is a folder.
 // With Options::merge_lora, first adds the adapters to the weights, and removes
 // them. Returns a line to print.
 //

@@ -337,6 +337,29 @@ TEST_P(LoraSetupTest, MergedWeightsAreTheBaseWithTheAdapterOfTheRun) {
   }
 }
 
+TEST(LoraSetup, NamesOfMergedWeightsBeginAfterTheWrapper) {
+  const std::string folder = new_folder();
+  Options options = adapter_options(kProgram);
+  options.steps = 1;
+  options.merge_lora = true;
+  options.save_weights = folder + "plain";
+  ASSERT_EQ(run_here(options).code, kDone);
+  options.lora_wrapper = "blocks";
+  options.save_weights = folder + "wrapped";
+  ASSERT_EQ(run_here(options).code, kDone);
+  const StateDict plain = read_hugging_face(folder + "plain");
+  const StateDict wrapped = read_hugging_face(options.save_weights);
+  ASSERT_EQ(wrapped.size(), plain.size());
+  EXPECT_TRUE(wrapped.contains("0.norm1.weight"));
+  EXPECT_TRUE(wrapped.contains("token.weight"));
+  for (const auto& item : plain) {
+    const bool is_inside = item.key().starts_with("blocks.");
+    EXPECT_TRUE(bit_equal(
+        wrapped[is_inside ? item.key().substr(7) : item.key()], item.value()))
+        << item.key();
+  }
+}
+
 TEST(LoraSetup, AnotherBaseIsRefused) {
   Options options = adapter_options(kProgram);
   options.run_dir = new_folder() + "run";
