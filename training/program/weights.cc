@@ -289,6 +289,8 @@ Options with_adapter_options(Options options) {
   check("--lora_alpha", options.lora_alpha, defaults.lora_alpha, given.alpha());
   check("--lora_dropout", options.lora_dropout, defaults.lora_dropout,
         given.dropout());
+  check("--lora_rank_stabilized", options.lora_rank_stabilized,
+        defaults.lora_rank_stabilized, given.rank_stabilized());
   options.lora_rank = given.rank();
   options.lora_alpha = given.alpha();
   options.lora_dropout = given.dropout();

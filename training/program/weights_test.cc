@@ -395,7 +395,8 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
             "--lora_targets=a: needs --lora_rank, which switches adapters on");
   EXPECT_EQ(error(0, ""), "no error");
 
-  const auto error_of_adapter = [](double alpha, double dropout) {
+  const auto error_of_adapter = [](double alpha, double dropout,
+                                   bool stabilized = false) {
     Options options;
     options.adapter = new_folder();
     StateDict adapter;
@@ -404,6 +405,7 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
               LoraOptions().rank(4).alpha(8).dropout(0.5).targets({"a"}));
     options.lora_alpha = alpha;
     options.lora_dropout = dropout;
+    options.lora_rank_stabilized = stabilized;
     return value_error_of([&] { with_adapter_options(options); });
   };
   EXPECT_EQ(error_of_adapter(16, 0), "no error") << "the defaults";
@@ -415,6 +417,9 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
   EXPECT_EQ(error_of_adapter(16, 0.25),
             "--lora_dropout=0.25, but that of --adapter is 0.5; leave out the "
             "flag, or give --lora_rank and --lora_targets, too");
+  EXPECT_EQ(error_of_adapter(16, 0, true),
+            "--lora_rank_stabilized=1, but that of --adapter is 0; leave out "
+            "the flag, or give --lora_rank and --lora_targets, too");
 
   const auto error_of_saving = [](int64_t rank, const std::string& folder,
                                   bool merges) {
