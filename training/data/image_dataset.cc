@@ -79,6 +79,12 @@ Split hold_out(std::shared_ptr<const ImageDataset> all,
       (i < taken ? test : train).push_back(images[order[i]]);
     }
   }
+  TORCH_CHECK_VALUE(!train.empty() && !test.empty(), "held_out is ", held_out,
+                    " of ", labels.size(), " images in ", by_class.size(),
+                    " classes, which leaves ", train.size(),
+                    " for training and ", test.size(),
+                    " for testing; each needs at least one. Give another "
+                    "fraction, or more images per class");
   std::sort(train.begin(), train.end());
   std::sort(test.begin(), test.end());
   return {subset(all, std::move(train)), subset(all, std::move(test))};

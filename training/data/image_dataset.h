@@ -55,8 +55,8 @@ struct Split {
 // `labels`: the label of each image. `held_out`: the fraction of each class for
 // the test set. A class of two or more images has at least one in each part.
 //
-// Throws c10::ValueError unless 0 < held_out < 1, and if the number of labels
-// is not that of images.
+// Throws c10::ValueError unless 0 < held_out < 1, if the number of labels is
+// not that of images, and if a part would have no image.
 Split hold_out(std::shared_ptr<const ImageDataset> all,
                const std::vector<int64_t>& labels, double held_out,
                uint64_t seed);

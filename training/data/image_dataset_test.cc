@@ -365,6 +365,12 @@ TEST(OpenImagesTest, TellsWhatDoesNotFit) {
   EXPECT_THAT(error_of_open(root), HasSubstr("neither test/ nor val/"));
   write_classes(root + "val/", 3, 1);
   EXPECT_THAT(error_of_open(root), HasSubstr("train has 2 classes, val has 3"));
+  const std::string single = new_folder();
+  write_classes(single, 3, 1);
+  EXPECT_EQ(error_of_open(single),
+            "held_out is 0.2 of 3 images in 3 classes, which leaves 3 for "
+            "training and 0 for testing; each needs at least one. Give another "
+            "fraction, or more images per class");
 }
 
 }  // namespace

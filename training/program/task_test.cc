@@ -205,6 +205,15 @@ TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
             std::string::npos);
 }
 
+TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
+  Options options = options_of("transformer", "");
+  options.held_out = 0.125;
+  const int64_t eighth = make_task(options)->test_batches();
+  options.held_out = 0.5;
+  EXPECT_NEAR(static_cast<double>(make_task(options)->test_batches()),
+              4.0 * static_cast<double>(eighth), 4);
+}
+
 TEST(MakeTaskTest, SequencesThatDoNotFitAreRefused) {
   Options options = options_of("transformer", text_file());
   options.bucket = 2;

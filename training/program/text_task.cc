@@ -44,7 +44,8 @@ Corpus draw_sums(const Options& options) {
     tokens.push_back(static_cast<int64_t>(vocabulary.find(c)));
   }
   const at::Tensor all = at::tensor(tokens);
-  const auto cut = all.size(0) * 9 / 10;
+  const auto cut = static_cast<int64_t>((1 - options.held_out) *
+                                        static_cast<double>(all.size(0)));
   return {data::TextPart(all.slice(0, 0, cut), "sums"),
           data::TextPart(all.slice(0, cut), "sums"), vocabulary, all,
           static_cast<int64_t>(vocabulary.find(';'))};
