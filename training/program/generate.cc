@@ -409,7 +409,10 @@ std::string sample_text(Engine& engine, Task& task, const Options& options,
   generated.sampling.temperature = 0.8;
   generated.seed = data::mix_seed(options.seed, 4, step);
   generated.slides = true;
-  const at::Tensor row = task.test_batch(0).input[0].slice(0, 0, kPrompt);
+  const Sample test = task.test_batch(0);
+  // A line may be shorter, and padding, which has no target, is not written.
+  const auto length = test.target[0].ge(0).sum().item<int64_t>();
+  const at::Tensor row = test.input[0].slice(0, 0, std::min(kPrompt, length));
   const Tokens prompt(row.const_data_ptr<int64_t>(),
                       row.const_data_ptr<int64_t>() + row.numel());
 

@@ -148,6 +148,22 @@ TEST(RunTest, AModelWritesATextAfterEachEvaluation) {
   EXPECT_EQ(lines_of(0), lines);
 }
 
+// The shortest line of the test data is "b" and a line end.
+TEST(RunTest, AModelOfLinesWritesWithoutPadding) {
+  Options options = small_options("transformer");
+  options.data_dir = gpipe::testing::new_folder() + "text.txt";
+  std::string text;
+  for (int k = 0; k < 40; ++k) text += "b\nabcdefg\n";
+  std::ofstream(options.data_dir) << text;
+  options.bucket = 4;
+  options.steps = 1;
+  options.eval_every = 1;
+  options.sample = 3;
+  const std::string line = run_here(options).line_with("the model writes: ");
+  EXPECT_EQ(line.find("the model writes: \nb"), 0) << line;
+  EXPECT_EQ(line.size(), std::string("the model writes: \nb").size() + 3);
+}
+
 TEST(RunTest, EachModelTrainsOnWhatItDraws) {
   for (const char* model : {"amoebanetd", "unet", "transformer"}) {
     Options options = small_options(model);
