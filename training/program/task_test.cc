@@ -318,6 +318,16 @@ TEST(LossTest, LabelsThatAreMissingHaveNoWeight) {
   EXPECT_NEAR(loss.sum.item<double>(), 2 * std::log(5.), 1e-5);
 }
 
+TEST(LossTest, OutputsInFloat64HaveLossesInFloat64) {
+  const at::Tensor logits = at::zeros({1, 5}, at::kDouble);
+  const at::Tensor label = at::zeros({1}, at::kLong);
+  EXPECT_DOUBLE_EQ(loss_of_labels(logits, label).sum.item<double>(),
+                   std::log(5.));
+  EXPECT_DOUBLE_EQ(score_of_labels(logits, label).loss, std::log(5.));
+  EXPECT_EQ(loss_of_labels(logits.to(at::kHalf), label).sum.scalar_type(),
+            at::kFloat);
+}
+
 TEST(LossTest, PixelsOfANegativeMaskHaveNoWeight) {
   const at::Tensor logits = at::tensor({1., 1., -1., -1.}).view({1, 2, 2});
   const at::Tensor mask = at::tensor({1., 0., 0., 0.}).view({1, 2, 2});

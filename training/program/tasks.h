@@ -119,6 +119,10 @@ class ModelTask : public Task {
 std::unique_ptr<Task> classification(const Options& options,
                                      std::shared_ptr<ModelSource> source);
 
+// Returns an output in float32, or in float64 if it has that dtype. Losses are
+// computed in it. Thread-safe.
+at::Tensor in_full_precision(const at::Tensor& output);
+
 // Returns the loss of logits [..., classes] for labels [...], such as tokens,
 // on the device of the logits. An item is a label. The label -100 does not
 // count. Thread-safe.

@@ -110,9 +110,10 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
 
 WeightedLoss loss_of_values(const at::Tensor& output,
                             const at::Tensor& target) {
+  const at::Tensor values = in_full_precision(output);
   WeightedLoss loss;
   loss.sum =
-      F::mse_loss(output.to(at::kFloat), target.to(output.device(), at::kFloat),
+      F::mse_loss(values, target.to(values.device(), values.scalar_type()),
                   F::MSELossFuncOptions().reduction(torch::kSum));
   loss.weight = at::scalar_tensor(target.numel(), loss.sum.options());
   return loss;

@@ -338,12 +338,16 @@ std::unique_ptr<Task> classification(const Options& options,
                                           open_labelled(options));
 }
 
+at::Tensor in_full_precision(const at::Tensor& output) {
+  return output.to(at::promote_types(output.scalar_type(), at::kFloat));
+}
+
 WeightedLoss loss_of_labels(const at::Tensor& output,
                             const at::Tensor& target) {
   const at::Tensor labels = target.to(output.device());
   WeightedLoss loss;
   loss.sum = F::cross_entropy(
-      output.to(at::kFloat).flatten(0, -2), labels.flatten(),
+      in_full_precision(output).flatten(0, -2), labels.flatten(),
       F::CrossEntropyFuncOptions().ignore_index(kNoLabel).reduction(
           torch::kSum));
   loss.weight = labels.ne(kNoLabel).sum();
@@ -351,7 +355,7 @@ WeightedLoss loss_of_labels(const at::Tensor& output,
 }
 
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {
-  const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
+  const at::Tensor logits = in_full_precision(output).flatten(0, -2);
   const at::Tensor labels = target.flatten();
   const at::Tensor losses = F::cross_entropy(
       logits, labels, F::CrossEntropyFuncOptions().reduction(torch::kNone));
