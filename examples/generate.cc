@@ -21,7 +21,8 @@ DEFINE_string(prompt_tokens, "",
               "5,17,200;9,8.");
 DEFINE_string(prompts, "",
               "A file with the numbers of the tokens of a prompt in each "
-              "line, as tools/tokenize_text.py --encode writes them.");
+              "line, as tools/tokenize_text.py --encode writes them. Empty "
+              "lines are skipped.");
 DEFINE_string(prompt, "",
               "A prompt as text, for a model of characters. Needs --data_dir.");
 DEFINE_int64(samples, 1, "Number of sequences for each prompt.");
@@ -65,7 +66,7 @@ A model that Python's torch.export.save wrote, for numbers of tokens:
   generate --model=model.pt2 --prompt_tokens=1,2,3 --max_tokens=64
 A model that train has trained on a text:
   generate --model=transformer --data_dir=book.txt --prompt='To be' \
-      --weights=/runs/1/step-500/model.safetensors --temperature=0.8
+      --weights=/runs/1/step-000000000500/model.safetensors --temperature=0.8
 Two processes, each with half of the layers:
   launch --nproc=2 -- generate --distributed --model=model.pt2 ...
 
