@@ -323,6 +323,16 @@ Timeline parse_timeline(std::string_view text) {
     visit_members(timeline, [&](const char* name, auto& member) {
       json.at(name).get_to(member);
     });
+    const std::size_t ranks = timeline.ranks.size();
+    for (const auto& [name, size] :
+         {std::pair("host_copies", timeline.host_copies.size()),
+          std::pair("gradient_sums", timeline.gradient_sums.size()),
+          std::pair("memory", timeline.memory.size()),
+          std::pair("peak_bytes", timeline.peak_bytes.size())}) {
+      if (size == 0 || size == ranks) continue;
+      internal::refuse("this is no timeline: it has ", ranks, " ranks, and ",
+                       name, " of ", size);
+    }
     return timeline;
   } catch (const Json::exception& error) {
     internal::refuse("this is no timeline: ", error.what());

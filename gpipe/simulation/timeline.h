@@ -140,9 +140,9 @@ Timeline merge_timelines(std::vector<Timeline> parts);
 // parse_timeline() is the reverse, and computes makespan, idle times and
 // micro-batches in flight again, as timeline_of() does. It throws
 // std::invalid_argument if `text` is no such JSON, also if a number is not
-// finite, and in the cases of timeline_of(). (A picture for trace viewers is
-// to_chrome_trace().) Complexity: O(n) for n spans, copies and points. Threads:
-// pure functions.
+// finite or a list is not of all ranks, and in the cases of timeline_of(). (A
+// picture for trace viewers is to_chrome_trace().) Complexity: O(n) for n
+// spans, copies and points. Threads: pure functions.
 std::string to_json(const Timeline& timeline);
 Timeline parse_timeline(std::string_view text);
 

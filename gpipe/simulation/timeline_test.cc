@@ -280,5 +280,18 @@ TEST(TimelineJsonTest, RefusesOtherTexts) {
   }
 }
 
+TEST(TimelineJsonTest, RefusesListsOfOtherRanks) {
+  Timeline timeline = timeline_with_all();
+  timeline.memory.emplace_back();
+  EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "this is no timeline: it has 1 ranks, and memory of 2"));
+  timeline = timeline_with_all();
+  timeline.ranks.emplace_back();
+  EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "this is no timeline: it has 2 ranks, and host_copies of 1"));
+}
+
 }  // namespace
 }  // namespace gpipe
