@@ -232,7 +232,6 @@ TEST(ResumeTest, AnotherBucketIsRefused) {
   }
 }
 
-TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
 // Both texts have the same numbers of characters, so that the vocabularies map
 // the tokens of the first text to other characters of the second one.
 TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
@@ -256,6 +255,7 @@ TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
   EXPECT_NE(run_here(options).line_with("resumes at step 1"), "");
 }
 
+TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
   Options options = options_of("transformer");
   options.run_dir = new_folder() + "run";
   options.steps = 1;

@@ -422,10 +422,10 @@ StateDict with_pythons_names(const StateDict& dict, const StateDict& python,
     if (!wrapper.empty() && name.starts_with(wrapper + ".")) {
       name.erase(0, wrapper.size() + 1);
     }
-  }
-  return result;
     // A constant buffer may be in several layers.
     if (!result.contains(name)) result.insert(name, item.value());
+  }
+  return result;
 }
 
 }  // namespace
