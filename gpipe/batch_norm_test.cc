@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/recomputed.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -233,6 +234,23 @@ TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
   EXPECT_NEAR(value(norm->running_mean), 0.75, 1e-12);
   EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 68.0 / 3, 1e-9);
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+// The statistics are committed between the forward and the second call of the
+// layer.
+TEST(DeferredBatchNorm, CountsARecomputedLayerOnce) {
+  for (const Checkpoint mode : kModes) {
+    BatchNorm1d norm(1);
+    norm->to(torch::kDouble);
+    GPipe pipeline = deferred(Sequential(Recomputed(norm)), {1}, 4, mode);
+    const Tensor x = column(8).to(device()).requires_grad_();
+    pipeline->forward(x).square().sum().backward();
+    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
+    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+    // Each of the two rows of a micro-batch becomes -1 or 1, up to epsilon.
+    EXPECT_NEAR(value(norm->weight.grad()), 8 * 2, 1e-3);
+  }
 }
 
 TEST(DeferredBatchNorm, WorksAlone) {

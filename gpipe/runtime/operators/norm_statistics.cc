@@ -413,12 +413,14 @@ NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
     call = {How::kWithoutStatistics, k};
     break;
   }
-  if (!record || call.how != How::kAsGiven) return call;
+  if (!record) return call;
   if (!call_.again) {
+    // Also those of deferred BatchNorm, which change before the second call, at
+    // the end of the mini-batch.
     record->statistics.insert(record->statistics.end(),
                               {running_mean, running_var});
-  } else if (!record->is_restored(running_mean) ||
-             !record->is_restored(running_var)) {
+  } else if (call.how == How::kAsGiven && (!record->is_restored(running_mean) ||
+                                           !record->is_restored(running_var))) {
     call.how = How::kOnCopies;
   }
   return call;
