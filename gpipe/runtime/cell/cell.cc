@@ -52,7 +52,8 @@ void mark_shared(std::vector<Activation>& crossings) {
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
   return has_memory(a) && has_memory(b) && a.is_alias_of(b) &&
          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 SharedInput::SharedInput(const std::vector<Activation>& input) {

@@ -601,6 +601,20 @@ TEST(SharedInput, MarksOutputsOfItsMemory) {
   EXPECT_THAT(marks(outputs), ElementsAre(false, true, false, false, true));
 }
 
+// A conjugate has the memory, sizes and strides of its tensor.
+TEST(SharedInput, KnowsOnlyTheSameViewOfATensorThatAllMicrobatchesShare) {
+  const Tensor whole = at::zeros({2, 2}, at::kComplexDouble);
+  auto all = activations({whole});
+  all[0].unsplit = 4;
+  auto outputs = activations({whole, whole.conj(), whole.t(), at::imag(whole),
+                              at::imag(whole.conj())});
+  SharedInput(all).mark(outputs);
+  std::vector<int> unsplit;
+  for (const Activation& each : outputs) unsplit.push_back(each.unsplit);
+  EXPECT_THAT(unsplit, ElementsAre(4, -1, -1, -1, -1));
+  EXPECT_FALSE(is_same_view(outputs[3].tensor, outputs[4].tensor));
+}
+
 TEST(SharedInput, DoesNotKeepTensorsAlive) {
   Tensor shared = at::zeros({4});
   const c10::weak_intrusive_ptr<c10::StorageImpl> memory =
