@@ -24,23 +24,22 @@ struct Norm {
   at::Tensor value;
 };
 
-// Throws on all members if two of them have other arguments. `all`: by member,
-// each beginning with its `max_norm` and `norm_type`.
-void check_arguments(Communicator& world, const std::vector<int>& members,
-                     int tag, const std::vector<std::string>& all,
-                     bool& agreed) {
-  const auto text = [&](std::size_t k) {
+// Throws on all ranks if two of them have other arguments. `all`: by rank, each
+// beginning with its `max_norm` and `norm_type`.
+void check_arguments(Communicator& world, int tag,
+                     const std::vector<std::string>& all, bool& agreed) {
+  const auto text = [&](std::size_t rank) {
     std::size_t at = 0;
     double max_norm = 0, norm_type = 0;
-    unpack(all[k], at, max_norm, norm_type);
+    unpack(all[rank], at, max_norm, norm_type);
     return c10::str("max_norm ", max_norm, " and norm_type ", norm_type,
-                    " on rank ", members[k]);
+                    " on rank ", rank);
   };
   for (std::size_t k = 1; k < all.size(); ++k) {
     if (all[k].compare(0, kArguments, all[0], 0, kArguments) == 0) continue;
     agreed = true;
-    // No member may end before all know the error.
-    all_gather(world, members, tag, "", "the end of a refused clipping");
+    // No rank may end before all know the error.
+    all_gather(world, tag, "", "the end of a refused clipping");
     TORCH_CHECK_VALUE(false, "clip_grad_norm_() has ", text(0), ", but ",
                       text(k), "; call it with the same on all ranks");
   }
@@ -67,11 +66,13 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
   for (std::size_t k = 0; k < values.size(); ++k) {
     mine += pack(layers[k], values[k], own_norms[k].scalar_type());
   }
-  const auto texts =
-      all_gather(world, members, tag, mine, "the norm of the gradients");
-  check_arguments(world, members, tag, texts, agreed);
+  // Also with other replicas: clipped to another norm there, equal gradients
+  // would differ.
+  const auto texts = all_gather(world, tag, mine, "the norm of the gradients");
+  check_arguments(world, tag, texts, agreed);
   std::vector<Norm> all;
-  for (const std::string& bytes : texts) {
+  for (const int member : members) {
+    const std::string& bytes = texts[member];
     for (std::size_t at = kArguments; at < bytes.size();) {
       Norm norm;
       double value = 0;

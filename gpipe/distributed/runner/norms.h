@@ -14,13 +14,15 @@ namespace gpipe::internal {
 // Scales the gradients of the parameters of all `members` so that their norm is
 // at most `max_norm`; returns the norm before. Gives the same bits as
 // torch::nn::utils::clip_grad_norm_() on all these parameters in the order of
-// their layers, because it runs the same operators on the same numbers.
+// their layers, because it runs the same operators on the same numbers. All
+// ranks of the world call it.
 //
 // `own`: this rank's parameters, each with the index of its layer. Parameters
 // without a gradient are skipped.
-// `members`, `tag`: see all_gather().
+// `members`: ranks of the world, this rank among them.
+// `tag`: see all_gather().
 //
-// Throws c10::ValueError on all members, and sets `agreed`, if they have other
+// Throws c10::ValueError on all ranks, and sets `agreed`, if they have other
 // values of `max_norm` or `norm_type`; gradients are then as before. Throws
 // PeerError if the world has failed. Threads: one call at a time for each
 // `tag`.
