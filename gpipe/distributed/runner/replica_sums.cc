@@ -63,6 +63,18 @@ void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
   }
 }
 
+// Returns the part of `tensor` that has memory of its own: one entry of each
+// dimension that expand() has made. A tensor whose elements share memory cannot
+// be written to.
+at::Tensor unexpanded(at::Tensor tensor) {
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) {
+      tensor = tensor.narrow(d, 0, 1);
+    }
+  }
+  return tensor;
+}
+
 bool all_equal(const std::vector<std::string>& texts) {
   return std::ranges::count(texts, texts.front()) ==
          static_cast<std::ptrdiff_t>(texts.size());
@@ -274,7 +286,7 @@ void Reducer::copy_first(
   uint32_t checksum = 0;
   for (const auto& [name, each] : tensors) {
     if (each.is_meta()) continue;
-    all.push_back({each.detach(), {}, name});
+    all.push_back({unexpanded(each.detach()), {}, name});
     const at::Tensor bytes = bytes_of(all.back().like).cpu();
     checksum = crc32c(bytes.const_data_ptr(), bytes.numel(), checksum);
   }
@@ -479,10 +491,12 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
   for (const at::Tensor& each : parameters) add(each);
 }
 
-void ParameterShards::add(const at::Tensor& parameter) {
+void ParameterShards::add(const at::Tensor& parameter,
+                          const std::string& name) {
   const std::size_t k = parameters_.size();
   if (!numbers_.emplace(parameter.unsafeGetTensorImpl(), k).second) return;
   parameters_.push_back(parameter);
+  names_.push_back(name);
   shards_.emplace_back();
   follow(k);
 }
@@ -536,11 +550,14 @@ void ParameterShards::spread(Reducer& reducer) {
   const c10::AutoGradMode no_graph(false);
   std::vector<at::Tensor> trained;
   std::vector<Summand> all;
-  for (const at::Tensor& each : parameters_) {
-    if (!each.requires_grad()) continue;
-    trained.push_back(each);
-    all.push_back({each, {}});
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    if (!parameters_[k].requires_grad()) continue;
+    trained.push_back(parameters_[k]);
+    all.push_back({parameters_[k], {}, names_[k]});
   }
+  const std::string action = "sharing the parameters of the replicas";
+  // A message of another length than its receiver expects would end it.
+  reducer.agree(all, "parameters", action);
   std::size_t begin = 0;
   for (const std::size_t end : cut_buckets(all)) {
     const auto options = trained[begin].options().device(reducer.device());
@@ -563,7 +580,7 @@ void ParameterShards::spread(Reducer& reducer) {
     }
     reducer.exchange([&](std::size_t) { return mine; },
                      [&](std::size_t k) { return theirs[k]; },
-                     [] { return "sharing the parameters of the replicas"; });
+                     [&] { return action; });
     for (std::size_t member = 0; member < members_; ++member) {
       if (member != own_) unflatten(theirs[member], shards_of(member));
     }

@@ -97,7 +97,10 @@ class Reducer {
   // Blocks until all have called. Throws c10::Error on all members, with the
   // first difference, if the lists differ; throws PeerError if the world has
   // failed.
-  void agree(const std::vector<Summand>& all);
+  // `what`: what the list has, such as "gradients". `action`: for errors.
+  void agree(const std::vector<Summand>& all, const std::string& what,
+             const std::string& action);
+  void agree(const std::vector<Summand>& all);  // gradients
 
   // Replaces the gradients of one bucket by their sums over all members.
   // `begin`, `end`: the bucket, with one dtype. Blocks until all members have
@@ -126,10 +129,6 @@ class Reducer {
   c10::Device device() const { return transport_.device(); }
 
  private:
-  // See the public function. `what`: "gradients" or "weights". `action`: for
-  // errors.
-  void agree(const std::vector<Summand>& all, const std::string& what,
-             const std::string& action);
   // Replaces `flat`, which has one dimension and is on device(), by the sum.
   void all_reduce(const at::Tensor& flat);
   // Returns the sum of the tensors part(own index) of all members. `part` is
@@ -264,8 +263,8 @@ class ParameterShards {
   ParameterShards(const std::vector<at::Tensor>& parameters,
                   std::size_t members, std::size_t own);
 
-  // Adds a parameter, unless it is one already.
-  void add(const at::Tensor& parameter);
+  // Adds a parameter, unless it is one already. `name`: for errors.
+  void add(const at::Tensor& parameter, const std::string& name = "");
 
   // Returns the shards that this replica owns of the parameters that require a
   // gradient, in their order; none for a parameter with fewer rows than
@@ -287,8 +286,8 @@ class ParameterShards {
 
   // Brings the rows of the other replicas here, and sends this replica's; not
   // those of frozen parameters, which are the same on all of them. Blocks until
-  // all have called. `reducer`: of the same members. Throws PeerError if the
-  // world has failed.
+  // all have called. `reducer`: of the same members. Errors: as for
+  // Reducer::agree().
   void spread(Reducer& reducer);
 
  private:
@@ -297,6 +296,7 @@ class ParameterShards {
   void follow(std::size_t k);
 
   std::vector<at::Tensor> parameters_, shards_;
+  std::vector<std::string> names_;
   std::unordered_map<c10::TensorImpl*, std::size_t> numbers_;
   const std::size_t members_, own_;
 };

@@ -297,6 +297,7 @@ const RankProgramEntry kFirst("first", [] {
     tensors.push_back(numbers({3, 4}, at::kDouble, rank, 2).t());
     tensors.push_back(numbers({}, at::kDouble, rank, 3));
     tensors.push_back(at::empty({0}));
+    tensors.push_back(numbers({1, 3}, at::kDouble, rank, 5).expand({4, 3}));
     // Larger than a bucket.
     tensors.push_back(numbers({kBucketBytes / 8 + 1}, at::kDouble, rank, 4));
     tensors.push_back(at::empty({2}, at::kMeta));
@@ -346,6 +347,17 @@ const RankProgramEntry kDiffer("differ", [] {
     Reducer(*world, transport, everybody, kTag)
         .copy_first({{"a", four}, {last ? "c" : "b", four}});
   });
+  // Cast or frozen since the step, in one replica.
+  for (const auto& other :
+       {at::ones({4}, at::kDouble).requires_grad_(), four}) {
+    ParameterShards shards({}, world->size(), world->rank());
+    shards.add(at::ones({4}).requires_grad_(), "a");
+    shards.add(last ? other : at::ones({4}).requires_grad_(), "b");
+    print_error([&] {
+      Reducer reducer(*world, transport, everybody, kTag);
+      shards.spread(reducer);
+    });
+  }
   return 0;
 });
 
@@ -403,7 +415,11 @@ TEST(Reduce, SaysOnAllMembersWhatDiffers) {
                             different("gradients", "'b' (Float [4])",
                                       "'c' (Float [4]) on rank 2") +
                             different("weights", "'b' (Float [4])",
-                                      "'c' (Float [4]) on rank 2"));
+                                      "'c' (Float [4]) on rank 2") +
+                            different("parameters", "'b' (Float [4])",
+                                      "'b' (Double [4]) on rank 2") +
+                            different("parameters", "'b' (Float [4])",
+                                      "missing on rank 2, which has 1"));
   }
 }
 

@@ -132,7 +132,9 @@ std::vector<Runner::OwnTensor> Runner::own_tensors(bool buffers) const {
 
 void Runner::add_shards(const std::vector<OwnTensor>& parameters) {
   if (!shards_) return;
-  for (const OwnTensor& each : parameters) shards_->add(each.tensor);
+  for (const OwnTensor& each : parameters) {
+    shards_->add(each.tensor, each.name);
+  }
 }
 
 void Runner::copy_first(const std::vector<OwnTensor>& tensors) {
