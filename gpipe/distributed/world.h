@@ -30,7 +30,7 @@ std::shared_ptr<Communicator> communicator_of(const World& world);
 //
 // Thread-safe. Has one sleeping thread for each of up to four ranks with which
 // it exchanges heartbeats, one that sends them, and few for the connections. A
-// rank listens on one port of its own address for as long as the World lives,
+// rank listens on two ports of its own address for as long as the World lives,
 // and rank 0 also on the port of the store. Whoever reaches these ports can
 // take part: see docs/security.md.
 class World {

@@ -66,6 +66,14 @@ void ignore_broken_pipes() {
   }
 }
 
+// Returns whether the text is that of a connection which Gloo has closed at the
+// timeout of a wait. Gloo does so too if the message arrives just then and the
+// wait ends well; then the next call finds it.
+bool is_timeout(const std::string& error) {
+  return error.find("Timed out waiting") != std::string::npos ||
+         error.find("Application timeout") != std::string::npos;
+}
+
 // Aborts `work`. What is left of a failed transfer is not used, so its errors
 // do not count.
 void abort(c10d::Work& work) {
@@ -221,8 +229,10 @@ void Communicator::connection_broke(int peer, const Action& action,
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kVerdict, [this] { return failed_.load(); });
   }
-  fail({detector_->has_left(peer) ? Fault::kLeft : Fault::kDied, peer, rank(),
-        action(), error});
+  const Fault fault = is_timeout(error)           ? Fault::kTimeout
+                      : detector_->has_left(peer) ? Fault::kLeft
+                                                  : Fault::kDied;
+  fail({fault, peer, rank(), action(), error});
   check();
 }
 

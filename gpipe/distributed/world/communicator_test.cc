@@ -14,6 +14,9 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "gpipe/distributed/testing/two_worlds.h"
@@ -22,6 +25,8 @@
 namespace gpipe::internal {
 namespace {
 
+using std::chrono::milliseconds;
+using ::testing::AllOf;
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -135,6 +140,87 @@ TEST(CommunicatorTest, IsTheTransportBetweenHosts) {
     worlds.second->wait(receive, 0, action);
     EXPECT_TRUE(at::equal(received, sent));
   }
+}
+
+TEST(CommunicatorTest, AConnectionThatGlooHasGivenUpIsATimeout) {
+  const auto action = [] { return std::string("the test"); };
+  for (const bool is_posted : {true, false}) {  // before Gloo gives up
+    TwoWorlds worlds;
+    const at::Tensor bytes = at::zeros({8}, at::kByte);
+    const auto post = [&] {
+      return worlds.first->receive(bytes, 1, 5, action);
+    };
+    const auto late = post();
+    const auto posted = is_posted ? post() : nullptr;
+    EXPECT_ANY_THROW(late->wait(milliseconds(1)));
+    EXPECT_THAT(error_of([&] {
+                  worlds.first->wait(is_posted ? posted : post(), 1, action);
+                }),
+                HasSubstr("rank 1 has not answered in time: "));
+  }
+}
+
+// Connects as one of two ranks to a store that the test serves, as a launcher
+// does.
+class ConnectingTest : public ::testing::Test {
+ protected:
+  WorldOptions options() const {
+    WorldOptions options;
+    options.size = 2;
+    options.port = store_->getPort();
+    options.store_is_served = true;
+    options.timeout = milliseconds(2000);
+    return options;
+  }
+  // Waits until rank 0 has come.
+  void wait_for_rank_0() const {
+    while (!world()->check({"count"})) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  // The part of the store that the first world uses.
+  c10::intrusive_ptr<c10d::Store> world() const {
+    return c10::make_intrusive<c10d::PrefixStore>("gpipe/world//1", store_);
+  }
+
+  c10::intrusive_ptr<c10d::TCPStore> store_ = testing::serve_store();
+  std::future<std::string> rank_0_ =
+      std::async(std::launch::async, [options = options()] {
+        return error_of([&] { Communicator::connect(options); });
+      });
+};
+
+TEST_F(ConnectingTest, AStoreThatIsGoneIsAPeerError) {
+  wait_for_rank_0();
+  const std::string place = c10::str("127.0.0.1:", store_->getPort());
+  store_.reset();
+  EXPECT_THAT(
+      rank_0_.get(),
+      AllOf(HasSubstr("gpipe::PeerError: rank 0 has died: the store at " +
+                      place + " is gone: "),
+            HasSubstr("[in the rendezvous]")));
+}
+
+TEST_F(ConnectingTest, ARankThatComesAndThenDiesIsNamed) {
+  wait_for_rank_0();
+  world()->add("rank/1", 1);
+  world()->add("count", 1);
+  world()->set("all", "yes");
+  EXPECT_THAT(rank_0_.get(),
+              HasSubstr("gpipe::PeerError: rank 1 has not answered in time: "
+                        "rank 0 got no connection with it: "));
+}
+
+TEST_F(ConnectingTest, ARankThatCannotListenIsToldToAllAtOnce) {
+  WorldOptions other = options();
+  other.rank = 1;
+  other.own_address = "192.0.2.1";  // of no machine (RFC 5737)
+  const std::string what =
+      "gpipe::PeerError: rank 1 has failed: it cannot listen at its own "
+      "address: ";
+  EXPECT_THAT(error_of([&] { Communicator::connect(other); }),
+              AllOf(HasSubstr(what), HasSubstr("WorldOptions::own_address")));
+  EXPECT_THAT(rank_0_.get(), HasSubstr(what));
 }
 
 TEST(CommunicatorTest, RefusesABackendThatThereIsNot) {

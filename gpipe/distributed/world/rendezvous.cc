@@ -61,8 +61,10 @@ Descriptor listen_on(const std::string& address, int port) {
     Descriptor socket(
         ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
     const int yes = 1;
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+    if (socket.get() >= 0 &&
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes,
+                     sizeof yes) == 0 &&
+        ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
       return socket;
     }
@@ -125,18 +127,11 @@ constexpr char kComplete[] = "gpipe/complete";
 // A key of a world: the failure because of which it is given up.
 constexpr char kFailure[] = "failure";
 
-// Returns `own_address` of the options, or else the address from which the
-// system reaches the store. Throws c10::DistNetworkError if there is none.
-std::string own_address(const WorldOptions& options) {
-  if (!options.own_address.empty()) return options.own_address;
-  try {
-    return address_towards(options.address, options.port);
-  } catch (const std::runtime_error& error) {
-    C10_THROW_ERROR(
-        DistNetworkError,
-        std::string(error.what()) +
-            "; name this machine's address in WorldOptions::own_address");
-  }
+// Returns the time until `deadline`, at least 1 ms.
+std::chrono::milliseconds until(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                      deadline - Clock::now()),
+                  std::chrono::milliseconds(1));
 }
 
 // Returns LibTorch's store at the place in `options`: the server if `listening`
@@ -148,28 +143,16 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const WorldOptions& options,
   store.port = static_cast<uint16_t>(options.port);
   store.isServer = listening >= 0;
   store.waitWorkers = false;
-  store.timeout =
-      std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
-                   deadline - Clock::now()),
-               std::chrono::milliseconds(1));
+  store.timeout = until(deadline);
   if (listening >= 0) store.masterListenFd = listening;
   return c10::make_intrusive<c10d::TCPStore>(options.address, store);
 }
 
-// Exchanges one byte with each of `peers`, which all do the same. So this rank
-// is connected with them when it leaves the rendezvous, while all are alive.
-// Throws what c10d throws if a connection cannot be made in time.
-void exchange_bytes(GlooGroup& group, const std::vector<int>& peers) {
-  std::vector<at::Tensor> out{at::zeros({1}, at::kByte)};
-  std::vector<std::vector<at::Tensor>> in;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  for (const int peer : peers) {
-    in.push_back({at::empty({1}, at::kByte)});
-    works.push_back(group.send(out, peer, kFirstTag));
-    works.push_back(group.recv(in.back(), peer, kFirstTag));
-  }
-  for (const auto& work : works) work->wait();
-}
+// The devices of the messages and of the heartbeats. Each has a thread: while a
+// large message arrives, its thread does nothing else.
+struct GlooDevices {
+  GlooDevice data, control;
+};
 
 // One rank's part of a rendezvous. Calls that wait for other ranks run on a
 // separate thread, which run() leaves behind after the deadline. LibTorch's
@@ -194,7 +177,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     // The inner thread has deadlines, too, and its errors say more.
     Clock::time_point limit = deadline_ + kGrace;
     if (answer.wait_until(limit) != std::future_status::ready && connected_) {
-      limit += std::max<Clock::duration>(options_.timeout, kLinger);
+      limit += options_.timeout + kLinger;
     }
     if (answer.wait_until(limit) == std::future_status::ready) {
       auto [meeting, error] = answer.get();
@@ -253,28 +236,43 @@ class Joining : public std::enable_shared_from_this<Joining> {
     meeting.store = connect(listening);
     connected_ = true;
     try {
+      const GlooDevices devices = own_devices(*meeting.store);
       wait_for_all(*meeting.store);
       if (server_) server_->set(kComplete, "yes");
       server_.reset();
+      connect_groups(meeting, devices);
     } catch (const PeerError&) {
       // Keeps the store for a while, so that the other ranks find the reason.
       if (listening >= 0) std::this_thread::sleep_for(kLinger);
       throw;
-    }
-    const std::string own = own_address(options_);
-    try {
-      connect_groups(meeting, own);
-    } catch (const std::exception& error) {
-      fail(Fault::kTimeout, options_.rank, "no connection from ", own,
-           " to its neighbours: ", reason_of(error));
+    } catch (const c10::DistError& error) {
+      fail(Fault::kDied, 0, "the store at ", place(),
+           " is gone: ", reason_of(error));
     }
     return meeting;
   }
 
-  void connect_groups(Rendezvous& meeting, const std::string& own) {
+  // Throws on all ranks if this rank cannot listen.
+  GlooDevices own_devices(c10d::Store& store) const {
+    if (options_.size == 1) return {};
+    try {
+      const std::string own =
+          options_.own_address.empty()
+              ? address_towards(options_.address, options_.port)
+              : options_.own_address;
+      return {gloo_device(own), gloo_device(own)};
+    } catch (const std::exception& error) {
+      fail_all(store, Fault::kFailed, options_.rank,
+               "it cannot listen at its own address: ", reason_of(error),
+               "; name an address of its machine in WorldOptions::own_address");
+    }
+  }
+
+  void connect_groups(Rendezvous& meeting, const GlooDevices& devices) {
+    const Clock::time_point deadline = Clock::now() + options_.timeout;
     const int rank = options_.rank, size = options_.size;
-    const GlooDevice device = size > 1 ? gloo_device(own) : nullptr;
-    const auto group = [&](const char* name, const std::vector<int>& peers) {
+    const auto group = [&](const char* name, const GlooDevice& device,
+                           const std::vector<int>& peers) {
       auto group = c10::make_intrusive<GlooGroup>(
           c10::make_intrusive<c10d::PrefixStore>(name, meeting.store), device,
           rank, size, options_.timeout);
@@ -283,12 +281,39 @@ class Joining : public std::enable_shared_from_this<Joining> {
     };
     const auto neighbours = tree_neighbours(rank, size);
     const auto beaten = heartbeat_peers(rank, size);
-    meeting.data = group("data", neighbours);
-    meeting.control = group("control", beaten);
-    exchange_bytes(*meeting.data, neighbours);
-    exchange_bytes(*meeting.control, beaten);
+    meeting.data = group("data", devices.data, neighbours);
+    meeting.control = group("control", devices.control, beaten);
+    exchange_bytes(*meeting.store, *meeting.data, neighbours, deadline);
+    exchange_bytes(*meeting.store, *meeting.control, beaten, deadline);
     // The failure detector uses no other links.
     meeting.control->stop_connecting();
+  }
+
+  // Exchanges one byte with each of `peers`, which all do the same. So this
+  // rank is connected with them when it leaves the rendezvous, while all are
+  // alive. Throws on all ranks if one of them does not connect in time.
+  void exchange_bytes(c10d::Store& store, GlooGroup& group,
+                      const std::vector<int>& peers,
+                      Clock::time_point deadline) const {
+    std::vector<at::Tensor> out{at::zeros({1}, at::kByte)};
+    std::vector<std::vector<at::Tensor>> in;
+    std::vector<std::pair<int, c10::intrusive_ptr<c10d::Work>>> works;
+    int peer = 0;
+    try {
+      for (const int each : peers) {
+        peer = each;
+        in.push_back({at::empty({1}, at::kByte)});
+        works.emplace_back(peer, group.send(out, peer, kFirstTag));
+        works.emplace_back(peer, group.recv(in.back(), peer, kFirstTag));
+      }
+      for (const auto& [each, work] : works) {
+        peer = each;
+        work->wait(until(deadline));
+      }
+    } catch (const std::exception& error) {
+      fail_all(store, Fault::kTimeout, peer, "rank ", options_.rank,
+               " got no connection with it: ", reason_of(error));
+    }
   }
 
   c10::intrusive_ptr<c10d::Store> connect(int listening) {
