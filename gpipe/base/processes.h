@@ -175,9 +175,14 @@ int free_port();
 // The words after "rank 2 " in the text of a gpipe::PeerError. They are those
 // of gpipe::to_string(Fault), which needs LibTorch (program_test.cc compares
 // them).
-constexpr std::array<std::string_view, 6> kFaultWords = {
-    "has failed", "has died", "is frozen", "has not answered in time",
-    "disagrees",  "has left"};
+constexpr std::array<std::string_view, 7> kFaultWords = {
+    "has failed",
+    "has died",
+    "is frozen",
+    "has not answered in time",
+    "disagrees",
+    "has left",
+    "has refused its arguments"};
 
 // Returns the number in the first "rank 2 has failed", "rank 2 has died", ...
 // of `line`; -1 if there is none, or if it does not fit an int.

@@ -174,8 +174,9 @@ TEST(WriteFileTest, NamesTheFileThatCannotBeWritten) {
 }
 
 TEST(RankAtFault, IsThatOfAPeerError) {
-  for (const Fault fault : {Fault::kFailed, Fault::kDied, Fault::kFrozen,
-                            Fault::kTimeout, Fault::kDisagree, Fault::kLeft}) {
+  for (const Fault fault :
+       {Fault::kFailed, Fault::kDied, Fault::kFrozen, Fault::kTimeout,
+        Fault::kDisagree, Fault::kLeft, Fault::kRefused}) {
     RankFailure failure;
     failure.fault = fault;
     failure.rank = 12;
