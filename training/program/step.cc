@@ -143,15 +143,16 @@ std::unique_ptr<torch::optim::Optimizer> grouped(
     (decays ? decayed : others).push_back(parameter);
   }
   std::vector<OptimizerParamGroup> groups;
+  if (!others.empty()) groups.emplace_back(others);
+  if (!decayed.empty() || groups.empty()) groups.emplace_back(decayed);
+  auto optimizer = std::make_unique<Optimizer>(std::move(groups), base);
+  // Afterwards, because the constructor replaces options of a group that equal
+  // LibTorch's defaults, such as a weight decay of 0, by those of `base`.
   if (!others.empty()) {
-    Base without = base;
-    without.weight_decay(0);
-    groups.emplace_back(others, std::make_unique<Base>(without));
+    auto& first = optimizer->param_groups().front().options();
+    static_cast<Base&>(first).weight_decay(0);
   }
-  if (!decayed.empty() || groups.empty()) {
-    groups.emplace_back(decayed, std::make_unique<Base>(base));
-  }
-  return std::make_unique<Optimizer>(std::move(groups), base);
+  return optimizer;
 }
 
 }  // namespace

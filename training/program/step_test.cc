@@ -142,6 +142,34 @@ TEST(OptimizerTest, BiasesAndNormsHaveNoWeightDecay) {
             0.1);
 }
 
+// A step whose gradients are 0 changes a parameter only by its weight decay.
+TEST(OptimizerTest, NoOptimizerDecaysBiasesAndNorms) {
+  for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
+    for (const bool decays : {false, true}) {
+      const auto of = model();
+      Options options;
+      options.optimizer = name;
+      options.weight_decay = 0.1;
+      options.decay_norms = decays;
+      const auto parameters = of->parameters();
+      const auto optimizer = make_optimizer(options, parameters);
+      std::vector<at::Tensor> before;
+      for (const at::Tensor& each : parameters) {
+        const torch::NoGradGuard no_grad;
+        each.fill_(1);
+        before.push_back(each.clone());
+        each.mutable_grad() = at::zeros_like(each);
+      }
+      optimizer->step();
+      for (std::size_t k = 0; k < before.size(); ++k) {
+        EXPECT_EQ(parameters[k].equal(before[k]),
+                  !decays && parameters[k].dim() == 1)
+            << name << " " << k;
+      }
+    }
+  }
+}
+
 TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
   const auto of = model();
   Options options;
