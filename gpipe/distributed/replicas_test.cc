@@ -326,6 +326,35 @@ const RankProgramEntry kDropout("dropout", [] {
   return 0;
 });
 
+// The last replica evaluates while the other one only runs forward().
+const RankProgramEntry kOtherCall("other call", [] {
+  const auto world = World::connect(world_options());
+  const int ranks = world->size() / 2;
+  nn::Sequential layers;
+  for (int k = 0; k < ranks; ++k) layers->push_back(nn::Linear(4, 4));
+  DistributedPipeline pipeline(
+      layers, replicas_of(std::vector<int64_t>(ranks, 1), 2), world);
+  const Tensor x = torch::ones({2, 4});
+  const std::string error = error_of([&] {
+    if (pipeline->layout().replica == 1) {
+      pipeline->evaluate(x, x, mean_square);
+    } else {
+      pipeline->forward(x);
+    }
+  });
+  check(error.find("gpipe::PeerError: rank " + std::to_string(ranks) +
+                   " disagrees: it is at 'the beginning of a step', but rank 0 "
+                   "is at 'the beginning of forward()'") == 0,
+        error);
+  return 0;
+});
+
+TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {
+  for (const int size : {2, 4}) {
+    expect_all_ok(Ranks("other call", size).wait());
+  }
+}
+
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
   expect_all_ok(Ranks("routes", 2).wait());
 }

@@ -167,10 +167,11 @@ EndReport EndReport::decode(const std::string& bytes) {
 
 std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
                                               const std::exception_ptr& refusal,
-                                              const Schedule* schedule) {
+                                              const Schedule* schedule,
+                                              const std::string& action) {
   std::vector<StartReport> all;
   for (const std::string& bytes :
-       all_gather(world_, tag_, mine.encode(), "the beginning of a step")) {
+       all_gather(world_, tag_, mine.encode(), action)) {
     all.push_back(StartReport::decode(bytes));
   }
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -105,9 +105,11 @@ class StepAgreement {
   // rank of the world. Throws on all ranks, with is_refused(), if a rank has
   // refused the step, or if schedules or rows differ.
   // `refusal`: null unless this rank refuses. `schedule`: null if it does.
+  // `action`: see all_gather().
   std::vector<StartReport> begin(const StartReport& mine,
                                  const std::exception_ptr& refusal,
-                                 const Schedule* schedule);
+                                 const Schedule* schedule,
+                                 const std::string& action);
 
   // Returns the totals of all ranks, and adds the losses of this replica to
   // `result`. Throws on all ranks, with is_refused(), if the totals are wrong.

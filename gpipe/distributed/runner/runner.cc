@@ -230,8 +230,10 @@ std::optional<int64_t> Runner::begin(
     mine.refusal = cause_of(refusal);
   }
   if (step) mine = start_report(*step, given);
+  // With a loss on some ranks only, the totals would be of others.
   const std::vector<StartReport> all = agreement_.begin(
-      mine, refusal, prepared_ ? &prepared_->schedule : nullptr);
+      mine, refusal, prepared_ ? &prepared_->schedule : nullptr,
+      given.loss ? "the beginning of a step" : "the beginning of forward()");
 
   int64_t sum = 0;
   for (const int member : layout_.same_stages()) {
