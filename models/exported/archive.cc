@@ -177,7 +177,8 @@ void find_ties(std::vector<Weight>& weights) {
   for (std::size_t k = 0; k < weights.size(); ++k) {
     Weight& weight = weights[k];
     weight.tied_to = static_cast<int>(k);
-    if (!weight.has_values) continue;
+    // Tensors without elements have no record, and all name the same one.
+    if (!weight.has_values || bytes_of(weight) == 0) continue;
     const auto found =
         first_with.try_emplace({weight.record, weight.offset, weight.sizes,
                                 weight.strides, weight.dtype},

@@ -203,6 +203,7 @@ struct Weight {
   // empty, and all weights have the same one.
   bool has_values = true;
   // The first weight with the same tensor, which is this one or an earlier one.
+  // A weight without elements is not tied.
   int tied_to = -1;
   // Other weights that share some, but not all, memory with this one in Python.
   // Of two such weights, one lists the other.
