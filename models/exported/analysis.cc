@@ -271,12 +271,30 @@ void number_producers(Program& program) {
 void find_pure(Program& program) {
   // Whether a memory is changed in place.
   std::vector<bool> written(program.values.size());
+  // Nodes that may return their input in eval(), as dropout does.
+  std::vector<const Node*> switched;
   for_each_node(program.nodes, [&](const Node& node) {
     for (const ValueId each : node.writes) {
       written[program.values[each].memory] = true;
     }
+    if (!node.training_flags.empty() || node.passed != kNoValue) {
+      switched.push_back(&node);
+    }
   });
   for (Value& value : program.values) value.written = written[value.memory];
+  // A change of their result changes their input, too, which then is no
+  // constant.
+  std::ranges::reverse(switched);
+  for (const Node* node : switched) {
+    bool changes = false;
+    for_each_result(*node, [&](ValueId each) {
+      changes = changes || written[program.values[each].memory];
+    });
+    if (!changes) continue;
+    for (const ValueId each : node->reads) {
+      written[program.values[each].memory] = true;
+    }
+  }
   std::vector<bool> pure(program.values.size());
   for (std::size_t k = 0; k < pure.size(); ++k) {
     pure[k] = program.values[k].origin == Origin::kBuffer &&

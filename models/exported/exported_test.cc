@@ -128,6 +128,38 @@ TEST_F(ExportedTest, AssignmentsAndUndeclaredAliasesHavePythonsBits) {
   }
 }
 
+// In eval() dropout returns its input, here a constant that then changes.
+TEST_F(ExportedTest, ConstantsAreTheSameInEachCall) {
+  const Example example = read_example("ramps");
+  const double tolerance = example.made_here ? 0 : 1e-4;
+  const ExportedStep python{example.outputs, example.grads, example.buffers};
+  const ExportedStep evaluated{example.evaluated, StateDict(), StateDict()};
+  for (const int64_t crossing : {0, 100}) {
+    ExportedModel model =
+        load_exported(example.path, ExportedOptions().max_crossing(crossing));
+    model.layers->eval();
+    for (int calls = 0; calls < 3; ++calls) {
+      const at::NoGradGuard no_grad;
+      const ExportedStep step{call(model.layers, example.inputs), StateDict(),
+                              StateDict()};
+      EXPECT_EQ(difference(step, evaluated, tolerance), "") << calls;
+      EXPECT_TRUE(at::equal(step.outputs[1], at::arange(8, at::kFloat)));
+      step.outputs[1].add_(1);
+    }
+    model.layers->train();
+    EXPECT_EQ(difference(training_step(model, example), python, tolerance), "");
+  }
+}
+
+TEST_F(ExportedTest, WeightsWithoutElementsAreNotTied) {
+  ExportedModel model = load_exported(testing::example_file("ramps.pt2"));
+  EXPECT_EQ(model.layers->parameters().size(), 6u);
+  const StateDict dict = model.state_dict();
+  for (const std::string name : {"none", "nothing"}) {
+    EXPECT_EQ(dict[name].sizes(), (std::vector<int64_t>{0, 4})) << name;
+  }
+}
+
 TEST_F(ExportedTest, StateDictHasPythonsNames) {
   const Example example = read_example("gpt");
   ExportedModel model = load_exported(example.path);

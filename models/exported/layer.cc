@@ -257,14 +257,16 @@ void ProgramLayer::compile(const LayerPlan& plan) {
                              norm == norm_of_node_.end() ? -1 : norm->second));
   }
   for (const Hop& each : plan.stashes) stashes_.push_back(skip_of(each));
+  const std::vector<Value>& values = model_->program.values;
   for (const ValueId each : plan.outputs) {
-    const int slot = slot_of(each);
-    outputs_.push_back(slot);
-    for (const Constant& constant : constants_) {
-      if (constant.slot == slot) {
-        cloned_outputs_.push_back(static_cast<int>(outputs_.size()) - 1);
-      }
+    const bool is_constant =
+        std::ranges::any_of(constants_, [&](const auto& c) {
+          return values[c.value].memory == values[each].memory;
+        });
+    if (is_constant) {
+      cloned_outputs_.push_back(static_cast<int>(outputs_.size()));
     }
+    outputs_.push_back(slot_of(each));
   }
   std::set<int> live(outputs_.begin(), outputs_.end());
   for (const Skip& each : stashes_) live.insert(each.slot);

@@ -247,7 +247,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::vector<Step> constant_steps_;  // run if a constant is not in the cache
   std::vector<Constant> constants_;
   std::vector<Step> steps_;
-  std::vector<int> cloned_outputs_;  // places of outputs that are constants
+  // Places of outputs with the memory of a constant.
+  std::vector<int> cloned_outputs_;
   std::map<std::string, StepAdapter> adapters_;  // by the module's name
 };
 

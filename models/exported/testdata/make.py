@@ -294,6 +294,22 @@ class Aliased(nn.Module):
         return y
 
 
+class Ramps(nn.Module):
+    """A constant that changes in place after a dropout, one that is returned, and weights
+    without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.none, self.nothing = (nn.Parameter(torch.empty(0, 4)) for _ in range(2))
+
+    def forward(self, x, shift):
+        ramp = functional.dropout(torch.arange(1.0, 5.0), 0.5, self.training)
+        ramp.mul_(2)
+        rows = torch.cat([self.first(x) + shift, self.none, self.nothing])
+        return self.second(torch.tanh(rows * ramp)), torch.arange(x.shape[0]).type_as(x)
+
+
 class Tables(nn.Module):
     """A constant that is computed from a buffer and from the number of tokens."""
 
@@ -681,6 +697,7 @@ MODELS = {
     "stateless": (Stateless, lambda: (torch.randn(8, 2, 5),)),
     "seen": (Seen, lambda: (torch.randn(8, 4),)),
     "aliased": (Aliased, lambda: (torch.randn(8, 4),)),
+    "ramps": (Ramps, lambda: (torch.randn(8, 4), torch.randn(8, 4))),
     "tables": (Tables, lambda: (torch.randint(0, 11, (4, 6)),), {1: ("tokens", 16)}),
     "counted": (Counted, lambda: (torch.randn(8, 4),)),
     "noisy": (Noisy, lambda: (torch.randn(8, 4),)),
@@ -699,7 +716,7 @@ MODELS = {
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
 DETAILS = {"aliased", "alternating", "branches", "deep", "dropped", "experts", "generated",
-           "looped", "mapped", "other_branches", "resized", "scanned", "stateless", "styles",
+           "looped", "mapped", "other_branches", "ramps", "resized", "scanned", "stateless", "styles",
            "vmapped"}
 
 
