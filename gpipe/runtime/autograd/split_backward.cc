@@ -136,8 +136,8 @@ class Subgraph::Division {
     if (ends_are_inner) {
       for (const Edge& end : ends) run_later(end);
     }
-    set_products_aside();
     run_captured_later(ends_are_inner);
+    set_products_aside();
     hold_gradients();
   }
 
@@ -179,8 +179,8 @@ class Subgraph::Division {
 
   void visit(const edge_list& ends);
   void run_later(const Edge& edge);
-  void set_products_aside();
   void run_captured_later(bool ends_are_inner);
+  void set_products_aside();
   void hold_gradients();
   std::optional<std::size_t> leaf_of(const Node* node) const {
     const auto leaf = leaves_.find(node);
@@ -246,6 +246,24 @@ void Subgraph::Division::run_later(const Edge& edge) {
   });
 }
 
+// Has the weight part run the nodes that the layers have not made. A node that
+// leads to an input of the layers belongs to them, also if another thread has
+// made it.
+void Subgraph::Division::run_captured_later(bool ends_are_inner) {
+  const auto add = [&](const edge_list& edges) {
+    for (const Edge& edge : edges) {
+      if (!edge.is_valid() || graph_.is_own(*edge.function)) continue;
+      const Place place = places_[edge.function.get()];
+      if (place.is_later || (place.is_above && !ends_are_inner)) continue;
+      if (!leaf_of(edge.function.get())) run_later(edge);
+    }
+  };
+  add(roots_);
+  for (const auto& node : visited_) {
+    if (graph_.is_own(*node)) add(node->next_edges());
+  }
+}
+
 // Removes the edges to weights from the products that lead to an end, and
 // stores the gradients that will arrive at these products.
 void Subgraph::Division::set_products_aside() {
@@ -271,24 +289,6 @@ void Subgraph::Division::set_products_aside() {
     split_.products.push_back(
         {node, std::move(later), std::make_shared<variable_list>(), {}});
     node->add_pre_hook(std::make_unique<Note>(split_.products.back().grads));
-  }
-}
-
-// Has the weight part run the nodes that the layers have not made. A node that
-// leads to an input of the layers belongs to them, also if another thread has
-// made it.
-void Subgraph::Division::run_captured_later(bool ends_are_inner) {
-  const auto add = [&](const edge_list& edges) {
-    for (const Edge& edge : edges) {
-      if (!edge.is_valid() || graph_.is_own(*edge.function)) continue;
-      const Place place = places_[edge.function.get()];
-      if (place.is_later || (place.is_above && !ends_are_inner)) continue;
-      if (!leaf_of(edge.function.get())) run_later(edge);
-    }
-  };
-  add(roots_);
-  for (const auto& node : visited_) {
-    if (graph_.is_own(*node)) add(node->next_edges());
   }
 }
 

@@ -15,7 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/runtime/autograd/graph.h"
@@ -306,6 +308,30 @@ TEST_F(SplitBackwardTest, TheGraphOfACapturedTensorStaysAsItIs) {
     sum.sum().backward();
     EXPECT_TRUE(w.grad().equal(torch::ones_like(w)));
   }
+}
+
+// The nodes of another thread look like those of a captured tensor. With inner
+// edges, the weight part runs them and all nodes behind them.
+TEST_F(SplitBackwardTest, ALayerMayWorkOnAnotherThread) {
+  const nn::Linear first(3, 3), second(3, 3), third(3, 3), last(3, 3);
+  const Tensor x = torch::randn({4, 3});
+  std::vector<Tensor> leaves;
+  for (nn::Linear each : {first, second, third, last}) {
+    for (const Tensor& leaf : each->parameters()) leaves.push_back(leaf);
+  }
+  const auto run = [&](Backward run) {
+    const uint64_t begin = at::sequence_number::peek();
+    nn::Linear a = first, b = second, c = third, d = last;
+    const Tensor inner = torch::tanh(a(x));
+    const Tensor y = torch::tanh(b(inner));
+    Tensor beside;
+    std::thread([&] { beside = torch::tanh(c(y)); }).join();
+    const Tensor output = d(y * 0.5 + beside);
+    return run(
+        Subgraph(begin, {}, {output}, /*skips=*/0, gradient_edges({inner})),
+        {some_gradient(output)}, leaves);
+  };
+  EXPECT_LT(distance(run(in_two_parts), run(whole)), 1e-5);
 }
 
 TEST_F(SplitBackwardTest, ProductsOfTwoActivationsAreNoWeights) {
