@@ -13,10 +13,13 @@
 #include <torch/utils.h>
 
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/recomputed.h"
+#include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -204,6 +207,32 @@ TEST(DeferredBatchNorm, LeavesNoTraceOfAFailedForward) {
   pipeline->forward(column(8).to(device()));
   EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+// A failed step takes its statistics back, but not those of a later
+// mini-batch.
+TEST(DeferredBatchNorm, KeepsAMiniBatchThatAHookRunsBeforeItThrows) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 2);
+  const Tensor x = column(8).to(device());
+  bool runs = false;
+  const unsigned hook =
+      norm->weight.register_hook([&](const Tensor& grad) -> Tensor {
+        if (runs) pipeline->forward(x);
+        throw std::runtime_error("hook " + std::to_string(grad.dim()));
+      });
+  const auto step = [&] {
+    pipeline->train_step(x, column(8), testing::mean_square, fill_drain(1, 2));
+  };
+  EXPECT_EQ(error_of(step), "std::runtime_error: hook 1");
+  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+  EXPECT_EQ(value(norm->running_mean), 0);
+  runs = true;
+  EXPECT_EQ(error_of(step), "std::runtime_error: hook 1");
+  EXPECT_EQ(value(norm->num_batches_tracked), 2);
+  EXPECT_NEAR(value(norm->running_mean), 0.35 + 0.9 * 0.35, 1e-12);
+  norm->weight.remove_hook(hook);
 }
 
 TEST(DeferredBatchNorm, LeavesLayersWithoutRunningStatisticsAlone) {

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "gpipe/libtorch/dispatcher.h"
@@ -350,10 +351,11 @@ MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
 MiniBatchNorms::~MiniBatchNorms() {
   if (kept_) return;
   try {
-    if (written_) {
-      NormStatistics::undo(updates_);
-    } else {
+    if (!written_) {
       discard();
+    } else if (std::ranges::none_of(versions_,
+                                    std::mem_fn(&WatchedVersion::is_changed))) {
+      NormStatistics::undo(updates_);
     }
   } catch (...) {
     // The device has failed, or memory has run out. The next mini-batch tries
@@ -376,6 +378,11 @@ void MiniBatchNorms::write() {
     if (each.norms) each.norms->forget();
   }
   NormStatistics::make(updates_);
+  for (const NormStatistics::Update& each : updates_) {
+    for (const at::Tensor& buffer : each.buffers) {
+      versions_.emplace_back(buffer);
+    }
+  }
 }
 
 void MiniBatchNorms::keep() noexcept { kept_ = true; }

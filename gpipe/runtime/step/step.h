@@ -237,7 +237,8 @@ std::vector<torch::autograd::Edge> accumulators_of(
     const std::vector<Partition>& partitions);
 
 // The BatchNorm statistics of one mini-batch. The destructor takes back all
-// changes unless keep() has been called.
+// changes unless keep() has been called, or another mini-batch has changed the
+// buffers since: the hooks of a step may run another one before they throw.
 class MiniBatchNorms {
  public:
   explicit MiniBatchNorms(const std::vector<Partition>& partitions);
@@ -257,6 +258,7 @@ class MiniBatchNorms {
 
   const std::vector<Partition>& partitions_;
   std::vector<NormStatistics::Update> updates_;
+  std::vector<WatchedVersion> versions_;  // of the buffers, as written
   bool written_ = false, kept_ = false;
 };
 
