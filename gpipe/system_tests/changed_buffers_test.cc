@@ -225,6 +225,56 @@ INSTANTIATE_TEST_SUITE_P(
                       case_of<OwnNorm>("OwnNorm")),
     [](const auto& info) { return info.param.name; });
 
+// A layer that `change` changes in each forward, before it uses its buffer.
+struct ChangingImpl : torch::nn::Module {
+  using Change = std::function<void(Tensor& buffer, const Tensor& x)>;
+  explicit ChangingImpl(Change change) : change(std::move(change)) {}
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      change(buffer, x);
+    }
+    return x * buffer.clone();
+  }
+  const Change change;
+  Tensor buffer = register_buffer("buffer", torch::ones({kColumns}));
+};
+TORCH_MODULE(Changing);
+
+// LibTorch does not count such a change.
+TEST(ChangedBufferTest, ThroughDataEqualsInPlaceOnTheCpu) {
+  if (!device().is_cpu()) GTEST_SKIP() << "found on the CPU only";
+  torch::manual_seed(2);
+  const Tensor x = torch::randn({8, kColumns}, torch::kDouble);
+  const auto after = [&](const ChangingImpl::Change& change, Checkpoint mode,
+                         bool recomputed) {
+    const Changing layer(change);
+    Sequential model =
+        recomputed ? layers_around(Recomputed(layer)) : layers_around(layer);
+    GPipe pipeline(model, testing::options({2, 2}, 2, mode));
+    pipeline->forward(x).sum().backward();
+    std::vector<Tensor> all = pipeline->buffers();
+    for (const Tensor& each : pipeline->parameters()) {
+      all.push_back(each.grad());
+    }
+    return all;
+  };
+  const auto expected =
+      after([](Tensor& buffer, const Tensor& x) { buffer.add_(x.mean(0)); },
+            Checkpoint::kNever, false);
+  for (const Checkpoint mode : testing::kModes) {
+    for (const bool recomputed : {false, true}) {
+      const auto actual =
+          after([](Tensor& buffer,
+                   const Tensor& x) { buffer.data().add_(x.mean(0)); },
+                mode, recomputed);
+      for (std::size_t k = 0; k < expected.size(); ++k) {
+        EXPECT_TRUE(actual[k].equal(expected[k])) << k << to_string(mode);
+      }
+    }
+  }
+}
+
 Tensor two_micro_batches(Sequential model, Checkpoint mode) {
   GPipe pipeline(model, testing::options({2, 2}, 2, mode));
   torch::manual_seed(2);

@@ -279,7 +279,7 @@ void Cell::recompute(StepSeed& seed) {
   // restored, too. Operators read them in the backward only if a layer does
   // more with them than to pass them to a norm.
   kept_.reset();
-  if (past_.has_changed_other_buffers() ||
+  if (!std::ranges::all_of(past, &BufferValue::is_norm) ||
       (!past.empty() && SavedTensorScope::is_available())) {
     kept_ = std::make_unique<KeptTensors>(partition_->device);
   }

@@ -37,9 +37,10 @@ struct CallRecord {
   // statistics, in order: whether the operator was called without them
   // (deferred BatchNorm).
   std::vector<bool> deferred;
-  // The running statistics that operators of the first call have changed.
-  // LibTorch does not raise their versions. If they are not restored, BatchNorm
-  // layers of the second call work on copies of them.
+  // The running statistics that operators of the first call have changed, or
+  // that deferred BatchNorm changes later. LibTorch does not raise their
+  // versions. If they are not restored, BatchNorm layers of the second call
+  // work on copies of them.
   std::vector<at::Tensor> statistics;
   // The scalars to which the first call has added a number in place, such as
   // num_batches_tracked, and their values before, if they are not restored

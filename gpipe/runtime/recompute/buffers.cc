@@ -7,6 +7,7 @@
 #include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "gpipe/runtime/operators/norm_statistics.h"
 
@@ -53,6 +54,21 @@ std::vector<at::Tensor> buffers_of(const std::vector<BufferValue>& values) {
 
 }  // namespace
 
+bool BufferValue::is_changed() const {
+  if (version.is_changed()) return true;
+  if (!value.defined() || !buffer.is_cpu() || buffer.layout() != at::kStrided ||
+      !buffer.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  if (buffer.scalar_type() != value.scalar_type() ||
+      buffer.sizes() != value.sizes() || buffer.strides() != value.strides()) {
+    return true;
+  }
+  return buffer.numel() > 0 &&
+         std::memcmp(buffer.const_data_ptr(), value.const_data_ptr(),
+                     buffer.nbytes()) != 0;
+}
+
 bool contains(const std::vector<at::Tensor>& tensors,
               const at::Tensor& tensor) {
   return std::ranges::any_of(
@@ -80,7 +96,8 @@ void write_values(const std::vector<BufferValue>& values) {
     std::vector<at::Tensor> memory;
     memory.reserve(each.buffers.size());
     for (const at::Tensor& buffer : each.buffers) {
-      memory.push_back(buffer.variable_data());
+      // A copy to a sparse tensor exchanges the tensors that it consists of.
+      memory.push_back(buffer.has_storage() ? buffer.variable_data() : buffer);
     }
     at::_foreach_copy_(memory, each.values);
   }
@@ -121,6 +138,19 @@ void CalledModules::add_norm_buffers(
   }
 }
 
+std::vector<at::Tensor> CalledModules::new_buffers() const {
+  std::vector<at::Tensor> found;
+  for (const auto& [prefix, root] : roots_) {
+    for (const auto& module : root->modules()) {
+      for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+        if (!buffer.defined() || has_buffer(buffer)) continue;
+        found.push_back(std::move(buffer));
+      }
+    }
+  }
+  return found;
+}
+
 std::vector<BufferValue> CalledModules::copy_buffers() {
   const c10::NoGradGuard no_grad;
   std::vector<BufferValue> all = copy_values(norm_buffers_);
@@ -129,15 +159,18 @@ std::vector<BufferValue> CalledModules::copy_buffers() {
   for (std::size_t k = 0; k < other_buffers_.size(); ++k) {
     const at::Tensor& buffer = other_buffers_[k];
     const WatchedVersion version(buffer);
-    at::Tensor value;
-    if (k < copies_.size() && !copies_[k].first.is_changed()) {
+    BufferValue copy{buffer, {}, version};
+    if (k < copies_.size()) {
+      copy.version = copies_[k].first;
       if (auto alive = copies_[k].second.lock()) {
-        value = at::Tensor(std::move(alive));
+        copy.value = at::Tensor(std::move(alive));
       }
     }
-    if (!value.defined()) value = buffer.clone();
-    copies.emplace_back(version, WeakTensor(value.getIntrusivePtr()));
-    all.push_back({buffer, std::move(value), version});
+    if (!copy.value.defined() || copy.is_changed()) {
+      copy = {buffer, buffer.clone(), version};
+    }
+    copies.emplace_back(version, WeakTensor(copy.value.getIntrusivePtr()));
+    all.push_back(std::move(copy));
   }
   copies_ = std::move(copies);
   return all;
@@ -183,6 +216,15 @@ void PastBuffers::restore() {
     if (each.version.is_changed()) {
       each.copy.unsafeGetTensorImpl()->bump_version();
     }
+  }
+  for (const BufferValue& each : now_) {
+    TORCH_CHECK(
+        !each.buffer.has_storage() ||
+            storages_.count(each.buffer.storage().unsafeGetStorageImpl()) > 0,
+        "a forward that is computed again gives a buffer (",
+        each.buffer.toString(), " of sizes ", each.buffer.sizes(),
+        ") other memory, as by set_data(), so that the backward may read a "
+        "wrong value; change the buffer in place (copy_())");
   }
 }
 

@@ -55,6 +55,12 @@ struct BufferValue {
   at::Tensor buffer, value;
   WatchedVersion version{};  // of the buffer, at that time
   bool is_norm = false;      // among CalledModules::norm_buffers()
+
+  // Returns whether the buffer has been changed since. LibTorch does not count
+  // a change through Tensor::data() or set_data(). On the CPU such a change is
+  // found by the bytes of `value`, if it is defined. On an accelerator it is
+  // not found, because to compare values is to wait for the device.
+  bool is_changed() const;
 };
 
 // Copy the present values of `buffers`, and write values back. Each takes one
@@ -91,6 +97,9 @@ class CalledModules {
   bool has_buffer(const at::Tensor& tensor) const {
     return contains(norm_buffers_, tensor) || contains(other_buffers_, tensor);
   }
+
+  // Returns the buffers that the modules have now, but did not have at add().
+  std::vector<at::Tensor> new_buffers() const;
 
   // Copies all buffers. Other buffers than norm_buffers() that have not changed
   // since the last call share the copies of that call, if these still live.
@@ -133,7 +142,8 @@ class PastBuffers {
   PastBuffers& operator=(const PastBuffers&) = delete;
 
   // Writes the values of now, before the destructor does. Throws what a copy
-  // throws.
+  // throws, and c10::Error if the call has given a buffer other memory: a graph
+  // may have kept that memory.
   void restore();
 
   // Returns what a graph must keep of `tensor`: a copy if `tensor` shares

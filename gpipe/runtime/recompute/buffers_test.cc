@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "gpipe/runtime/operators/norm_statistics.h"
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::internal {
@@ -121,6 +122,31 @@ TEST_F(CalledModulesTest, CopyABufferAgainOnlyIfItHasChanged) {
   EXPECT_EQ(first.value.item<float>(), 0);
 }
 
+// LibTorch counts neither change.
+TEST_F(CalledModulesTest, NoticeChangesThroughDataOnTheCpu) {
+  const BufferValue first = copy_of_count();
+  counter->count.data().add_(5);
+  EXPECT_FALSE(first.version.is_changed());
+  EXPECT_TRUE(first.is_changed());
+  const BufferValue second = copy_of_count();
+  EXPECT_EQ(second.value.item<float>(), 5);
+  counter->count.set_data(torch::full({1}, 6.F));
+  EXPECT_TRUE(second.is_changed());
+  EXPECT_EQ(copy_of_count().value.item<float>(), 6);
+  EXPECT_FALSE(copy_of_count().is_changed());
+}
+
+TEST_F(CalledModulesTest, FindBuffersThatWereRegisteredLater) {
+  EXPECT_TRUE(modules.new_buffers().empty());
+  const Tensor late = counter->register_buffer("late", torch::ones({2}));
+  const auto child = std::make_shared<Counter>();
+  counter->register_module("child", child);
+  EXPECT_TRUE(
+      same(modules.new_buffers(),
+           {late, child->count, child->norm->running_mean,
+            child->norm->running_var, child->norm->num_batches_tracked}));
+}
+
 TEST_F(CalledModulesTest, DoNotKeepCopiesOfBuffersAlive) {
   const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> copy(
       copy_of_count().value.getIntrusivePtr());
@@ -203,6 +229,33 @@ TEST_F(BufferValuesTest, PastValuesLastUntilTheEndOfTheScope) {
     }
     EXPECT_TRUE(buffer.cpu().equal(at::ones({3})));
   }
+}
+
+TEST_F(BufferValuesTest, OfSparseBuffersArePutBack) {
+  Tensor buffer = at::eye(2).to_sparse();
+  const std::vector<BufferValue> past = copy_values({buffer});
+  buffer.mul_(3);
+  const int64_t version = buffer._version();
+  {
+    const PastBuffers scope(past);
+    EXPECT_TRUE(buffer.to_dense().equal(at::eye(2)));
+    EXPECT_EQ(buffer._version(), version);
+    buffer.mul_(5);
+  }
+  EXPECT_TRUE(buffer.to_dense().equal(at::eye(2) * 3));
+  EXPECT_TRUE(past[0].value.to_dense().equal(at::eye(2)));
+}
+
+TEST_F(BufferValuesTest, ABufferMayNotGetOtherMemoryInTheScope) {
+  Tensor buffer = at::zeros({3});
+  PastBuffers scope(copy_values({buffer}));
+  buffer.set_data(at::ones({3}));
+  EXPECT_THAT(
+      testing::error_of([&] { scope.restore(); }),
+      ::testing::StartsWith(
+          "c10::Error: a forward that is computed again gives a buffer "
+          "(CPUFloatType of sizes [3]) other memory, as by set_data()"));
+  EXPECT_TRUE(buffer.equal(at::zeros({3})));
 }
 
 TEST_F(BufferValuesTest, AGraphKeepsACopyOfABufferWithAPastValue) {

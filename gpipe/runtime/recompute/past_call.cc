@@ -57,8 +57,7 @@ void PastCall::check_inputs(const char* when) const {
 
 void PastCall::keep_changed_buffers() {
   for (BufferValue& each : buffers_) {
-    if (!each.version.is_changed() &&
-        !contains(record_.statistics, each.buffer)) {
+    if (!each.is_changed() && !contains(record_.statistics, each.buffer)) {
       each.value.reset();
     }
   }
@@ -81,7 +80,7 @@ std::string PastCall::describe(const char* kind,
                   Outline(tensor).text(), ") of ", callee_);
 }
 
-void PastCall::check_unchanged() const {
+void PastCall::check_unchanged() {
   check_inputs("between forward and backward");
   TORCH_CHECK(!modules_ || modules_->training() == training_,
               "train() or eval() was called between forward and backward; ",
@@ -107,6 +106,17 @@ void PastCall::check_unchanged() const {
                 "not by the forward that is computed again; call backward "
                 "first, or change the buffer in each forward");
   }
+  if (!modules_) return;
+  new_buffers_.clear();
+  for (at::Tensor& each : modules_->new_buffers()) {
+    const bool is_counter = std::ranges::any_of(
+        record_.counters, [&](const CallRecord::Counter& counter) {
+          return counter.tensor.is_same(each);
+        });
+    if (is_counter) continue;  // restored anyway
+    const WatchedVersion version(each);
+    new_buffers_.push_back({std::move(each), {}, version});
+  }
 }
 
 bool PastCall::is_norm(const BufferValue& buffer) const {
@@ -117,24 +127,26 @@ bool PastCall::is_norm(const BufferValue& buffer) const {
 
 std::vector<BufferValue> PastCall::changed_buffers() const {
   std::vector<BufferValue> changed;
-  for (const BufferValue& each : buffers_) {
-    if (each.value.defined() && (each.version.is_changed() || is_norm(each))) {
-      changed.push_back(each);
+  for (BufferValue each : buffers_) {
+    each.is_norm = is_norm(each);
+    if (each.value.defined() && (each.is_norm || each.is_changed())) {
+      changed.push_back(std::move(each));
     }
   }
   for (const CallRecord::Counter& each : record_.counters) {
-    changed.push_back({each.tensor, each.before});
+    changed.push_back({each.tensor, each.before, {}, /*is_norm=*/true});
   }
   return changed;
 }
 
-bool PastCall::has_changed_other_buffers() const {
-  return std::ranges::any_of(buffers_, [this](const BufferValue& each) {
-    return each.value.defined() && each.version.is_changed() && !is_norm(each);
-  });
-}
-
 void PastCall::check_outputs(const std::vector<at::Tensor>& outputs) const {
+  for (const BufferValue& each : new_buffers_) {
+    TORCH_CHECK(!each.is_changed(), describe("buffer", each.buffer),
+                " is changed by the forward, but was registered too late for a "
+                "recompute to know its value before; register it in the "
+                "constructor of its module, before a pipeline is made of it",
+                remedy_);
+  }
   TORCH_CHECK(outputs.size() == outputs_.size(), callee_, " returned ",
               outputs_.size(), " tensors in the forward and ", outputs.size(),
               " in the recompute; ", callee_,

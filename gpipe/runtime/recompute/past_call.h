@@ -73,16 +73,15 @@ class PastCall {
 
   // Throws c10::Error if an input, a parameter, a training mode, or a buffer
   // without copy has changed, so that a second call would see something else.
-  void check_unchanged() const;
+  // Notes the buffers that were not there before the first call.
+  void check_unchanged();
 
   // Returns the buffers that must have their old values in a second call: those
-  // of norms, others that have changed, and counters.
+  // of norms and counters (is_norm), and others that have changed.
   std::vector<BufferValue> changed_buffers() const;
-  // Returns whether buffers other than those of norms and counters are among
-  // changed_buffers().
-  bool has_changed_other_buffers() const;
 
-  // Throws c10::Error if the second call has returned other sizes or dtypes.
+  // Throws c10::Error if the second call has returned other sizes or dtypes, or
+  // has changed a buffer that was not there before the first call.
   void check_outputs(const std::vector<at::Tensor>& outputs) const;
 
  private:
@@ -108,6 +107,7 @@ class PastCall {
   std::vector<Input> inputs_;
   std::vector<Parameter> parameters_;
   std::vector<BufferValue> buffers_;  // undefined value: the copy was dropped
+  std::vector<BufferValue> new_buffers_;  // without values
   CallRecord record_;
   std::vector<Outline> outputs_;
   bool with_grad_ = false;  // of outputs_

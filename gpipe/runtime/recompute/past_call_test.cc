@@ -44,7 +44,7 @@ TEST(Outline, HasAText) {
   EXPECT_EQ(Outline(torch::Tensor()).text(), "undefined");
 }
 
-std::string error_of_check(const PastCall& past) {
+std::string error_of_check(PastCall& past) {
   return error_of([&] { past.check_unchanged(); });
 }
 
@@ -131,7 +131,6 @@ class PastBuffersTest : public ::testing::Test {
 TEST_F(PastBuffersTest, HaveTheirOldValuesInASecondCall) {
   module->other.add_(7);  // by other code
   past.check_unchanged();
-  EXPECT_TRUE(past.has_changed_other_buffers());
   const int64_t version = module->changed._version();
   {
     const PastBuffers buffers(past.changed_buffers());
@@ -163,10 +162,32 @@ TEST_F(PastBuffersTest, OfOtherSizesAreAnError) {
             "are resized");
 }
 
-TEST_F(PastBuffersTest, StatisticsAreNotAmongOtherBuffers) {
+TEST_F(PastBuffersTest, AreOfNormsIfTheyAreStatistics) {
+  const auto are_norms = [this] {
+    std::vector<bool> are;
+    for (const auto& each : past.changed_buffers()) are.push_back(each.is_norm);
+    return are;
+  };
+  EXPECT_EQ(are_norms(), (std::vector{false, true}));
   modules.add_norm_buffers({module->changed});
-  EXPECT_FALSE(past.has_changed_other_buffers());
-  EXPECT_EQ(past.changed_buffers().size(), 2u);
+  EXPECT_EQ(are_norms(), (std::vector{true, true}));
+}
+
+TEST_F(PastBuffersTest, ThatAreRegisteredLaterMayNotChangeInTheSecondCall) {
+  Tensor late = module->register_buffer("late", torch::zeros({2}));
+  past.first_call_done({}, /*with_grad=*/false);
+  late.add_(1);
+  const Tensor counter = module->register_buffer("counter", torch::zeros({}));
+  past.record().counters = {{counter, torch::zeros({})}};
+  past.check_unchanged();
+  Tensor(counter).add_(1);
+  past.check_outputs({});
+  late.add_(1);
+  EXPECT_EQ(error_of([&] { past.check_outputs({}); }),
+            "c10::Error: buffer 'late' ([2] Float) of Buffers is changed by "
+            "the forward, but was registered too late for a recompute to know "
+            "its value before; register it in the constructor of its module, "
+            "before a pipeline is made of it");
 }
 
 TEST_F(PastBuffersTest, IncludeCountersThatAreNoBuffers) {
