@@ -290,9 +290,7 @@ at::Tensor read_weight(Archive& archive, const Weight& weight) {
   }
   check_fits(archive, weight);
   // Under a MetaGuard, tensors have no values to read.
-  if (tensor.is_meta()) {
-    return at::empty_strided(weight.sizes, weight.strides, tensor.options());
-  }
+  if (tensor.is_meta()) return weight_without_values(weight);
   TORCH_CHECK_VALUE(weight.has_values, "has no values of ",
                     in_quotes(weight.name),
                     ", because the model was exported on the meta device; load "
@@ -303,9 +301,11 @@ at::Tensor read_weight(Archive& archive, const Weight& weight) {
                     in_quotes(weight.record), " has only ", storage.nbytes(),
                     " of ", bytes, " bytes");
   tensor.set_(storage, weight.offset, weight.sizes, weight.strides);
-  // A part of a larger storage, such as one layer of a stacked weight.
-  if (bytes != storage.nbytes() || weight.offset != 0) tensor = tensor.clone();
-  return tensor;
+  // A part of a larger storage, such as one layer of a stacked weight, or an
+  // expanded weight, into which nothing could be loaded.
+  const bool is_whole = bytes == storage.nbytes() && weight.offset == 0 &&
+                        tensor.is_non_overlapping_and_dense();
+  return is_whole ? tensor : tensor.clone();
 }
 
 at::Tensor weight_without_values(const Weight& weight) {

@@ -160,6 +160,17 @@ TEST_F(ExportedTest, WeightsWithoutElementsAreNotTied) {
   }
 }
 
+TEST_F(ExportedTest, AnExpandedWeightHasMemoryForEachElement) {
+  ExportedModel model = load_exported(testing::example_file("ramps.pt2"));
+  const StateDict dict = model.state_dict();
+  EXPECT_TRUE(at::equal(dict["halves"], at::full({4}, 0.5)));
+  StateDict other;
+  for (const auto& each : dict) other.insert(each.key(), each.value().clone());
+  other["halves"].copy_(at::arange(4));
+  model.load_state_dict(other);
+  EXPECT_TRUE(at::equal(dict["halves"], at::arange(4, at::kFloat)));
+}
+
 TEST_F(ExportedTest, StateDictHasPythonsNames) {
   const Example example = read_example("gpt");
   ExportedModel model = load_exported(example.path);

@@ -295,18 +295,19 @@ class Aliased(nn.Module):
 
 
 class Ramps(nn.Module):
-    """A constant that changes in place after a dropout, one that is returned, and weights
-    without elements."""
+    """A constant that changes in place after a dropout, one that is returned, an expanded
+    buffer, and weights without elements."""
 
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
         self.none, self.nothing = (nn.Parameter(torch.empty(0, 4)) for _ in range(2))
+        self.register_buffer("halves", torch.tensor([0.5]).expand(4))
 
     def forward(self, x, shift):
         ramp = functional.dropout(torch.arange(1.0, 5.0), 0.5, self.training)
         ramp.mul_(2)
-        rows = torch.cat([self.first(x) + shift, self.none, self.nothing])
+        rows = torch.cat([self.halves * self.first(x) + shift, self.none, self.nothing])
         return self.second(torch.tanh(rows * ramp)), torch.arange(x.shape[0]).type_as(x)
 
 
