@@ -19,7 +19,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "gpipe/base/processes.h"
 #include "gpipe/distributed/testing/two_worlds.h"
+#include "gpipe/distributed/world/bytes.h"
 #include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {
@@ -160,6 +162,18 @@ TEST(CommunicatorTest, AConnectionThatGlooHasGivenUpIsATimeout) {
   }
 }
 
+TEST(CommunicatorTest, APortIsFreeAfterARendezvousThatHasFailed) {
+  WorldOptions options;
+  options.size = 2;
+  options.port = free_port();
+  options.timeout = milliseconds(200);
+  for (int times = 0; times < 3; ++times) {
+    EXPECT_THAT(error_of([&] { Communicator::connect(options); }),
+                HasSubstr("rank 1 has not answered in time: 1 of 2 ranks came"))
+        << times;
+  }
+}
+
 // Connects as one of two ranks to a store that the test serves, as a launcher
 // does.
 class ConnectingTest : public ::testing::Test {
@@ -199,6 +213,17 @@ TEST_F(ConnectingTest, AStoreThatIsGoneIsAPeerError) {
       AllOf(HasSubstr("gpipe::PeerError: rank 0 has died: the store at " +
                       place + " is gone: "),
             HasSubstr("[in the rendezvous]")));
+}
+
+TEST_F(ConnectingTest, ARankThatComesAgainIsNotToldOfAFailedWorld) {
+  wait_for_rank_0();
+  const std::string token = "0123456789abcdef";
+  const auto session =
+      c10::make_intrusive<c10d::PrefixStore>("gpipe/session/", store_);
+  world()->set("failure", encode_failure({Fault::kFailed, 1, 1, "", "a test"}));
+  session->append("gpipe/questions", {token.begin(), token.end()});
+  EXPECT_THAT(rank_0_.get(), HasSubstr("rank 1 has failed: a test"));
+  EXPECT_FALSE(session->check({"gpipe/answer/" + token}));
 }
 
 TEST_F(ConnectingTest, ARankThatComesAndThenDiesIsNamed) {

@@ -169,6 +169,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
         outcome.meeting = self->join(listening);
       } catch (...) {
         outcome.error = std::current_exception();
+        self->server_.reset();  // the caller may listen at its port again
       }
       return outcome;
     });
@@ -419,7 +420,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
     if (store.add(kCount, 1) == size) store.set(kAll, "yes");
     while (!store.check({kAll})) {
-      if (starts_) starts_->answer();
+      if (starts_) starts_->answer([&] { check(store); });
       check(store);
       if (Clock::now() >= deadline_) report_missing(store);
       std::this_thread::sleep_for(

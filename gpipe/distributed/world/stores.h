@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,7 +94,9 @@ class Starts {
 
   // On rank 0: answers the ranks that have asked by now. Call it repeatedly
   // until all ranks are there. Does nothing on other ranks.
-  void answer();
+  // `check`: called when there are questions; throws if this start has failed.
+  // A rank that comes again after a failure must be answered by the next start.
+  void answer(const std::function<void()>& check = [] {});
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
