@@ -84,6 +84,63 @@ Tensor loss_of(const Tensor& output, const Tensor& target) {
   return (output * target).sum(1).mean();
 }
 
+// A linear layer, and a parameter that only the layer of another stage may use.
+struct CapturingImpl : nn::Module {
+  CapturingImpl(Tensor shared, bool owns)
+      : linear(register_module(
+            "linear", nn::Linear(nn::LinearOptions(4, 4).bias(false)))),
+        shared(std::move(shared)),
+        owns(owns) {
+    if (owns) register_parameter("shared", this->shared);
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor y = linear->forward(x);
+    return owns ? y : y.mm(shared);
+  }
+  nn::Linear linear;
+  const Tensor shared;
+  const bool owns;
+};
+TORCH_MODULE(Capturing);
+
+// Two replicas of one rank with two stages. The gradient of a parameter of one
+// stage is made by the other one, whose last backward may be earlier or later.
+const RankProgramEntry kCaptured("captured", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  for (const int owner : {0, 1}) {
+    for (const Schedule& schedule : {named_schedule("looped-bfs", 1, 2, 2),
+                                     parse_schedule("0F0,1F0,1I0,0B0,1W0")}) {
+      torch::manual_seed(3);
+      const Tensor shared =
+          torch::randint(-2, 3, {4, 4}, torch::kDouble).requires_grad_();
+      nn::Sequential layers(Capturing(shared, owner == 0),
+                            Capturing(shared, owner == 1));
+      layers->to(torch::kDouble);
+      {
+        const torch::NoGradGuard no_graph;
+        for (const auto& each : layers->named_parameters()) {
+          if (each.key().ends_with("weight")) {
+            each.value().copy_(torch::randint(-1, 2, {4, 4}, torch::kDouble));
+          }
+        }
+      }
+      const Tensor x = torch::randint(-2, 3, {8, 4}, torch::kDouble);
+      const Tensor y = torch::randint(-2, 3, {8, 4}, torch::kDouble);
+      const int64_t begin = 4 * world->rank();
+      DistributedPipeline pipeline(
+          layers, replicas_of({1, 1}, 2).stages_per_rank(2), world);
+      pipeline->train_step(x.narrow(0, begin, 4), y.narrow(0, begin, 4),
+                           loss_of, schedule);
+      const Tensor sum = shared.grad().clone();
+      layers->zero_grad();
+      loss_of(layers->forward(x), y).backward();
+      check(sum.equal(shared.grad()), "owner " + std::to_string(owner));
+    }
+  }
+  return 0;
+});
+
 // Two replicas of one rank with two stages.
 const RankProgramEntry kRoutes("routes", [] {
   const auto world = World::connect(world_options());
@@ -357,6 +414,10 @@ TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {
 
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
   expect_all_ok(Ranks("routes", 2).wait());
+}
+
+TEST(Replicas, AddUpAParameterThatOnlyAnotherStageUses) {
+  expect_all_ok(Ranks("captured", 2).wait());
 }
 
 TEST(Replicas, ThatFrozeOtherLayersAreAnErrorThatNamesTheParameters) {

@@ -365,19 +365,19 @@ ReplicaSums::ReplicaSums(Communicator& world, Transport& transport,
 
 ReplicaSums::~ReplicaSums() { stop(); }
 
-void ReplicaSums::begin(std::vector<Parameter> parameters) {
+void ReplicaSums::begin(std::vector<Parameter> parameters, int64_t stages) {
   stop();
   summands_.clear();
   states_.clear();
   numbers_.clear();
   for (Parameter& each : parameters) {
     numbers_.emplace(each.tensor.unsafeGetTensorImpl(), summands_.size());
-    State& state = states_.emplace_back();
-    state.stage = each.stage;
+    states_.emplace_back();
     summands_.push_back(
         {std::move(each.tensor), at::Tensor(), std::move(each.name)});
   }
   ends_ = cut_buckets(summands_, bucket_bytes_);
+  open_ = stages;
   done_ = 0;
   times_.clear();
   stopped_ = false;
@@ -440,8 +440,7 @@ bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
   std::lock_guard<std::mutex> lock(mutex_);
   // The first one may be in an exchange already.
   TORCH_CHECK(!states_[k].there, "the gradient of parameter ", k, " of ",
-              states_.size(), " of this step comes a second time, from stage ",
-              states_[k].stage, " or another one");
+              states_.size(), " of this step comes a second time");
   summands_[k].grad = std::move(grad);
   states_[k].made = made;
   states_[k].there = true;
@@ -449,11 +448,10 @@ bool ReplicaSums::give(const at::Tensor& parameter, at::Tensor& grad,
   return true;
 }
 
-void ReplicaSums::close(int64_t stage) {
+void ReplicaSums::close() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (State& each : states_) {
-    if (each.stage == stage) each.there = true;
-  }
+  if (--open_ > 0) return;
+  for (State& each : states_) each.there = true;
   changed_.notify_all();
 }
 

@@ -174,22 +174,22 @@ class ReplicaSums {
   ~ReplicaSums();
 
   struct Parameter {
-    int64_t stage;
     at::Tensor tensor;
     std::string name{};
   };
   // Begins a step with these parameters in this order; all are different. Stops
-  // the step before.
-  void begin(std::vector<Parameter> parameters);
+  // the step before. `stages`: how many stages of this rank run backwards.
+  void begin(std::vector<Parameter> parameters, int64_t stages = 1);
 
   // Hands over the gradient of a parameter, which is complete after the event
   // `made`; moves from `grad`. Returns false and does nothing if `parameter` is
   // not among the parameters. Throws c10::Error if it was given before, or if
-  // its stage was closed.
+  // all stages are closed.
   bool give(const at::Tensor& parameter, at::Tensor& grad, const Event& made);
-  // Declares that the parameters of `stage` that were not given have no
-  // gradient on this rank.
-  void close(int64_t stage);
+  // Declares that a stage has given all that it has. After the last stage, the
+  // parameters that were not given have no gradient on this rank. (A stage may
+  // use a parameter of another one, whose backwards have ended before.)
+  void close();
 
   // Return how many buckets have been added up, and how many there are.
   std::size_t done() const;
@@ -234,14 +234,14 @@ class ReplicaSums {
   std::vector<std::size_t> ends_;  // of buckets
   // The states of the summands, by index.
   struct State {
-    int64_t stage = 0;
-    // The gradient was given, or its stage was closed.
+    // The gradient was given, or all stages are closed.
     bool there = false;
     Event made;  // after the gradient, later after the sum
   };
   std::vector<State> states_;
   // The index of each parameter in `summands_`.
   std::unordered_map<at::TensorImpl*, std::size_t> numbers_;
+  int64_t open_ = 0;  // stages that are not closed
   std::size_t done_ = 0;
   std::vector<BucketTime> times_;
   bool running_ = false, stopped_ = false;

@@ -468,12 +468,12 @@ const RankProgramEntry kOverlap("overlap", [] {
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
                    1);
   for (int step = 0; step < 3; ++step) {
-    sums.begin({{1, a}, {0, b}, {0, c}, {0, d}});
+    sums.begin({{a}, {b}, {c}, {d}}, /*stages=*/2);
     check(sums.buckets() == 4, "buckets");
     Tensor other = at::ones({3});
     check(!sums.give(other, other, Event()) && other.defined(), "another");
     give(sums, a, rank);
-    sums.close(1);
+    sums.close();
     // No other gradient has been given yet.
     wait_until_done(sums, 1);
     Tensor again = at::ones({1000});
@@ -488,7 +488,7 @@ const RankProgramEntry kOverlap("overlap", [] {
     give(sums, c, rank);
     // One rank has no gradient of b; no rank has one of d.
     if (rank > 0) give(sums, b, rank);
-    sums.close(0);
+    sums.close();
     const std::vector<Summand> result = sums.finish();
     check(result[0].like.is_same(a), "order");
     check(result[0].grad.equal(at::full_like(a, sum_of_grads(size))), "a");
@@ -506,13 +506,13 @@ const RankProgramEntry kStopped("stopped", [] {
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
                    1);
-  sums.begin({{0, a}, {0, b}});
+  sums.begin({{a}, {b}});
   give(sums, a, world->rank());
   wait_until_done(sums, 1);
   // stop() must not wait for b, which is never given.
   sums.stop();
   all_gather(*world, kBarrierTag, "", "the test");
-  sums.begin({{0, a}});
+  sums.begin({{a}});
   give(sums, a, world->rank());
   check(sums.finish()[0].grad.equal(at::full_like(a, sum_of_grads(2))), "sum");
   return 0;
@@ -525,7 +525,7 @@ const RankProgramEntry kErrors("errors", [] {
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag);
-  sums.begin({{0, a, "a"}, {0, b, "b"}});
+  sums.begin({{a, "a"}, {b, "b"}});
   try {
     sums.finish();
     std::cout << "no error" << std::endl;
@@ -535,7 +535,7 @@ const RankProgramEntry kErrors("errors", [] {
   // The other ranks may learn of the failure anywhere in this block.
   try {
     all_gather(*world, kBarrierTag, "", "the test");
-    sums.begin({{0, a}});
+    sums.begin({{a}});
     if (last) {
       const int rank = world->rank();
       world->fail({Fault::kFailed, rank, rank, "the test", "no reason"});

@@ -295,10 +295,10 @@ void Runner::begin_sums(const TrainStep& step) {
     // Parameters of several stages are added up over these stages first, at the
     // end.
     if (each->is_shared || !each->tensor.requires_grad()) continue;
-    parameters.push_back(
-        {each->stage, std::move(each->tensor), std::move(each->name)});
+    parameters.push_back({std::move(each->tensor), std::move(each->name)});
   }
-  sums_->begin(std::move(parameters));
+  sums_->begin(std::move(parameters),
+               std::ranges::count(layout_.rank_of_stage, layout_.rank));
 }
 
 void Runner::add_up(TrainStep& step) {

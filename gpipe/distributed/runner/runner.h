@@ -184,7 +184,7 @@ class Runner : private StepPeers, private RemoteStages {
                 const Event& made) override {
     sums_->give(leaf, grad, made);
   }
-  void complete(int64_t stage) override { sums_->close(stage); }
+  void complete(int64_t /*stage*/) override { sums_->close(); }
 
   const std::shared_ptr<Communicator> world_;
   const RankLayout layout_;
