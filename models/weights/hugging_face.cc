@@ -206,7 +206,21 @@ class Loading {
       if (known.count(mine) > 0 || is_skipped(mine)) continue;
       dict.insert(mine, without_values(each.sizes, each.dtype));
     }
-    check_state_dict(own, dict, LoadOptions().strict(options_.strict()));
+    try {
+      check_state_dict(own, dict, LoadOptions().strict(options_.strict()));
+    } catch (c10::Error& error) {
+      const auto has_others = [](const StateDict& names, const StateDict& in) {
+        return std::ranges::any_of(
+            names, [&](const auto& each) { return !in.contains(each.key()); });
+      };
+      if (has_others(own, dict) && has_others(dict, own)) {
+        error.add_context(
+            "transformers saves some models with older names: "
+            "model.save_pretrained(folder, save_original_format=False) keeps "
+            "those of the program");
+      }
+      throw;
+    }
   }
 
   // `nodes`: those that compute in the dtypes of the export.
