@@ -37,15 +37,16 @@ std::optional<c10::DeviceType> type_of(const std::string& name) {
 
 [[noreturn]] void refuse_backends(const std::string& text,
                                   const std::string& why) {
-  std::string others;
+  std::string others, all;
   for (const auto& [type, backend] : direct()) {
     others += c10::str(", and '", backend->name(), "' between devices of type ",
                        type_name(type));
+    all = c10::str(" or '", all_backends(), "'");
   }
-  C10_THROW_ERROR(ValueError, c10::str("WorldOptions::backend is '", text,
-                                       "', but ", why, "; this program has '",
-                                       kGloo, "'", others, ", so give '", kGloo,
-                                       "' or '", all_backends(), "'"));
+  C10_THROW_ERROR(ValueError,
+                  c10::str("WorldOptions::backend is '", text, "', but ", why,
+                           "; this program has '", kGloo, "'", others,
+                           ", so give '", kGloo, "'", all));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using testing::error_of;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 using testing::TwoWorlds;
 
@@ -253,7 +254,9 @@ TEST(CommunicatorTest, RefusesABackendThatThereIsNot) {
   options.backend = "mpi";
   EXPECT_THAT([&] { Communicator::connect(options); },
               ThrowsMessage<c10::ValueError>(
-                  HasSubstr("WorldOptions::backend is 'mpi', but")));
+                  AllOf(HasSubstr("WorldOptions::backend is 'mpi', but"),
+                        HasSubstr("this program has 'gloo', so give 'gloo'"),
+                        Not(HasSubstr("give 'gloo' or")))));
 }
 
 }  // namespace
