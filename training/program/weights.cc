@@ -253,6 +253,16 @@ Options with_adapter_options(Options options) {
   TORCH_CHECK_VALUE(options.lora_rank >= 0, "--lora_rank=", options.lora_rank,
                     ": must be at least 1, or 0 to train the weights");
   const bool has_adapters = options.lora_rank > 0 || !options.adapter.empty();
+  const Options defaults;
+  TORCH_CHECK_VALUE(
+      has_adapters ||
+          (options.lora_alpha == defaults.lora_alpha &&
+           options.lora_dropout == defaults.lora_dropout &&
+           options.lora_rank_stabilized == defaults.lora_rank_stabilized),
+      "--lora_alpha=", options.lora_alpha,
+      ", --lora_dropout=", options.lora_dropout,
+      " and --lora_rank_stabilized=", options.lora_rank_stabilized,
+      ": there are no adapters; give --lora_rank or --adapter");
   TORCH_CHECK_VALUE(!options.merge_lora || has_adapters,
                     "--merge_lora: there are no adapters; give --lora_rank or "
                     "--adapter");
@@ -285,7 +295,6 @@ Options with_adapter_options(Options options) {
                       "; leave out the flag, or give --lora_rank and "
                       "--lora_targets, too");
   };
-  const Options defaults;
   check("--lora_alpha", options.lora_alpha, defaults.lora_alpha, given.alpha());
   check("--lora_dropout", options.lora_dropout, defaults.lora_dropout,
         given.dropout());
@@ -354,6 +363,14 @@ LoadedModel load_model(const Options& options, ModelSource& source,
                        bool resumes,
                        const std::function<void(const FlagValues&)>& check_same,
                        const Print& say) {
+  TORCH_CHECK_VALUE(
+      !options.weights.empty() ||
+          (options.weights_skip.empty() && options.weights_entry.empty() &&
+           options.weights_dtype.empty()),
+      "--weights_skip=", options.weights_skip,
+      ", --weights_entry=", options.weights_entry,
+      " and --weights_dtype=", options.weights_dtype,
+      " say how --weights is loaded, which is not given");
   const ExportedFile* const file = source.file();
   const bool reads_parts = options.distributed && file;
   LoadedModel model;

@@ -235,6 +235,15 @@ TEST(InitialWeightsTest, AModelOfGpipeTakesAFolder) {
       std::string::npos);
 }
 
+TEST(InitialWeightsTest, FlagsOfWeightsThatAreNotGivenAreRefused) {
+  Options options = small_options("unet");
+  options.steps = 1;
+  options.weights_skip = "fc.";
+  EXPECT_EQ(value_error_of([&] { run_here(options); }),
+            "--weights_skip=fc., --weights_entry= and --weights_dtype= say how "
+            "--weights is loaded, which is not given");
+}
+
 // ---- Adapters
 
 constexpr char kProgram[] = "models/exported/testdata/gpt.pt2";
@@ -394,6 +403,11 @@ TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
   EXPECT_EQ(error(0, "a"),
             "--lora_targets=a: needs --lora_rank, which switches adapters on");
   EXPECT_EQ(error(0, ""), "no error");
+  Options without;
+  without.lora_alpha = 32;
+  EXPECT_EQ(value_error_of([&] { with_adapter_options(without); }),
+            "--lora_alpha=32, --lora_dropout=0 and --lora_rank_stabilized=0: "
+            "there are no adapters; give --lora_rank or --adapter");
 
   const auto error_of_adapter = [](double alpha, double dropout,
                                    bool stabilized = false) {
