@@ -141,6 +141,13 @@ class Planner {
                             cuts_.begin());
   }
 
+  // Returns whether a value is there in eval(), which leaves out nodes that
+  // only change buffers.
+  bool is_needed(ValueId value) const {
+    const int producer = program_.values[value].producer;
+    return producer < 0 || program_.nodes[producer].needed;
+  }
+
   // Finds a tensor for each size that the layer needs. If there is none, the
   // first size with the same symbol becomes a skip tensor.
   void find_sizes() {
@@ -151,7 +158,9 @@ class Planner {
         plan.sizes.push_back({id, kNoValue, 0, 1, extent.factor});
         continue;
       }
+      const bool needed = is_needed(id);
       const auto take = [&](ValueId tensor) {
+        if (needed && !is_needed(tensor)) return false;
         const auto& sizes = program_.values[tensor].sizes;
         for (std::size_t d = 0; d < sizes.size(); ++d) {
           if (sizes[d].symbol != extent.symbol) continue;
@@ -166,7 +175,7 @@ class Planner {
       for (const Hop& each : plan.pops) found = found || take(each.value);
       if (found) continue;
       const ValueId passed =
-          passed_sizes_.try_emplace(extent.symbol, id).first->second;
+          passed_sizes_.try_emplace({extent.symbol, needed}, id).first->second;
       std::vector<int>& layers = size_users_[passed];
       if (layers.empty() || layers.back() != layer_) layers.push_back(layer_);
       if (passed == id) continue;
@@ -208,7 +217,8 @@ class Planner {
   std::set<int> pure_;
   std::vector<std::vector<ValueId>> wanted_sizes_;
   std::map<ValueId, std::vector<int>> users_;
-  std::map<int, ValueId> passed_sizes_;  // by symbol
+  // By symbol, and whether eval() needs the size.
+  std::map<std::pair<int, bool>, ValueId> passed_sizes_;
   std::map<ValueId, std::vector<int>> size_users_;
 };
 

@@ -271,6 +271,28 @@ std::vector<std::pair<ValueId, int>> pairs_of(const std::vector<Hop>& hops) {
   return pairs;
 }
 
+// eval() leaves out the nodes of `counted`, which only change a buffer.
+TEST(PlanTest, ASizeDoesNotComeFromATensorThatEvalLeavesOut) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  const ValueId input = draft.input();
+  const ValueId counted = draft.node({input});
+  const ValueId first = draft.node({input});
+  const ValueId size = draft.size_of(input);
+  const ValueId second = draft.node({first, size});
+  draft.node({buffer, counted}, {buffer});
+  const auto plans = plan_layers(draft.finish(second), 4);
+  bool found = false;
+  for (const LayerPlan& each : plans) {
+    for (const SizeSource& source : each.sizes) {
+      if (source.value != size) continue;
+      found = true;
+      EXPECT_EQ(source.from, first);
+    }
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST(PlanTest, ASizeThatNoTensorHasPassesFromUserToUser) {
   using Pairs = std::vector<std::pair<ValueId, int>>;
   Draft draft;
