@@ -1,5 +1,6 @@
 #include "balancing/profile/sandbox.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 
 #include <cstddef>
@@ -52,7 +53,12 @@ Sandbox::Sandbox(const AnyModule& layer) {
       modes_.emplace_back(part, part->is_training());
     }
     for (const at::Tensor& buffer : module->buffers()) {
-      if (buffer.defined()) buffers_.emplace_back(buffer, buffer.clone());
+      // No operator writes to elements that share memory, as those of an
+      // expanded buffer do.
+      if (buffer.defined() &&
+          at::has_internal_overlap(buffer) != at::MemOverlap::Yes) {
+        buffers_.emplace_back(buffer, buffer.clone());
+      }
     }
   }
   module->train();

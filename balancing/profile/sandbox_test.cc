@@ -22,6 +22,8 @@ struct UncloneableImpl : torch::nn::Module {
   }
   Linear inner = register_module("inner", Linear(1, 1));
   torch::Tensor count = register_buffer("count", torch::zeros({}));
+  torch::Tensor expanded =
+      register_buffer("expanded", torch::arange(3).expand({2, 3}));
 };
 TORCH_MODULE(Uncloneable);
 
@@ -69,6 +71,7 @@ TEST(SandboxTest, LendsALayerThatCannotBeCopied) {
   EXPECT_FALSE(layer->is_training());
   EXPECT_TRUE(layer->inner->is_training());
   EXPECT_EQ(layer->count.item<float>(), 0);
+  EXPECT_TRUE(layer->expanded.equal(torch::arange(3).expand({2, 3})));
 }
 
 TEST(SandboxTest, LendsALayerWhoseCloneIsOfItsBaseClass) {
