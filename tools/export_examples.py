@@ -465,10 +465,12 @@ def save_step(model, program, inputs, path):
     micro-batches, and writes inputs and results."""
     torch = load("torch")
     module = program.module()
-    # Of tied parameters the first name counts. A buffer that no node reads and no state
+    # Of tied parameters the first name counts. A buffer that no result needs and no state
     # dict has is not in the file.
     known = {f"grad.{k}" for k, _ in module.named_parameters()}
-    read = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
+    graph = copy.deepcopy(program.graph)
+    graph.eliminate_dead_code()
+    read = {node.name for node in graph.find_nodes(op="placeholder") if node.users}
     known |= {f"buffer.{k}" for node, k in program.graph_signature.inputs_to_buffers.items()
               if node in read or k in program.state_dict}
 
