@@ -17,10 +17,10 @@ namespace gpipe {
 // of F to the end of B or W. If the cell has an R, F holds only the input, and
 // the activations are held from the start of R. From the end of the copy of an
 // O to the start of the copy of its L, `offload_bytes` of them are not held.
-// After I, `weight_activation_bytes` are held instead. A cell without a backward
-// is held to the end, and a cell without a forward from the beginning, since
-// actions that are not in the schedule count as done. If an action ends when
-// another one starts, its memory is freed first.
+// After I, `weight_activation_bytes` are held instead. A cell without a
+// backward is held to the end, and a cell without a forward from the beginning,
+// since actions that are not in the schedule count as done. If an action ends
+// when another one starts, its memory is freed first.
 //
 // Throws std::invalid_argument if costs are invalid (check_costs()), or if a
 // list is not empty but lacks a stage. Complexity: O(n), O(n log n) if spans of
