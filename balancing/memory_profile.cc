@@ -271,14 +271,14 @@ class MemoryProfiler {
   std::optional<int64_t> left_for_weights(int64_t index,
                                           const std::string& name,
                                           torch::nn::AnyModule& layer) {
-    SizingTracker tracker = tracker_;
-    const internal::UseSkipTracker use_tracker(tracker);
     const std::vector<std::size_t> before = passing_.uses();
     const MetaLedger ledger;
     internal::Subgraph graph;
     std::vector<at::Tensor> grads;
     try {
       {
+        SizingTracker tracker = tracker_;
+        const internal::UseSkipTracker use_tracker(tracker);
         std::vector<at::Tensor> inputs =
             internal::graph_inputs(boundary_, /*leaf=*/false);
         std::vector<Edge> edges = internal::gradient_edges(inputs);
@@ -297,7 +297,6 @@ class MemoryProfiler {
                               : at::Tensor());
         }
         graph = internal::Subgraph(begin, std::move(edges), outputs);
-        tracker.end_layer();
       }
       if (graph.leaves().empty()) return 0;
       graph.backward_input(std::move(grads));

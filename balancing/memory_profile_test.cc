@@ -149,6 +149,23 @@ TEST(MemoryProfileTest, FollowsSkips) {
   EXPECT_EQ(saved_bytes(profile, 3, 4), 2 * kRows);
 }
 
+struct StashAndMultiplyImpl : torch::nn::Module, Skippable {
+  StashAndMultiplyImpl() : Skippable({{"kept"}, {}}) {}
+  Tensor forward(Tensor x) {
+    stash("kept", x * 2);
+    return linear->forward(x);
+  }
+  Linear linear = register_module("linear", Linear(4, 4));
+};
+TORCH_MODULE(StashAndMultiply);
+
+TEST(MemoryProfileTest, HoldsNoStashedTensorForTheGradientsOfWeights) {
+  Sequential model(Linear(4, 4), StashAndMultiply(), Times());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  // The product's input, and the gradient of its output.
+  EXPECT_EQ(bytes_for_weights(profile, 1, 2), 2 * 8 * 4 * 4);
+}
+
 struct Case {
   std::string name;
   std::vector<int64_t> input;
