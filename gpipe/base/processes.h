@@ -172,10 +172,9 @@ int free_port();
 // ---- Finds in the output of a rank which rank it calls the cause of its
 // failure.
 
-// The words after "rank 2 " in the text of a gpipe::PeerError. They are those
-// of gpipe::to_string(Fault), which needs LibTorch (program_test.cc compares
-// them).
-constexpr std::array<std::string_view, 7> kFaultWords = {
+// The words after "rank 2 " in the text of a gpipe::PeerError, in the order of
+// gpipe::Fault.
+constexpr std::array<const char*, 7> kFaultWords = {
     "has failed",
     "has died",
     "is frozen",

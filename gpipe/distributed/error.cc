@@ -2,19 +2,14 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <cstddef>
+
+#include "gpipe/base/processes.h"
+
 namespace gpipe {
 
-// tools/launch.cc looks for these words in the output of ranks.
 const char* to_string(Fault fault) {
-  // In the order of Fault.
-  constexpr const char* kTexts[] = {"has failed",
-                                    "has died",
-                                    "is frozen",
-                                    "has not answered in time",
-                                    "disagrees",
-                                    "has left",
-                                    "has refused its arguments"};
-  return kTexts[static_cast<int>(fault)];
+  return kFaultWords[static_cast<std::size_t>(fault)];
 }
 
 std::string RankFailure::to_string() const {
