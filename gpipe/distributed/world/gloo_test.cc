@@ -59,6 +59,22 @@ struct Pair {
     return group->recv(list, 1 - options.rank, kTag);
   }
   void barrier() { group->barrier()->wait(); }
+  // Returns when both ranks are here and rank 1 needs the store, which rank 0
+  // has, no more.
+  void meet_at_end() {
+    const auto wait_for = [this](int64_t count) {
+      while (store->add("end", 0) < count) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    };
+    store->add("end", 1);
+    wait_for(2);
+    if (options.rank == 1) {
+      store->add("end", 1);
+    } else {
+      wait_for(3);
+    }
+  }
 
   WorldOptions options;
   c10::intrusive_ptr<c10d::Store> store;
@@ -106,15 +122,17 @@ const RankProgramEntry kTalk("talk", [] {
       check(sum.equal(mine + theirs), "all-reduce" + where);
     }
   }
-  // The barrier returns only after the other rank has set its key.
-  pair.store->set("here" + std::to_string(rank), std::vector<uint8_t>{1});
+  // The barrier returns only after the other rank has added to its key. set()
+  // would not do: it does not wait until the store has the value.
+  pair.store->add("here" + std::to_string(rank), 1);
   pair.barrier();
   check(pair.store->check({"here" + std::to_string(other)}), "barrier");
+  pair.meet_at_end();
   return 0;
 });
 
 const RankProgramEntry kFields("fields", [] {
-  const Pair pair;
+  Pair pair;
   check(pair.group->getOptions()->timeout == kTimeout, "timeout");
   check(pair.group->getOptions()->threads == 3, "threads");
   check(pair.group->getOptions()->devices.size() == 2, "devices");
@@ -123,6 +141,7 @@ const RankProgramEntry kFields("fields", [] {
   check(pair.group->getBackendOptions()->timeout == kTimeout, "of the base");
   pair.group->setTimeout(milliseconds(11111));
   check(pair.group->getOptions()->timeout == milliseconds(11111), "set");
+  pair.meet_at_end();
   return 0;
 });
 
@@ -158,12 +177,11 @@ const RankProgramEntry kAbort("abort", [] {
     const auto sends = std::make_pair(send(), send());
     check(!done_in_spite_of_abort(*sends.first, *sends.second),
           "an aborted send was done");
-    pair.store->set("aborted", std::vector<uint8_t>{1});
   }
-  pair.store->wait({"aborted"}, kTimeout);
   // Printed before either rank ends, because its end may break the other's
   // connection.
   std::cout << "ok" << std::endl;
+  pair.meet_at_end();
   return 0;
 });
 
