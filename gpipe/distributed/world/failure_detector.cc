@@ -151,12 +151,15 @@ void FailureDetector::listen(Peer& peer) {
     }
     peer.heard = Clock::now().time_since_epoch().count();
     peer.unanswered = 0;
-    if (handle({static_cast<const char*>(message[0].const_data_ptr()), kBytes},
-               peer.rank)) {
-      break;
-    }
+    handle({static_cast<const char*>(message[0].const_data_ptr()), kBytes},
+           peer.rank);
   }
-  peer.gone = true;
+  {
+    std::lock_guard<std::mutex> lock(peer.mutex);
+    peer.gone = true;
+    // Gloo does not tell a send in its queue that the connection is closed.
+    if (peer.goodbye) peer.goodbye->abort();
+  }
   bool ending;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -169,23 +172,19 @@ void FailureDetector::listen(Peer& peer) {
   changed_.notify_all();
 }
 
-bool FailureDetector::handle(const std::string& message, int from) {
+void FailureDetector::handle(const std::string& message, int from) {
   std::size_t at = 1;
   switch (static_cast<Note>(message[0])) {
     case Note::kBeat:
-      waits_.merge(take_text(message, at));
-      return false;
+      return waits_.merge(take_text(message, at));
     case Note::kFailure:
-      on_failure_(decode_failure(message.substr(1)));
-      return false;
+      return on_failure_(decode_failure(message.substr(1)));
     case Note::kGoodbye: {
       const auto who = take<int32_t>(message, at);
-      if (who < 0 || who >= static_cast<int>(has_left_.size())) return false;
+      if (who < 0 || who >= static_cast<int>(has_left_.size())) return;
       if (!set_has_left(who)) send_to_peers(goodbye_of(who), /*except=*/from);
-      return who == from;
     }
   }
-  return false;
 }
 
 bool FailureDetector::set_has_left(int rank) {
@@ -258,10 +257,11 @@ void FailureDetector::announce(const RankFailure& failure) {
 void FailureDetector::leave(std::chrono::milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   set_has_left(rank_);  // others need not tell this rank
-  std::vector<c10::intrusive_ptr<c10d::Work>> goodbyes;
   for (const auto& peer : peers_) {
     // Also to those that have said that they leave: they wait for it.
-    goodbyes.push_back(post(*peer, goodbye_of(rank_)));
+    auto goodbye = post(*peer, goodbye_of(rank_));
+    std::lock_guard<std::mutex> lock(peer->mutex);
+    if (!peer->gone) peer->goodbye = std::move(goodbye);
   }
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -271,11 +271,12 @@ void FailureDetector::leave(std::chrono::milliseconds patience) {
     });
   }
   // What has not left when the connections are closed never arrives.
-  for (const auto& work : goodbyes) {
+  for (const auto& peer : peers_) {
+    if (!peer->goodbye) continue;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - Clock::now());
     try {
-      if (work) work->wait(std::max(left, std::chrono::milliseconds(1)));
+      peer->goodbye->wait(std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception&) {
       // The other end has closed the connection, or is frozen.
     }

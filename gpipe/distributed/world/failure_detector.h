@@ -84,7 +84,8 @@ class FailureDetector {
       std::chrono::milliseconds pause = std::chrono::milliseconds(0));
 
   // Tells the others that this rank leaves. Blocks until its peers have left,
-  // too, and what it told them is sent, at most for `patience`.
+  // too, and what it told them is sent, at most for `patience`. May be called
+  // once.
   void leave(std::chrono::milliseconds patience);
 
   ~FailureDetector();
@@ -112,6 +113,7 @@ class FailureDetector {
     std::atomic<int> unanswered{0};  // heartbeats sent since `heard`
     std::mutex mutex;
     c10::intrusive_ptr<c10d::Work> receive;  // the posted receive
+    c10::intrusive_ptr<c10d::Work> goodbye;  // of leave(), unless it is gone
     bool closing = false;                    // post no new receive
     std::thread listener;
   };
@@ -120,8 +122,7 @@ class FailureDetector {
     return peer.gone || has_left_[peer.rank];
   }
   void listen(Peer& peer);
-  // Handles a message. Returns whether the peer has left.
-  bool handle(const std::string& message, int from);
+  void handle(const std::string& message, int from);
   void beat();
   // Reports peers that have been silent for too long. `was_here`: this process
   // was not stopped itself.

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -175,11 +176,33 @@ struct Mail {
   std::condition_variable changed;
   std::map<Way, std::deque<at::Tensor>> sent;
   std::set<Way> held;
+  // The ways on which nothing leaves, set before there are threads. As with
+  // Gloo, whose queue is full, not even the end of the peer ends the wait.
+  std::set<Way> full;
+  std::set<int> ended;  // the ranks that have closed their connections
 };
 
 class Sent final : public c10d::Work {
  public:
-  bool wait(milliseconds) override { return true; }
+  Sent(std::shared_ptr<Mail> mail, bool has_left)
+      : mail_(std::move(mail)), has_left_(has_left) {}
+
+  bool wait(milliseconds) override {
+    std::unique_lock<std::mutex> lock(mail_->mutex);
+    mail_->changed.wait(lock, [&] { return is_aborted_ || has_left_; });
+    return !is_aborted_;
+  }
+
+  void abort() override {
+    std::lock_guard<std::mutex> lock(mail_->mutex);
+    is_aborted_ = true;
+    mail_->changed.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<Mail> mail_;
+  const bool has_left_;
+  bool is_aborted_ = false;
 };
 
 class Receive final : public c10d::Work {
@@ -191,9 +214,11 @@ class Receive final : public c10d::Work {
     std::unique_lock<std::mutex> lock(mail_->mutex);
     auto& sent = mail_->sent[way_];
     mail_->changed.wait(lock, [&] {
-      return is_aborted_ || (!sent.empty() && !mail_->held.contains(way_));
+      return is_aborted_ || (!sent.empty() && !mail_->held.contains(way_)) ||
+             (sent.empty() && mail_->ended.contains(way_.first));
     });
     if (is_aborted_) return false;
+    if (sent.empty()) throw std::runtime_error("connection closed by peer");
     message_.copy_(sent.front());
     sent.pop_front();
     return true;
@@ -220,9 +245,10 @@ class MailGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to,
                                       int) override {
     std::lock_guard<std::mutex> lock(mail_->mutex);
-    mail_->sent[{rank_, to}].push_back(tensors[0]);
+    const bool leaves = !mail_->full.contains({rank_, to});
+    if (leaves) mail_->sent[{rank_, to}].push_back(tensors[0]);
     mail_->changed.notify_all();
-    return c10::make_intrusive<Sent>();
+    return c10::make_intrusive<Sent>(mail_, leaves);
   }
 
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,
@@ -239,32 +265,67 @@ class MailGroup final : public c10d::Backend {
 // does not end.
 constexpr std::chrono::hours kNever{1};
 
+// Three ranks that are threads of this process. Their failures fail the test.
+class ThreeRanks {
+ public:
+  explicit ThreeRanks(std::shared_ptr<Mail> mail) : mail_(std::move(mail)) {
+    for (int rank = 0; rank < 3; ++rank) {
+      detectors_.push_back(std::make_unique<FailureDetector>(
+          c10::make_intrusive<MailGroup>(mail_, rank, 3), rank, 3, kNever,
+          [](const RankFailure& failure) { ADD_FAILURE() << failure.what; }));
+    }
+  }
+
+  std::future<void> leave(int rank) {
+    return std::async(std::launch::async,
+                      [this, rank] { detectors_[rank]->leave(kNever); });
+  }
+
+  void wait_until_known(int rank, int at) const {
+    while (!detectors_[at]->has_left(rank)) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  void end(int rank) {
+    detectors_[rank].reset();
+    const std::lock_guard<std::mutex> lock(mail_->mutex);
+    mail_->ended.insert(rank);
+    mail_->changed.notify_all();
+  }
+
+ private:
+  const std::shared_ptr<Mail> mail_;
+  std::vector<std::unique_ptr<FailureDetector>> detectors_;
+};
+
 // Rank 1 leaves, and the other two learn it in another order: rank 0 from rank
 // 2, before rank 1's own word arrives.
 TEST(FailureDetector, RanksThatLeaveTogetherDoNotWaitForEachOther) {
   const auto mail = std::make_shared<Mail>();
   mail->held = {{1, 0}};
-  std::vector<std::unique_ptr<FailureDetector>> detectors;
-  for (int rank = 0; rank < 3; ++rank) {
-    detectors.push_back(std::make_unique<FailureDetector>(
-        c10::make_intrusive<MailGroup>(mail, rank, 3), rank, 3, kNever,
-        [](const RankFailure& failure) { ADD_FAILURE() << failure.what; }));
-  }
-  const auto leave = [&](int rank) {
-    return std::async(std::launch::async,
-                      [&, rank] { detectors[rank]->leave(kNever); });
-  };
-  const auto wait_until_known = [&](int rank, int at) {
-    while (!detectors[at]->has_left(rank)) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-  };
-  const auto first = leave(1);
-  wait_until_known(1, /*at=*/0);
-  const auto second = leave(0);
-  wait_until_known(0, /*at=*/2);
-  const auto third = leave(2);
+  ThreeRanks ranks(mail);
+  const auto first = ranks.leave(1);
+  ranks.wait_until_known(1, /*at=*/0);
+  const auto second = ranks.leave(0);
+  ranks.wait_until_known(0, /*at=*/2);
+  const auto third = ranks.leave(2);
   second.wait();  // what rank 1 says is still held back
+  third.wait();
+  first.wait();
+}
+
+// Rank 1 has learned from rank 2 that rank 0 leaves, and ends before rank 0's
+// own word could leave.
+TEST(FailureDetector, AWordToARankThatHasEndedIsNotWaitedFor) {
+  const auto mail = std::make_shared<Mail>();
+  mail->full = {{0, 1}};
+  ThreeRanks ranks(mail);
+  const auto first = ranks.leave(0);
+  ranks.wait_until_known(0, /*at=*/1);
+  const auto second = ranks.leave(1), third = ranks.leave(2);
+  second.wait();
+  ranks.end(1);
   third.wait();
   first.wait();
 }

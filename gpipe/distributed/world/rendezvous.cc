@@ -304,8 +304,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
       for (const int each : peers) {
         peer = each;
         in.push_back({at::empty({1}, at::kByte)});
-        works.emplace_back(peer, group.send(out, peer, kFirstTag));
+        // The receive first: if the connection is closed, Gloo tells it, but
+        // not a send in its queue.
         works.emplace_back(peer, group.recv(in.back(), peer, kFirstTag));
+        works.emplace_back(peer, group.send(out, peer, kFirstTag));
       }
       for (const auto& [each, work] : works) {
         peer = each;
