@@ -67,10 +67,6 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   source_.emplace(module);
   internal::check_chunks(options_.chunks());
   internal::check_unsplit(options_.unsplit());
-  TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
-                    "threads_per_partition must be positive, or 0 for an equal "
-                    "share of the cores (threads_per_partition: ",
-                    options_.threads_per_partition(), ")");
   internal::check_layers_differ(module);
   verify_skippables(module);
   internal::check_balance(options_.balance(), module->size());
@@ -81,6 +77,9 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   rank_of_stage_ = place_stages(static_cast<int>(stages),
                                 static_cast<int>(ranks), options_.placement());
   const auto rank_devices = choose_devices(options_.devices(), ranks);
+  const int threads =
+      internal::worker_threads(options_.threads_per_partition(),
+                               internal::share_of_threads(rank_devices));
   std::vector<c10::Device> devices;
   for (const int rank : rank_of_stage_) devices.push_back(rank_devices[rank]);
   options_.devices(std::move(devices));
@@ -100,10 +99,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   if (partitions.empty()) return;
   pipeline_ = std::make_shared<internal::Pipeline>(
       std::move(partitions), options_.unsplit(), rank_of_stage_, rank_devices,
-      options_.threads_per_partition() > 0
-          ? static_cast<int>(options_.threads_per_partition())
-          : internal::share_of_threads(rank_devices),
-      options_.one_at_a_time());
+      threads, options_.one_at_a_time());
 }
 
 internal::Batch GPipeImpl::run(internal::Batch input) {

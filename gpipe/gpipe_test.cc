@@ -156,10 +156,15 @@ TEST(Construction, RefusesFewerChunksThanOne) {
   }
 }
 
-TEST(Construction, RefusesNegativeThreads) {
-  EXPECT_THAT(construction_error(two_layers(),
-                                 GPipeOptions({2}).threads_per_partition(-1)),
-              StartsWith("c10::ValueError: threads_per_partition must be"));
+TEST(Construction, RefusesThreadsThatNoMachineHas) {
+  for (const int64_t threads : {int64_t{-1}, (int64_t{1} << 32) + 1}) {
+    EXPECT_EQ(
+        construction_error(two_layers(),
+                           GPipeOptions({2}).threads_per_partition(threads)),
+        "c10::ValueError: threads_per_partition must be between 0, for "
+        "the default, and 2147483647 (threads_per_partition: " +
+            std::to_string(threads) + ")");
+  }
 }
 
 TEST(Construction, RefusesFewerDevicesThanPartitions) {

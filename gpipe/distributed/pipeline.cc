@@ -32,15 +32,17 @@ internal::RankLayout make_layout(const DistributedOptions& options,
                                   options.stages_per_rank());
   internal::RankLayout layout;
   layout.ranks = stages / per_rank;
+  // As int64_t: a number that no int holds must not pass for another one.
+  TORCH_CHECK_VALUE(options.data_parallel() > 0 &&
+                        options.data_parallel() <= world.size() &&
+                        world.size() == layout.ranks * options.data_parallel(),
+                    "the world has ", world.size(), " ranks, but ",
+                    options.data_parallel(), " x ", layout.ranks,
+                    " are needed (data_parallel: ", options.data_parallel(),
+                    ", partitions: ", stages, ", stages_per_rank: ", per_rank,
+                    "); start as many processes, or choose "
+                    "another balance");
   layout.replicas = static_cast<int>(options.data_parallel());
-  TORCH_CHECK_VALUE(
-      layout.replicas > 0 && world.size() == layout.ranks * layout.replicas,
-      "the world has ", world.size(), " ranks, but ", options.data_parallel(),
-      " x ", layout.ranks,
-      " are needed (data_parallel: ", options.data_parallel(),
-      ", partitions: ", stages, ", stages_per_rank: ", per_rank,
-      "); start as many processes, or choose "
-      "another balance");
   layout.rank = world.rank() % layout.ranks;
   layout.replica = world.rank() / layout.ranks;
   layout.rank_of_stage =
@@ -267,10 +269,8 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
                                     internal::ForeignParameters foreign) {
   internal::check_chunks(options_.chunks());
   internal::check_unsplit(options_.unsplit());
-  TORCH_CHECK_VALUE(options_.threads_per_partition() >= 0,
-                    "threads_per_partition must be positive, or 0 for those "
-                    "that LibTorch would use (threads_per_partition: ",
-                    options_.threads_per_partition(), ")");
+  const int threads = internal::worker_threads(options_.threads_per_partition(),
+                                               at::get_num_threads());
   device_ = choose_device(options_.device(), world_->options().local_rank);
   const std::vector<c10::Device> devices(options_.balance().size(), device_);
   std::vector<internal::Partition> partitions =
@@ -284,12 +284,9 @@ void DistributedPipelineImpl::build(std::vector<internal::Layer> layers,
   std::tie(transfers_, transfers_reason_) = internal::agree_on_transfers(
       *world_, tags.words, device_, options_.transfers());
   runner_ = std::make_shared<internal::Runner>(
-      world_, std::move(partitions), layout_, device_,
-      options_.threads_per_partition() > 0
-          ? static_cast<int>(options_.threads_per_partition())
-          : at::get_num_threads(),
-      transfers_, std::move(foreign), options_.unsplit(),
-      options_.shard_optimizer(), options_.collective_sums());
+      world_, std::move(partitions), layout_, device_, threads, transfers_,
+      std::move(foreign), options_.unsplit(), options_.shard_optimizer(),
+      options_.collective_sums());
 }
 
 int64_t DistributedPipelineImpl::count_microbatches(

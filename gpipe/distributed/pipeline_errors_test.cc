@@ -354,6 +354,21 @@ const RankProgramEntry kTargets("targets", [] {
   return 0;
 });
 
+const RankProgramEntry kNoReplicas("no replicas", [] {
+  const auto world = World::connect(world_options());
+  for (const int64_t replicas : {int64_t{0}, (int64_t{1} << 32) + 1}) {
+    const std::string error = error_of([&] {
+      DistributedPipeline(nn::Sequential(nn::Linear(3, 3)),
+                          DistributedOptions({1}).data_parallel(replicas),
+                          world);
+    });
+    check(error.find(c10::str("c10::ValueError: the world has 1 ranks, but ",
+                              replicas, " x 1 are needed")) == 0,
+          "'" + error + "'");
+  }
+  return 0;
+});
+
 // The loss, on rank 1, calls its own pipeline.
 const RankProgramEntry kNested("nested", [] {
   torch::set_num_threads(1);
@@ -399,6 +414,10 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
   EXPECT_EQ(results[1].out, what);
+}
+
+TEST(DistributedPipeline, RefusesReplicasThatTheWorldDoesNotHave) {
+  expect_all_ok(Ranks("no replicas", 1).wait());
 }
 
 TEST(DistributedPipeline, RefusesATangentOnAnyRank) {

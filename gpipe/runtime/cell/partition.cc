@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -105,6 +106,17 @@ void check_chunks(int64_t chunks) {
   TORCH_CHECK_VALUE(
       chunks > 0, "number of chunks must be positive integer (chunks: ", chunks,
       ")");
+}
+
+int worker_threads(int64_t threads_per_partition, int otherwise) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  TORCH_CHECK_VALUE(
+      threads_per_partition >= 0 && threads_per_partition <= kMost,
+      "threads_per_partition must be between 0, for the default, "
+      "and ",
+      kMost, " (threads_per_partition: ", threads_per_partition, ")");
+  return threads_per_partition > 0 ? static_cast<int>(threads_per_partition)
+                                   : otherwise;
 }
 
 void check_layers_differ(const torch::nn::Sequential& module) {

@@ -74,6 +74,11 @@ void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank);
 // Throws c10::ValueError unless `chunks` is positive.
 void check_chunks(int64_t chunks);
 
+// Returns the intra-op threads of a worker: `threads_per_partition`, or
+// `otherwise` if that is 0. Throws c10::ValueError if it is negative or too
+// large.
+int worker_threads(int64_t threads_per_partition, int otherwise);
+
 // Throws c10::ValueError if a layer occurs twice.
 void check_layers_differ(const torch::nn::Sequential& module);
 
