@@ -40,7 +40,7 @@ struct MetaGuardImpl final
   const c10::impl::DeviceGuardImplInterface* const replaced;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool guard_registered = [] {
   if (!claim(kMetaKey, "devices")) return false;
   auto& entry = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(
       c10::kMeta)];
