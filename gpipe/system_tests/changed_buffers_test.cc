@@ -15,6 +15,7 @@
 #include <torch/utils.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -351,6 +352,87 @@ TEST(ChangedBufferTest, CapturedStatisticsChangeInTheForwardOnly) {
     for (std::size_t k = 0; k < expected.size(); ++k) {
       EXPECT_TRUE(actual[k].equal(expected[k])) << recomputed << ", " << k;
     }
+  }
+}
+
+// Has the factor that the layer around it computes.
+struct FactorImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return x.pow(2) * factor.sin(); }
+  Tensor factor = register_buffer("factor", torch::ones({kColumns}));
+};
+TORCH_MODULE(Factor);
+
+struct AroundFactorImpl : torch::nn::Module {
+  explicit AroundFactorImpl(bool recomputed) : recomputed(recomputed) {}
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      inner->factor.mul_(0.5).add_(x.abs().mean(0));
+    }
+    return recomputed ? checkpoint(inner, x) : inner(x);
+  }
+  const bool recomputed;
+  Factor inner = register_module("inner", Factor());
+};
+TORCH_MODULE(AroundFactor);
+
+struct InnerPipelineImpl : torch::nn::Module {
+  InnerPipelineImpl(const Sequential& model, Checkpoint mode)
+      : pipeline(register_module(
+            "pipeline", GPipe(model, testing::options({2, 2}, 1, mode)
+                                         .devices(std::vector<torch::Device>(
+                                             2, device()))))) {}
+  Tensor forward(const Tensor& x) { return pipeline->forward(x); }
+  GPipe pipeline;
+};
+TORCH_MODULE(InnerPipeline);
+
+// Returns the gradients after two micro-batches, by a plain loop without
+// `mode`.
+std::vector<Tensor> gradients_of(Sequential model,
+                                 std::optional<Checkpoint> mode) {
+  torch::manual_seed(2);
+  const Tensor x = torch::randn({8, kColumns}, torch::kDouble);
+  if (mode) {
+    const auto layers = static_cast<int64_t>(model->size());
+    GPipe pipeline(model, testing::options({layers}, 2, *mode));
+    pipeline->forward(x.to(device())).pow(2).sum().backward();
+  } else {
+    model->to(device());
+    for (const Tensor& rows : x.to(device()).chunk(2)) {
+      model->forward(rows).pow(2).sum().backward();
+    }
+  }
+  std::vector<Tensor> all;
+  for (const Tensor& each : model->parameters()) all.push_back(each.grad());
+  for (const Tensor& each : model->buffers()) all.push_back(each);
+  return all;
+}
+
+void expect_close(const std::vector<Tensor>& actual,
+                  const std::vector<Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t k = 0; k < actual.size(); ++k) {
+    EXPECT_TRUE(actual[k].allclose(expected[k], 1e-12, 1e-12))
+        << k << ": " << actual[k] << "\ninstead of\n"
+        << expected[k];
+  }
+}
+
+// The end of the recompute of the cell gives the buffer its value of now,
+// before the function inside is called again.
+TEST(ChangedBufferTest, ThatAFunctionInARecomputeReadsHasItsValueThere) {
+  expect_close(
+      gradients_of(layers_around(AroundFactor(true)), Checkpoint::kAlways),
+      gradients_of(layers_around(AroundFactor(false)), std::nullopt));
+}
+
+TEST(ChangedBufferTest, OfAPipelineInARecomputeHasItsValueThere) {
+  for (const Checkpoint inner : testing::kModes) {
+    expect_close(gradients_of(Sequential(InnerPipeline(
+                                  layers_around(RunningSquares()), inner)),
+                              Checkpoint::kAlways),
+                 gradients_of(layers_around(RunningSquares()), std::nullopt));
   }
 }
 

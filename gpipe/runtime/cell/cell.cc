@@ -310,7 +310,13 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   // in the plain model.
   input.clear();
 
-  if (offloads_ && c10::GradMode::is_enabled() && (again || !checkpointed_)) {
+  // In a layer that an outer pipeline recomputes, a buffer may have its value
+  // of an earlier time (see PastBuffers).
+  const PhaseInfo* const phase = current_phase();
+  const bool in_recompute =
+      !again && phase && phase->recomputing && SavedTensorScope::is_available();
+  if ((offloads_ || in_recompute) && c10::GradMode::is_enabled() &&
+      (again || !checkpointed_)) {
     kept_ = std::make_unique<KeptTensors>(partition_->device);
   }
   std::optional<SavedTensorScope> saved_tensors;
@@ -373,7 +379,7 @@ std::vector<at::Tensor> Cell::take_outputs(Value value, CellTracker& tracker) {
 
 void Cell::note_leaving(const std::vector<at::Tensor>& outputs) {
   leaving_.clear();
-  if (!kept_) return;
+  if (!kept_ || !offloads_) return;
   for (std::size_t k = 0; k < outputs.size(); ++k) {
     const std::size_t number = k < output_width_ ? 0 : k - output_width_ + 1;
     if (!output_leaves_[number] || !outputs[k].defined() ||

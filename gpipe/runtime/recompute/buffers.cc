@@ -8,13 +8,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "gpipe/runtime/operators/norm_statistics.h"
 
 namespace gpipe::internal {
 namespace {
 
-thread_local PastBuffers* innermost = nullptr;
+// All scopes of the process, the latest last. Never destroyed.
+struct Scopes {
+  std::mutex mutex;  // guards also what the scopes have saved
+  std::vector<PastBuffers*> all;
+
+  static Scopes& get() {
+    static auto* const scopes = new Scopes();
+    return *scopes;
+  }
+};
 
 bool is_norm(const torch::nn::Module& module) {
   using namespace torch::nn;
@@ -189,7 +199,7 @@ std::string CalledModules::name_of(const at::Tensor& tensor) const {
 }
 
 PastBuffers::PastBuffers(const std::vector<BufferValue>& past)
-    : now_(copy_values(buffers_of(past))), outer_(innermost) {
+    : now_(copy_values(buffers_of(past))) {
   for (const BufferValue& each : past) {
     if (each.buffer.has_storage()) {
       storages_.insert(each.buffer.storage().unsafeGetStorageImpl());
@@ -201,20 +211,29 @@ PastBuffers::PastBuffers(const std::vector<BufferValue>& past)
     end();
     throw;
   }
-  innermost = this;
+  Scopes& scopes = Scopes::get();
+  const std::lock_guard<std::mutex> lock(scopes.mutex);
+  scopes.all.push_back(this);
 }
 
 PastBuffers::~PastBuffers() {
-  innermost = outer_;
+  {
+    Scopes& scopes = Scopes::get();
+    const std::lock_guard<std::mutex> lock(scopes.mutex);
+    std::erase(scopes.all, this);
+  }
   end();
 }
 
 void PastBuffers::restore() {
   write_values(now_);
   restored_ = true;  // after an error, the destructor tries once more
-  for (const Saved& each : std::exchange(saved_, {})) {
-    if (each.version.is_changed()) {
-      each.copy.unsafeGetTensorImpl()->bump_version();
+  {
+    const std::lock_guard<std::mutex> lock(Scopes::get().mutex);
+    for (const Saved& each : std::exchange(saved_, {})) {
+      if (each.version.is_changed()) {
+        each.copy.unsafeGetTensorImpl()->bump_version();
+      }
     }
   }
   for (const BufferValue& each : now_) {
@@ -238,19 +257,30 @@ void PastBuffers::end() noexcept {
 }
 
 at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
-  if (!innermost || UnreadStatistics::in_scope() || !tensor.defined() ||
-      !tensor.has_storage()) {
-    return tensor;
-  }
+  if (UnreadStatistics::in_scope()) return tensor;
+  const std::lock_guard<std::mutex> lock(Scopes::get().mutex);
+  PastBuffers* const scope = scope_of(tensor);
+  if (!scope) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor copy = tensor.clone();
+  scope->saved_.push_back({WatchedVersion(tensor), copy});
+  return copy;
+}
+
+bool PastBuffers::has(const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> lock(Scopes::get().mutex);
+  return scope_of(tensor) != nullptr;
+}
+
+PastBuffers* PastBuffers::scope_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  for (PastBuffers* scope = innermost; scope; scope = scope->outer_) {
-    if (scope->storages_.count(storage) == 0) continue;
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor copy = tensor.clone();
-    scope->saved_.push_back({WatchedVersion(tensor), copy});
-    return copy;
-  }
-  return tensor;
+  const auto& all = Scopes::get().all;
+  const auto scope =
+      std::find_if(all.rbegin(), all.rend(), [&](const PastBuffers* each) {
+        return each->storages_.count(storage) > 0;
+      });
+  return scope == all.rend() ? nullptr : *scope;
 }
 
 }  // namespace gpipe::internal

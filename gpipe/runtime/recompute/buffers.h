@@ -131,7 +131,9 @@ class CalledModules {
 // the call may save a buffer for their backward. Whatever hooks keep in the
 // scope must therefore go through to_save().
 //
-// Threads: all calls on the thread of the constructor. Scopes are nested.
+// Threads: the static functions may be called on any thread: a layer of the
+// call may run a pipeline, whose workers save tensors. All other calls are on
+// the thread of the constructor.
 class PastBuffers {
  public:
   // Writes the values of `past`. Throws what a copy throws, and then has
@@ -147,12 +149,15 @@ class PastBuffers {
   void restore();
 
   // Returns what a graph must keep of `tensor`: a copy if `tensor` shares
-  // memory with a buffer of a scope on this thread, else `tensor`. If the
+  // memory with a buffer of a scope, else `tensor`. If the
   // tensor changes in place between this call and the end of the scope, the
   // version of the copy rises at the end, so that the backward is refused as
   // that of the plain layers. Running statistics that no backward reads
   // (UnreadStatistics) are not copied.
   static at::Tensor to_save(const at::Tensor& tensor);
+
+  // Returns whether `tensor` shares memory with a buffer of a scope.
+  static bool has(const at::Tensor& tensor);
 
  private:
   struct Saved {
@@ -160,12 +165,14 @@ class PastBuffers {
     at::Tensor copy;
   };
   void end() noexcept;
+  // Returns the latest scope that has the memory of `tensor`, or null. Call it
+  // with the mutex of all scopes.
+  static PastBuffers* scope_of(const at::Tensor& tensor);
 
   const std::vector<BufferValue> now_;
   std::unordered_set<const c10::StorageImpl*> storages_;
   std::vector<Saved> saved_;
   bool restored_ = false;
-  PastBuffers* const outer_;
 };
 
 }  // namespace gpipe::internal

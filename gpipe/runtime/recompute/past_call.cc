@@ -57,10 +57,12 @@ void PastCall::check_inputs(const char* when) const {
 
 void PastCall::keep_changed_buffers() {
   for (BufferValue& each : buffers_) {
-    if (!each.is_changed() && !contains(record_.statistics, each.buffer)) {
+    if (!each.is_changed() && !contains(record_.statistics, each.buffer) &&
+        !PastBuffers::has(each.buffer)) {
       each.value.reset();
     }
   }
+  keeps_changed_only_ = true;
 }
 
 void PastCall::first_call_done(const std::vector<at::Tensor>& outputs,
@@ -129,7 +131,8 @@ std::vector<BufferValue> PastCall::changed_buffers() const {
   std::vector<BufferValue> changed;
   for (BufferValue each : buffers_) {
     each.is_norm = is_norm(each);
-    if (each.value.defined() && (each.is_norm || each.is_changed())) {
+    if (each.value.defined() &&
+        (keeps_changed_only_ || each.is_norm || each.is_changed())) {
       changed.push_back(std::move(each));
     }
   }

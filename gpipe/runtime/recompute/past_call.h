@@ -66,9 +66,10 @@ class PastCall {
   // an input in place.
   void first_call_done(const std::vector<at::Tensor>& outputs, bool with_grad);
 
-  // Drops the copies of the buffers that the first call has not changed. From
-  // now on these must not change (check_unchanged()). Without this function,
-  // other code may change any buffer.
+  // Drops the copies of the buffers that the first call has not changed, except
+  // those of a PastBuffers, which change at its end. From now on these must not
+  // change (check_unchanged()). Without this function, other code may change
+  // any buffer.
   void keep_changed_buffers();
 
   // Throws c10::Error if an input, a parameter, a training mode, or a buffer
@@ -77,7 +78,8 @@ class PastCall {
   void check_unchanged();
 
   // Returns the buffers that must have their old values in a second call: those
-  // of norms and counters (is_norm), and others that have changed.
+  // of norms and counters (is_norm), and others that have changed. After
+  // keep_changed_buffers(): all that have a copy.
   std::vector<BufferValue> changed_buffers() const;
 
   // Throws c10::Error if the second call has returned other sizes or dtypes, or
@@ -110,7 +112,8 @@ class PastCall {
   std::vector<BufferValue> new_buffers_;  // without values
   CallRecord record_;
   std::vector<Outline> outputs_;
-  bool with_grad_ = false;  // of outputs_
+  bool with_grad_ = false;           // of outputs_
+  bool keeps_changed_only_ = false;  // see keep_changed_buffers()
 };
 
 }  // namespace gpipe::internal
