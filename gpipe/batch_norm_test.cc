@@ -209,6 +209,33 @@ TEST(DeferredBatchNorm, LeavesNoTraceOfAFailedForward) {
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
 }
 
+// LibTorch counts the mini-batch before it refuses a single row.
+TEST(DeferredBatchNorm, LeavesNoTraceOfRowsThatTheLayerRefuses) {
+  BatchNorm1d norm(1);
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 3);
+  EXPECT_NE(error_of([&] { pipeline->forward(column(7).to(device())); }), "");
+  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+  pipeline->forward(column(8).to(device()));
+  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+}
+
+TEST(DeferredBatchNorm, CountsPartsWithoutRowsWithTheOthers) {
+  BatchNorm1d norm(BatchNorm1dOptions(1).momentum(std::nullopt));
+  norm->to(torch::kDouble);
+  GPipe pipeline = deferred(Sequential(norm), {1}, 2);
+  const Tensor x = column(8).to(device());
+  pipeline->forward(Microbatches<Tensor>{
+      {x.slice(0, 0, 4), x.slice(0, 0, 0), x.slice(0, 4, 8)}});
+  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  EXPECT_NEAR(value(norm->running_mean), 3.5, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), 6, 1e-9);
+  pipeline->forward(x.slice(0, 0, 0));
+  EXPECT_EQ(value(norm->num_batches_tracked), 2);
+  EXPECT_NEAR(value(norm->running_mean), 3.5, 1e-12);
+}
+
 // A failed step takes its statistics back, but not those of a later
 // mini-batch.
 TEST(DeferredBatchNorm, KeepsAMiniBatchThatAHookRunsBeforeItThrows) {

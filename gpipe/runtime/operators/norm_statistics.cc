@@ -98,7 +98,7 @@ std::vector<NormStatistics::Layers> NormStatistics::called_groups() const {
   };
   std::vector<Layers> groups;
   for (const Layer& layer : layers_) {
-    if (layer.seen.empty()) continue;
+    if (layer.calls == 0 && layer.seen.empty()) continue;
     auto group = std::ranges::find_if(groups, [&](const Layers& each) {
       return alike(*each.front(), layer);
     });
@@ -185,7 +185,7 @@ NormStatistics::Update NormStatistics::count_update(const Layers& layers) {
     if (!each->batches().defined()) return {};
     update.buffers.push_back(each->batches());
     before.push_back(each->calls);
-    not_counted.push_back(each->calls - 1);
+    not_counted.push_back(std::max<int64_t>(each->calls - 1, 0));
   }
   update.before = pieces_of(joined(update.buffers), update.buffers);
   update.values = pieces_of(joined(update.buffers), update.buffers);
@@ -197,9 +197,13 @@ NormStatistics::Update NormStatistics::count_update(const Layers& layers) {
 std::vector<NormStatistics::Update> NormStatistics::updates() const {
   c10::NoGradGuard no_grad;
   std::vector<Update> updates;
-  for (const Layers& layers : called_groups()) {
+  for (Layers& layers : called_groups()) {
     const Update batches = count_update(layers);
     if (!batches.buffers.empty()) updates.push_back(batches);
+    // LibTorch counts inputs without rows, which have no statistics. Their
+    // layers come last.
+    std::erase_if(layers, [](const Layer* each) { return each->seen.empty(); });
+    if (layers.empty()) continue;
     const bool averages = !layers.front()->momentum();
     Update means, variances;
     Numbers kept, added;
@@ -383,6 +387,11 @@ NormScope::~NormScope() { current_scope = outer_; }
 void NormScope::count(const at::Tensor& counter) {
   if (call_.again) return;
   if (outer_) outer_->count(counter);
+  if (statistics_) {
+    for (auto& layer : statistics_->layers_) {
+      if (layer.batches().is_same(counter)) ++layer.calls;
+    }
+  }
   CallRecord* const record = call_.record;
   if (!record || !record->is_restored || record->is_restored(counter)) return;
   for (const CallRecord::Counter& each : record->counters) {
@@ -409,7 +418,6 @@ NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
   for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
     auto& layer = statistics_->layers_[k];
     if (!layer.running_mean().is_same(running_mean)) continue;
-    if (!call_.again) ++layer.calls;
     call = {How::kWithoutStatistics, k};
     break;
   }
