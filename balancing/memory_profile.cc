@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/SequenceNumber.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
@@ -98,8 +99,14 @@ void release_graph(std::vector<Edge> outputs,
 
 // ---- The profile
 
+// Returns the bytes of the elements, and of the indices of a sparse tensor.
 int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+  if (!tensor.defined()) return 0;
+  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
+  // No operators, which the MetaScope would give other tensors.
+  const auto* const sparse =
+      static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+  return bytes_of(sparse->indices()) + bytes_of(sparse->values());
 }
 
 int64_t bytes_of(const internal::Value& value) {
@@ -165,7 +172,11 @@ class SizingTracker : public ProfileTracker {
     bytes_[key] = tensor ? bytes_of(*tensor) : 0;
     ProfileTracker::save(key, std::move(tensor));
   }
-  int64_t bytes(const SkipKey& key) const { return bytes_.at(key); }
+  int64_t bytes(const SkipKey& key) const {
+    const auto found = bytes_.find(key);
+    if (found == bytes_.end()) throw_not_stashed(key);
+    return found->second;
+  }
 
  private:
   std::map<SkipKey, int64_t> bytes_;

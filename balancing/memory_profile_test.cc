@@ -166,6 +166,40 @@ TEST(MemoryProfileTest, HoldsNoStashedTensorForTheGradientsOfWeights) {
   EXPECT_EQ(bytes_for_weights(profile, 1, 2), 2 * 8 * 4 * 4);
 }
 
+// Neither stashes nor pops what it declares.
+struct ForgetsImpl : torch::nn::Module, Skippable {
+  ForgetsImpl(std::vector<std::string> stash, std::vector<std::string> pop)
+      : Skippable({std::move(stash), std::move(pop)}) {}
+  Tensor forward(Tensor x) { return x; }
+};
+TORCH_MODULE(Forgets);
+
+TEST(MemoryProfileTest, NamesASkipThatIsNotStashed) {
+  Sequential model(
+      Forgets(std::vector<std::string>{"kept"}, std::vector<std::string>()),
+      Forgets(std::vector<std::string>(), std::vector<std::string>{"kept"}));
+  EXPECT_THAT(
+      [&] {
+        profile_memory(model, torch::ones({8, 4}));
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("'kept' has not been "
+                                          "stashed")));
+}
+
+struct GraphImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return torch::mm(edges, x); }
+  // Two indices and a number for each of 8 edges.
+  Tensor edges = register_buffer("edges", torch::eye(8).to_sparse());
+};
+TORCH_MODULE(Graph);
+
+TEST(MemoryProfileTest, CountsSparseBuffers) {
+  Sequential model(Linear(4, 4), Graph());
+  const MemoryProfile profile = profile_memory(model, torch::ones({8, 4}));
+  EXPECT_EQ(profile.layers[1].buffer_bytes, 8 * (2 * 8 + 4));
+  EXPECT_EQ(profile.layers[1].output_bytes, 8 * 4 * 4);
+}
+
 struct Case {
   std::string name;
   std::vector<int64_t> input;

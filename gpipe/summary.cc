@@ -39,7 +39,11 @@ class SizingTracker : public internal::MapSkipTracker {
     MapSkipTracker::save(key, std::move(tensor));
   }
 
-  int64_t bytes(const SkipKey& key) const { return bytes_.at(key); }
+  int64_t bytes(const SkipKey& key) const {
+    const auto found = bytes_.find(key);
+    if (found == bytes_.end()) throw_not_stashed(key);
+    return found->second;
+  }
 
  private:
   std::map<SkipKey, int64_t> bytes_;
@@ -49,6 +53,12 @@ std::vector<std::string> names_of(const std::vector<SkipKey>& keys) {
   std::vector<std::string> names;
   for (const SkipKey& key : keys) names.push_back(key.name);
   return names;
+}
+
+// Returns the bytes of the elements, and of the indices of a sparse tensor.
+int64_t bytes_of(const at::Tensor& tensor) {
+  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
+  return bytes_of(tensor._indices()) + bytes_of(tensor._values());
 }
 
 // Counts elements and bytes of tensors, each tensor once.
@@ -62,7 +72,7 @@ class Counter {
         continue;
       }
       elements += tensor.numel();
-      *bytes += static_cast<int64_t>(tensor.nbytes());
+      *bytes += bytes_of(tensor);
     }
     return elements;
   }

@@ -198,6 +198,15 @@ TEST(SummaryTest, CountsASharedParameterOnce) {
   EXPECT_EQ(result.layers[1].parameters, 20);  // without the shared parameter
 }
 
+TEST(SummaryTest, CountsSparseBuffers) {
+  Linear linear(4, 4);
+  linear->register_buffer("edges", torch::eye(8).to_sparse());
+  const Summary result = summary(Sequential(linear));
+  EXPECT_EQ(result.layers[0].buffers, 8 * 8);
+  // Two indices and a number for each of 8 edges.
+  EXPECT_EQ(result.layers[0].bytes, 20 * 4 + 8 * (2 * 8 + 4));
+}
+
 TEST(SummaryTest, ChangesNothing) {
   torch::nn::BatchNorm1d norm(4);
   Sequential model(Linear(4, 4), norm, torch::nn::Dropout(0.5));

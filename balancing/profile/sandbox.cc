@@ -54,9 +54,10 @@ Sandbox::Sandbox(const AnyModule& layer) {
     }
     for (const at::Tensor& buffer : module->buffers()) {
       // No operator writes to elements that share memory, as those of an
-      // expanded buffer do.
+      // expanded buffer do. Sparse tensors have no strides to tell.
       if (buffer.defined() &&
-          at::has_internal_overlap(buffer) != at::MemOverlap::Yes) {
+          (buffer.layout() != at::kStrided ||
+           at::has_internal_overlap(buffer) != at::MemOverlap::Yes)) {
         buffers_.emplace_back(buffer, buffer.clone());
       }
     }

@@ -18,12 +18,14 @@ using torch::nn::LinearImpl;
 struct UncloneableImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     count += 1;
+    sparse.mul_(2);
     return x;
   }
   Linear inner = register_module("inner", Linear(1, 1));
   torch::Tensor count = register_buffer("count", torch::zeros({}));
   torch::Tensor expanded =
       register_buffer("expanded", torch::arange(3).expand({2, 3}));
+  torch::Tensor sparse = register_buffer("sparse", torch::eye(3).to_sparse());
 };
 TORCH_MODULE(Uncloneable);
 
@@ -72,6 +74,7 @@ TEST(SandboxTest, LendsALayerThatCannotBeCopied) {
   EXPECT_TRUE(layer->inner->is_training());
   EXPECT_EQ(layer->count.item<float>(), 0);
   EXPECT_TRUE(layer->expanded.equal(torch::arange(3).expand({2, 3})));
+  EXPECT_TRUE(layer->sparse.to_dense().equal(torch::eye(3)));
 }
 
 TEST(SandboxTest, LendsALayerWhoseCloneIsOfItsBaseClass) {
