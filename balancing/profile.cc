@@ -12,6 +12,7 @@
 #include "gpipe/base/files.h"
 #include "gpipe/base/json.h"
 #include "gpipe/base/text.h"
+#include "gpipe/runtime/cell/microbatch.h"
 
 namespace gpipe::balancing {
 
@@ -25,9 +26,7 @@ Profile detail::profile(const torch::nn::Sequential& module,
   result.times = profile_times(module, sample, options);
   result.names = module->named_children().keys();
   result.device = options.device().str();
-  for (const at::Tensor& tensor : sample.tensors()) {
-    if (tensor.defined() && tensor.dim() > 0) result.rows = tensor.size(0);
-  }
+  result.rows = internal::rows_of(sample);
   return result;
 }
 

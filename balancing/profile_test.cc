@@ -3,12 +3,15 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 #include <torch/utils.h>
 
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,22 @@ TEST(ProfileTest, HasTimesAndMemoryOfEachLayer) {
   EXPECT_GT(result.times[0].forward, 0);
   EXPECT_GT(result.times[0].backward, 0);
   EXPECT_EQ(result.memory.layers[0].parameter_bytes, 320);
+}
+
+struct AddSumImpl : torch::nn::Module {
+  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> both) {
+    return std::get<0>(both) + std::get<1>(both).sum();
+  }
+};
+TORCH_MODULE(AddSum);
+
+// As those of a mini-batch whose last element every micro-batch gets whole.
+TEST(ProfileTest, HasTheRowsOfTheFirstElement) {
+  const Profile result =
+      profile(Sequential(AddSum()),
+              std::make_tuple(torch::ones({8, 4}), torch::ones({16, 16})),
+              TimeOptions().timeout(0));
+  EXPECT_EQ(result.rows, 8);
 }
 
 TEST(ProfileTest, IsReadAsItWasWritten) {
