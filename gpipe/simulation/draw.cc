@@ -71,8 +71,10 @@ std::string line_of(const std::vector<Span>& spans, double makespan,
                     std::size_t columns) {
   std::string line(columns, '.');
   const auto column = [&](double time) {
-    return static_cast<std::size_t>(
-        std::lround(time / makespan * static_cast<double>(columns)));
+    // A copy to the host may end after the last action.
+    return std::min(columns,
+                    static_cast<std::size_t>(std::lround(
+                        time / makespan * static_cast<double>(columns))));
   };
   for (std::size_t k = 0; k < spans.size(); ++k) {
     const Action& action = spans[k].action;

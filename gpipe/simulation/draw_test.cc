@@ -15,6 +15,7 @@
 
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/text.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline.h"
 #include "gpipe/simulation/timeline_testing.h"
@@ -52,6 +53,23 @@ TEST(TimelineTextTest, AnOverlappedPairIsOneBox) {
   EXPECT_EQ(to_text(simulate(schedule, costs_of(1)), 18),
             "        0              6 s\n"
             "rank 0 |F--0F1&0B0--0B1---| idle 0.0 %\n");
+}
+
+// A schedule without backwards may be a part of another one.
+TEST(TimelineTextTest, CopiesAfterTheLastActionAreNotDrawn) {
+  Costs costs = costs_of(1);
+  costs.activation_bytes = {2};
+  costs.host_bandwidth = 4;
+  EXPECT_EQ(to_text(simulate(parse_schedule("0F0,0O0,0L0,0F1"), costs), 8),
+            "           0    2 s\n"
+            "rank 0    |0F0-0F1-| idle 0.0 %\n"
+            "to host   |....O-..|\n"
+            "from host |......L-|\n");
+  EXPECT_EQ(to_text(simulate(parse_schedule("0F0,0O0,0L0"), costs), 8),
+            "           0    1 s\n"
+            "rank 0    |0F0-----| idle 0.0 %\n"
+            "to host   |........|\n"
+            "from host |........|\n");
 }
 
 TEST(TimelineTextTest, NumbersOfRanksAreAligned) {
