@@ -224,7 +224,6 @@ namespace {
 struct Sequence {
   int64_t index;  // in the prompts
   Tokens tokens;
-  int64_t wanted;     // tokens of the whole sequence, at most
   int64_t known = 0;  // tokens that the model's cache has
   TokenSampler sampler;
 };
@@ -268,7 +267,7 @@ bool ends_with(const Tokens& tokens, std::size_t prompt, const Tokens& end) {
 bool has_ended(const Sequence& sequence, std::size_t prompt,
                const GenerateOptions& options) {
   const Tokens& tokens = sequence.tokens;
-  return static_cast<int64_t>(tokens.size()) >= sequence.wanted ||
+  return static_cast<int64_t>(tokens.size() - prompt) >= options.max_tokens ||
          std::find(options.ends.begin(), options.ends.end(), tokens.back()) !=
              options.ends.end() ||
          std::any_of(options.stops.begin(), options.stops.end(),
@@ -303,11 +302,9 @@ std::vector<Tokens> generate(const TokenModel& model,
     while (begun < prompts.size() &&
            static_cast<int64_t>(flying.size()) < options.in_flight) {
       const Tokens& prompt = prompts[begun];
-      flying.push_back(
-          {static_cast<int64_t>(begun), prompt,
-           static_cast<int64_t>(prompt.size()) + options.max_tokens, 0,
-           TokenSampler(options.sampling,
-                        data::mix_seed(options.seed, begun))});
+      flying.push_back({static_cast<int64_t>(begun), prompt, 0,
+                        TokenSampler(options.sampling,
+                                     data::mix_seed(options.seed, begun))});
       ++begun;
     }
     if (flying.empty()) return results;
@@ -372,7 +369,6 @@ TokenModel token_model(Engine& engine, ModelSource& source, TokenInputs inputs,
     if (has_cache) source.exported()->use_buffer_sets(sequences);
     auto logits = engine.forward(parts);
     if (!logits) return logits;
-    // A program may have more outputs than a text has characters.
     for (at::Tensor& each : *logits) each = each.slice(-1, 0, vocabulary);
     return logits;
   };
@@ -586,9 +582,10 @@ void run_generate(const Options& given, const GenerateRun& run,
   all.slides = !file;
   const auto prompts = read_prompts(run, bytes ? &*bytes : nullptr);
   TokenInputs inputs = inputs_of(source, options);
+  // A program may have more outputs than a text has characters.
   const int64_t vocabulary =
-      file ? file->signature().outputs[0].largest.back()
-           : static_cast<int64_t>(task->vocabulary().size());
+      task ? static_cast<int64_t>(task->vocabulary().size())
+           : file->signature().outputs[0].largest.back();
 
   const RunProcesses processes(options);
   const auto say_once = [&](const std::string& line) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -365,6 +366,10 @@ TEST(GenerateTest, ALongSequenceSlides) {
   // The model sees the last two tokens.
   EXPECT_EQ(generate(sums.model(2), {{1, 2, 3}}, options),
             (std::vector<Tokens>{{1, 2, 3, 6, 0, 7, 8}}));
+  options.max_tokens = std::numeric_limits<int64_t>::max();
+  options.ends = {0};
+  EXPECT_EQ(generate(sums.model(2), {{1, 2, 3}}, options),
+            (std::vector<Tokens>{{1, 2, 3, 6, 0}}));
 }
 
 TEST(GenerateTest, AllProcessesUseTheTokensOfTheOneThatDrew) {
@@ -585,6 +590,23 @@ TEST(GenerateRunTest, ATextContinuesWithTheModelThatWasTrainedOnIt) {
             std::vector<std::string>{"cdabcdabcdabcdabcdabcdabcdabcdab"});
   run.stop = "cda";
   EXPECT_EQ(lines_of(options, run), std::vector<std::string>{"cdabcda"});
+}
+
+TEST(GenerateRunTest, AProgramWithMoreOutputsWritesCharactersOfItsText) {
+  Options options = options_of("letters", 1);  // 16 outputs
+  options.data_dir = new_folder() + "text.txt";
+  std::string text;
+  for (int k = 0; k < 700; ++k) text += "abc";
+  std::ofstream(options.data_dir) << text;
+  GenerateRun run;
+  run.prompt = "ab";
+  run.samples = 4;
+  run.options.max_tokens = 20;
+  run.options.sampling.temperature = 1;
+  for (const std::string& line : lines_of(options, run)) {
+    EXPECT_EQ(line.size(), 22U);
+    EXPECT_EQ(line.find_first_not_of("abc"), std::string::npos) << line;
+  }
 }
 
 TEST(GenerateRunTest, ErrorsSayWhatToDo) {
