@@ -159,7 +159,8 @@ int run(const Options& given_options, Task& task, const Print& print,
       options, task.source(), [&] { return task.model(); },
       /*resumes=*/before.has_value(), check_same, say);
   if (trains_adapters(options)) {
-    const FlagValues base = {{"the base of the adapters", loaded.base}};
+    const FlagValues base = {{"the base of the adapters", loaded.base},
+                             {"--weights_skip", options.weights_skip}};
     if (before) check_fixed_flags(*before, base, options.run_dir);
     flags.insert(base.begin(), base.end());
   }

@@ -387,6 +387,17 @@ TEST(LoraSetup, AnotherBaseIsRefused) {
                        "checksum "),
             std::string::npos)
       << error;
+
+  options.run_dir = new_folder() + "run";
+  options.steps = 1;
+  options.weights_skip = weights.keys()[0];
+  ASSERT_EQ(run_here(options).code, kDone);
+  options.steps = 2;
+  options.weights_skip = "";
+  EXPECT_NE(value_error_of([&] {
+              run_here(options);
+            }).find("--weights_skip was '" + weights.keys()[0] + "' and is ''"),
+            std::string::npos);
 }
 
 TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
