@@ -212,6 +212,15 @@ TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
   options.held_out = 0.5;
   EXPECT_NEAR(static_cast<double>(make_task(options)->test_batches()),
               4.0 * static_cast<double>(eighth), 4);
+  options.held_out = 1.5;
+  EXPECT_NE(value_error_of([&] { make_task(options); }).find("--held_out=1.5"),
+            std::string::npos);
+}
+
+TEST(MakeTaskTest, AnEpochHasAMiniBatchIfTheTextHasFewerWindows) {
+  Options options = options_of("transformer", "");
+  options.batch = int64_t{1} << 62;  // times --length it is 0 in 64 bits
+  EXPECT_EQ(make_task(options)->train_batches(), 1);
 }
 
 TEST(MakeTaskTest, SequencesThatDoNotFitAreRefused) {

@@ -44,6 +44,7 @@ Corpus draw_sums(const Options& options) {
     tokens.push_back(static_cast<int64_t>(vocabulary.find(c)));
   }
   const at::Tensor all = at::tensor(tokens);
+  (void)held_out_of(all.size(0), options.held_out, "characters");  // checks
   const auto cut = static_cast<int64_t>((1 - options.held_out) *
                                         static_cast<double>(all.size(0)));
   return {data::TextPart(all.slice(0, 0, cut), "sums"),
@@ -114,7 +115,7 @@ class WindowTask : public Language {
         test_(corpus().test.all_windows(options.length)),
         batches_(limited(
             std::max<int64_t>(
-                1, corpus().train.size() / (options.length * options.batch)),
+                1, corpus().train.size() / options.length / options.batch),
             options)) {
     // Throws if the training part is shorter than one window.
     (void)corpus().train.random_windows(1, options.length, 0);
