@@ -80,9 +80,9 @@ bool is_leftover(const std::string& name, int64_t step) {
     return false;
   }
   const auto its_step = step_of(name.substr(1, at - 1));
-  std::string owner = name.substr(at + sizeof kTemporary - 1);
-  const std::size_t aside = owner.rfind(kAside);
-  if (aside != std::string::npos) owner.resize(aside);
+  std::string_view owner = std::string_view(name).substr(at);
+  owner.remove_prefix(sizeof kTemporary - 1);
+  if (owner.ends_with(kAside)) owner.remove_suffix(sizeof kAside - 1);
   const std::size_t dash = owner.rfind('-');
   if (!its_step || dash == std::string::npos) return false;
   const auto process = number_of(owner.substr(dash + 1));

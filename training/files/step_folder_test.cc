@@ -25,6 +25,17 @@ std::string damage_of(OptimizerState state) {
   return "none";
 }
 
+TEST(IsLeftoverTest, AnyNameOfAnotherMachineIsUnderstood) {
+  for (const char* const host : {"web", "a-b", "web.old", "web.older.org"}) {
+    const std::string name = std::string(".step-000000000007.tmp-") + host;
+    for (const char* const rest : {"-4711", "-4711.old"}) {
+      EXPECT_TRUE(is_leftover(name + rest, 7)) << name << rest;
+      EXPECT_FALSE(is_leftover(name + rest, 6)) << name << rest;
+    }
+    EXPECT_FALSE(is_leftover(name, 7));
+  }
+}
+
 TEST(JoinShardsTest, PutsRowsTogetherInTheirOrder) {
   const at::Tensor all = at::arange(24).view({12, 2});
   OptimizerState state;
