@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -209,12 +210,25 @@ std::optional<std::vector<int64_t>> listed_balance(const Options& options,
   return balance;
 }
 
+namespace {
+
+// Returns a flag as the int that a schedule takes.
+int int_of(const char* flag, int64_t value) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  TORCH_CHECK_VALUE(value <= kMost, "--", flag, "=", value,
+                    ": must be at most ", kMost);
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
 Cut make_cut(const Options& options, const CutSources& sources) {
   check_at_least("chunks", options.chunks, 1);
   check_at_least("stages_per_rank", options.stages_per_rank, 1);
   TORCH_CHECK_VALUE(options.schedule != "forward-only",
                     "--schedule=", options.schedule, " does not train");
   check_at_least("accumulate", options.accumulate, 1);
+  (void)int_of("accumulate", options.accumulate);  // checks
   // A step splits its --accumulate mini-batches as one large mini-batch.
   const int64_t micro_batches = num_microbatches(
       sources.rows * options.accumulate, options.chunks * options.accumulate);
@@ -222,9 +236,10 @@ Cut make_cut(const Options& options, const CutSources& sources) {
   Cut cut;
   cut.chunks = options.chunks;
   cut.checkpoint = parse_checkpoint(options.checkpoint);
-  cut.stages_per_rank = fixed.value_or(options.stages_per_rank);
+  cut.stages_per_rank =
+      fixed.value_or(int_of("stages_per_rank", options.stages_per_rank));
   cut.schedule = named_schedule(
-      options.schedule, static_cast<int>(sources.ranks),
+      options.schedule, int_of("partitions", sources.ranks),
       static_cast<int>(micro_batches), static_cast<int>(cut.stages_per_rank));
   const std::vector<int> ranks = rank_of_stage(cut.schedule);
   const auto stages = static_cast<int64_t>(ranks.size());

@@ -64,15 +64,19 @@ int StopSignals::received() const { return signal_received; }
 namespace {
 
 // Returns the number of steps of a run: Options::steps or, if that is 0, those
-// of Options::epochs, at least 1. Throws c10::ValueError if steps < 0 or
-// epochs < 1.
+// of Options::epochs, at least 1. Throws c10::ValueError if steps < 0, if
+// epochs < 1, or if 64 bits do not hold the number.
 int64_t steps_of(const Options& options, const Task& task) {
   TORCH_CHECK_VALUE(options.steps >= 0 && options.epochs > 0,
                     "--steps=", options.steps, " and --epochs=", options.epochs,
                     ": --steps must be at least 0 and --epochs at least 1");
   if (options.steps > 0) return options.steps;
-  return std::max<int64_t>(
-      1, options.epochs * task.train_batches() / options.accumulate);
+  int64_t batches = 0;
+  TORCH_CHECK_VALUE(
+      !__builtin_mul_overflow(options.epochs, task.train_batches(), &batches),
+      "--epochs=", options.epochs, " of ", task.train_batches(),
+      " mini-batches are more steps than can be counted; use fewer");
+  return std::max<int64_t>(1, batches / options.accumulate);
 }
 
 // Returns after how many steps a run evaluates: Options::eval_every or, if that

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -63,6 +65,18 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
   expect_refused(with([](Options& o) { o.partitions = 8; }),
                  "8 stages are more than the model's 7 layers");
   expect_refused(with([](Options& o) { o.partitions = 3; }), "too few devices");
+  constexpr int64_t kNoInt = (int64_t{1} << 32) + 1;
+  expect_refused(with([](Options& o) { o.partitions = kNoInt; }),
+                 "--partitions=4294967297: must be at most");
+  expect_refused(with([](Options& o) { o.stages_per_rank = kNoInt; }),
+                 "--stages_per_rank=4294967297: must be at most");
+  expect_refused(with([](Options& o) { o.accumulate = kNoInt; }),
+                 "--accumulate=4294967297: must be at most");
+  expect_refused(with([](Options& o) {
+                   o.steps = 0;
+                   o.epochs = std::numeric_limits<int64_t>::max();
+                 }),
+                 "mini-batches are more steps than can be counted");
   expect_refused(with([](Options& o) { o.data_parallel = 2; }),
                  "with --distributed");
   expect_refused(with([](Options& o) { o.accumulate = 0; }), "--accumulate=0");
