@@ -361,6 +361,7 @@ Loop::Step Loop::make_step(const StepData& data) {
 }
 
 int Loop::stop_for(const Step& step) {
+  finish();  // before the repeated step, which may end the world
   const std::string where = find_non_finite(
       engine_, names_, generators_,
       [this](const TrainOptions& options) { train(load(step_), options); });
@@ -505,10 +506,14 @@ void Loop::say_if_not_traced() {
 int Loop::run() {
   begin();
   const int code = train_all();
-  if (const auto text = plan_report_.finish()) say(*text);
-  saved_.wait();
+  finish();
   say_if_not_traced();
   return code;
+}
+
+void Loop::finish() {
+  if (const auto text = plan_report_.finish()) say(*text);
+  saved_.wait();
 }
 
 int Loop::train_all() {

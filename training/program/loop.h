@@ -124,6 +124,9 @@ class Loop {
   void warn();
   void show(double loss);
   void say_if_not_traced();
+  // Prints the report of a plan, and waits for a save in the background. All
+  // processes call this, while they can exchange texts.
+  void finish();
   int train_all();
   double epoch() const;
 

@@ -88,6 +88,7 @@ const RankProgramEntry kTrain("train", [] {
   set(options.eval_every, "eval_every");
   set(options.sample, "sample");
   set(options.save_every, "save_every");
+  if (!argument("lr").empty()) options.lr = std::stod(argument("lr"));
   if (argument("clip") == "0") options.clip = 0;
   options.train_score = argument("train_score") == "true";
   options.trace = argument("trace");
@@ -178,6 +179,14 @@ TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   EXPECT_EQ(state_in(there).step, 3);
   train_in_processes(there, 2, 1, /*stop=*/100, kDone);
   expect_same_weights(state_in(there), state_in(here));
+}
+
+TEST(ProcessesTest, ALossThatIsNoNumberEndsAllAfterTheSaveInTheBackground) {
+  const std::string folder = new_folder() + "run";
+  train_in_processes(folder, 2, 1, /*stop=*/100, kNotFinite,
+                     options_of("").chunks,
+                     {{"save_every", "1"}, {"lr", "1e30"}});
+  EXPECT_EQ(state_in(folder).step, 1);
 }
 
 TEST(ProcessesTest, TheTrainingScoreIsThatOfAllReplicas) {
