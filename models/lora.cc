@@ -133,7 +133,8 @@ class Finder {
     bool found = false;
     for (std::size_t k = 0; k < matched_.size(); ++k) {
       if (!fits(name, options_.targets()[k])) continue;
-      found = matched_[k] = true;
+      matched_[k] = true;
+      found = true;
     }
     return found;
   }

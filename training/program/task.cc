@@ -62,9 +62,8 @@ DataKind data_kind_at(const std::string& path) {
 
 std::unique_ptr<Task> make_task(const Options& options) {
   load_operators(options.operators);
-  const auto here = options.data_dir.empty()
-                        ? std::nullopt
-                        : std::optional(data_kind_at(options.data_dir));
+  std::optional<DataKind> here;
+  if (!options.data_dir.empty()) here = data_kind_at(options.data_dir);
   auto source = std::make_shared<ModelSource>(
       options.model, exported_options(options),
       here == DataKind::kTensors ? FileUse::kNamedTensors : FileUse::kAnyData);
