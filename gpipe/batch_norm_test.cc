@@ -309,6 +309,31 @@ TEST(DeferredBatchNorm, CountsARecomputedLayerOnce) {
   }
 }
 
+// As of a generator and a discriminator.
+TEST(DeferredBatchNorm, ScopesOfTwoModelsMayBeOpenAtOnce) {
+  BatchNorm1d first(1), second(1);
+  first->to(torch::kDouble);
+  second->to(torch::kDouble);
+  DeferredBatchNorm of_first(first.ptr()), of_second(second.ptr());
+  {
+    const auto outer = of_first.observe();
+    const auto inner = of_second.observe();
+    for (const Tensor& piece : column(8).chunk(4)) {
+      second(first(piece) * 0 + piece);
+    }
+  }
+  for (const BatchNorm1d& norm : {first, second}) {
+    EXPECT_EQ(value(norm->running_mean), 0);
+  }
+  of_first.commit();
+  of_second.commit();
+  for (const BatchNorm1d& norm : {first, second}) {
+    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
+    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
+    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  }
+}
+
 TEST(DeferredBatchNorm, WorksAlone) {
   BatchNorm1d norm(1);
   norm->to(device(), torch::kDouble);

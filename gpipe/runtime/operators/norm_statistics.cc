@@ -335,8 +335,9 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   argument(kVar) = c10::IValue();
   run_intercepted(Interceptor::kCell, op, keys, stack);
   const std::size_t results = op.schema().returns().size();
-  scope->end(call.layer, input, torch::jit::peek(*stack, 1, results).toTensor(),
-             torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
+  call.scope->end(call.layer, input,
+                  torch::jit::peek(*stack, 1, results).toTensor(),
+                  torch::jit::peek(*stack, 2, results).toTensor(), epsilon);
 }
 
 // The interceptor of add_(number), by which modules count their calls.
@@ -386,12 +387,14 @@ NormScope::~NormScope() { current_scope = outer_; }
 
 void NormScope::count(const at::Tensor& counter) {
   if (call_.again) return;
-  if (outer_) outer_->count(counter);
-  if (statistics_) {
-    for (auto& layer : statistics_->layers_) {
-      if (layer.batches().is_same(counter)) ++layer.calls;
-    }
+  bool is_ours = false;
+  for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
+    auto& layer = statistics_->layers_[k];
+    if (!layer.batches().is_same(counter)) continue;
+    ++layer.calls;
+    is_ours = true;
   }
+  if (outer_ && !is_ours) outer_->count(counter);
   CallRecord* const record = call_.record;
   if (!record || !record->is_restored || record->is_restored(counter)) return;
   for (const CallRecord::Counter& each : record->counters) {
@@ -406,22 +409,24 @@ NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
                                      const at::Tensor& running_var) {
   CallRecord* const record = call_.record;
   NormCall call;
-  if (call_.of_function && !call_.again) {
-    if (outer_) call = outer_->begin(running_mean, running_var);
-    record->deferred.push_back(call.how == How::kWithoutStatistics);
-  } else if (call_.of_function) {
-    const bool deferred =
-        next_ < record->deferred.size() && record->deferred[next_];
-    ++next_;
-    if (deferred) call.how = How::kWithoutStatistics;
-  }
   for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
     auto& layer = statistics_->layers_[k];
     if (!layer.running_mean().is_same(running_mean)) continue;
-    call = {How::kWithoutStatistics, k};
+    call = {How::kWithoutStatistics, this, k};
     break;
   }
+  if (call_.of_function && call_.again) {
+    const bool deferred =
+        next_ < record->deferred.size() && record->deferred[next_];
+    ++next_;
+    if (deferred) call = {How::kWithoutStatistics, this};
+  } else if (outer_ && !call.scope) {
+    call = outer_->begin(running_mean, running_var);
+  }
   if (!record) return call;
+  if (call_.of_function && !call_.again) {
+    record->deferred.push_back(call.how == How::kWithoutStatistics);
+  }
   if (!call_.again) {
     // Also those of deferred BatchNorm, which change before the second call, at
     // the end of the mini-batch.
@@ -438,9 +443,6 @@ void NormScope::end(std::size_t layer, const at::Tensor& input,
                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
                     double epsilon) {
   if (call_.again) return;
-  if (call_.of_function) {
-    return outer_->end(layer, input, mean, inverse_deviation, epsilon);
-  }
   statistics_->layers_[layer].seen.push_back(
       {mean.detach(), inverse_deviation.detach(), epsilon,
        input.numel() / input.size(1)});

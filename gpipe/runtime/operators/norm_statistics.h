@@ -114,8 +114,9 @@ class UnreadStatistics {
 
 // While in scope, BatchNorm layers of `statistics` in training mode do not
 // change their running statistics on this thread. `statistics`: null for no
-// effect. Other BatchNorm layers do not change their running statistics in a
-// second call, unless these are restored.
+// effect. Other BatchNorm layers are those of the scope around this one. They
+// do not change their running statistics in a second call, unless these are
+// restored.
 class NormScope {
  public:
   // Counts the layers' inputs, and records nothing else.
@@ -139,7 +140,10 @@ class NormScope {
   enum class How { kAsGiven, kOnCopies, kWithoutStatistics };
   struct NormCall {
     How how = How::kAsGiven;
-    std::size_t layer = 0;  // number in the statistics, for kWithoutStatistics
+    // For kWithoutStatistics: the scope whose end() ends the call, and the
+    // layer's number in its statistics.
+    NormScope* scope = nullptr;
+    std::size_t layer = 0;
   };
   // Begins a call of the layer with these running statistics.
   NormCall begin(const at::Tensor& running_mean, const at::Tensor& running_var);
