@@ -566,6 +566,7 @@ void run_generate(const Options& given, const GenerateRun& run,
         FileUse::kGeneration);
     TORCH_CHECK_VALUE(own->is_file(), "--model=", options.model,
                       " needs --data_dir, the text that it was trained on");
+    (void)own->fitted(options);  // checks --precision
   } else {
     task = make_task(options);
     TORCH_CHECK_VALUE(!task->vocabulary().empty(),

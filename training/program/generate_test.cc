@@ -648,6 +648,9 @@ TEST(GenerateRunTest, ErrorsSayWhatToDo) {
   options = options_of("window", 1);
   options.model = "transformer";
   expect(options, run, "needs --data_dir");
+  options = options_of("window", 1);
+  options.precision = "bfloat16";
+  expect(options, run, "--precision=bfloat16 converts the weights");
 }
 
 }  // namespace
