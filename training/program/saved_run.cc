@@ -239,7 +239,7 @@ SavedRun::SavedRun(const Options& options, const RunProcesses& processes,
                  RunFilesOptions()
                      .keep(options.keep)
                      .report(std::move(report))
-                     .shard(processes.shard("before training")));
+                     .shard(processes.shard("a saved step")));
 }
 
 std::optional<FlagValues> SavedRun::flags() {
