@@ -124,7 +124,7 @@ class Passing {
     if (!tensor.defined() || tensor.storage().nbytes() == 0) return 0;
     const void* const address = tensor.storage().unsafeGetStorageImpl();
     if (!seen_.insert(address).second) return 0;
-    all_.push_back({tensor.storage(), {}});
+    all_.push_back({tensor.storage(), {}, {}});
     return bytes(all_.size() - 1);
   }
 
