@@ -161,7 +161,9 @@ TEST(SaveInBackgroundTest, AFailureOfAnyOperationLosesNothing) {
     if (error != "no error") ++errors;
     // A step is complete once it has its name, also if the name cannot be
     // synced to the disk.
-    if (state.step == 1) EXPECT_NE(error, "no error");
+    if (state.step == 1) {
+      EXPECT_NE(error, "no error");
+    }
     expect_equal(state, state_at(state.step));
     if (at >= operations) {
       EXPECT_GT(operations, 20);

@@ -50,7 +50,9 @@ TEST(PeakMemoryTest, IsThatOfTheStepsAfterItsConstruction) {
     ASSERT_EQ(peaks.size(), 2u);
     EXPECT_NEAR(peaks[0], 72, 0.1);
     // The simulated allocator reserves nothing.
-    if (device().is_cuda()) EXPECT_GE(peaks[1], peaks[0]);
+    if (device().is_cuda()) {
+      EXPECT_GE(peaks[1], peaks[0]);
+    }
   }
 }
 

@@ -288,7 +288,9 @@ TEST(Fault, RowsThatDifferAreRefused) {
       expect_failed_in_order(results[rank]);
       auto words = said(results[rank]);
       EXPECT_EQ(words["type"], rank == 2 ? "ValueError" : "PeerError");
-      if (rank < 2) EXPECT_EQ(words["fault"], "has refused its arguments");
+      if (rank < 2) {
+        EXPECT_EQ(words["fault"], "has refused its arguments");
+      }
       EXPECT_THAT(words["text"],
                   HasSubstr(" rows, but the target of rank 2 has "));
     }

@@ -229,7 +229,9 @@ TEST(StepPassBackward, RunsAgainIfTheGraphIsKept) {
       for (const int j : {1, 0}) run(back, B(j, i));
     }
     EXPECT_EQ(two.step.cells[1][0].leaves().size(), keep ? 1u : 0u);
-    if (keep) EXPECT_EQ(two.sums(back)[0].item<float>(), 165);
+    if (keep) {
+      EXPECT_EQ(two.sums(back)[0].item<float>(), 165);
+    }
     EXPECT_TRUE(is(back.input_grads()[0].at(0), 15, 15));
   }
 }

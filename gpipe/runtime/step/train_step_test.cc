@@ -480,7 +480,9 @@ class Peers : public StepPeers {
   void fail(bool locked) override {
     calls.emplace_back(locked ? "fail, locked" : "fail");
     // Without the lock this would be a deadlock if it were still held.
-    if (!locked) EXPECT_TRUE(executor_.enter().owns_lock());
+    if (!locked) {
+      EXPECT_TRUE(executor_.enter().owns_lock());
+    }
   }
 
  private:
