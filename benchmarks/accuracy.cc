@@ -197,6 +197,7 @@ train_program::Options row_options(
   set("lr_schedule", options.lr_schedule,
       schedule_of(table, options.lr, options.epochs, steps));
   set("train_score", options.train_score, true);
+  train_program::check_at_least("chunks", options.chunks, 1);
   if (options.batch % options.chunks != 0) {
     internal::refuse("--batch=", options.batch,
                      " is not a multiple of --chunks=", options.chunks,

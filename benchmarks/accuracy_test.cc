@@ -1,5 +1,6 @@
 #include "benchmarks/accuracy.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -105,6 +106,9 @@ TEST(AccuracyPreset, FlagsReplaceTheSettingsOfTheRow) {
       [&] { options_of("pipeline-256", /*small=*/false, flags, {"batch"}); },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("--batch=10 is not a multiple of --chunks=4")));
+  flags.chunks = 0;
+  EXPECT_THROW(options_of("pipeline-256", /*small=*/false, flags, {"chunks"}),
+               c10::ValueError);
 }
 
 using train_program::Evaluation;
