@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
@@ -433,6 +434,43 @@ TEST(ChangedBufferTest, OfAPipelineInARecomputeHasItsValueThere) {
                                   layers_around(RunningSquares()), inner)),
                               Checkpoint::kAlways),
                  gradients_of(layers_around(RunningSquares()), std::nullopt));
+  }
+}
+
+struct GiveStateImpl : torch::nn::Module {
+  std::tuple<Tensor, Tensor> forward(const Tensor& x) {
+    const torch::NoGradGuard no_grad;
+    state.copy_(x);
+    return {x, state};
+  }
+  Tensor state =
+      register_buffer("state", torch::zeros({2, kColumns}, torch::kDouble));
+};
+TORCH_MODULE(GiveState);
+
+struct TakeStateImpl : torch::nn::Module {
+  std::tuple<Tensor, Tensor> forward(std::tuple<Tensor, Tensor> both) {
+    auto& [x, state] = both;
+    return {x * 2 + state, state};
+  }
+};
+TORCH_MODULE(TakeState);
+
+// The next micro-batch changes it while other partitions read it.
+TEST(ChangedBufferTest, ThatALayerReturnsHasItsValueInOtherPartitions) {
+  torch::manual_seed(2);
+  const Tensor x = torch::randn({16, kColumns}, torch::kDouble).to(device());
+  for (const auto& balance : std::vector<std::vector<int64_t>>{{2}, {1, 1}}) {
+    for (const Checkpoint mode : testing::kModes) {
+      GPipe pipeline(Sequential(GiveState(), TakeState()),
+                     testing::options(balance, 8, mode));
+      for (int step = 0; step < 2; ++step) {
+        const auto [sum, state] =
+            pipeline->forward<std::tuple<Tensor, Tensor>>(x);
+        EXPECT_TRUE(sum.to(x.device()).allclose(x * 3));
+        EXPECT_TRUE(state.to(x.device()).equal(x));
+      }
+    }
   }
 }
 

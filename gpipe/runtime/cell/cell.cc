@@ -237,7 +237,13 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
 
   std::vector<Activation> leaving;
   leaving.reserve(outputs.size());
-  for (const at::Tensor& each : outputs) leaving.push_back(without_graph(each));
+  for (const at::Tensor& each : outputs) {
+    Activation& output = leaving.emplace_back(without_graph(each));
+    // The next micro-batch may change it before others have read it.
+    if (partition_->modules.returns_changing_buffer(each)) {
+      output.tensor = output.tensor.clone();
+    }
+  }
   mark_shared(leaving);
   shared.mark(leaving);
   Activations output = divided(output_kind_, std::move(leaving), output_width_);
