@@ -8,6 +8,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -323,6 +324,21 @@ TEST(CustomFunction, MayReturnItsInputItself) {
     EXPECT_TRUE(torch::equal(output.cpu(), x.cpu()));
     output.sum().backward();
     EXPECT_TRUE(torch::equal(x.grad(), torch::ones_like(x)));
+  }
+}
+
+// Dropout returns its input if that has no elements, also in training.
+TEST(Inplace, WorksOnTheInputOfACheckpointedCellWithoutRows) {
+  Sequential model(double_linear(), torch::nn::Dropout(0.5),
+                   torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)),
+                   double_linear());
+  GPipe pipeline(model, options({1, 3}, 2, Checkpoint::kAlways));
+  const Tensor x =
+      torch::zeros({0, 3}, torch::kDouble).to(device()).requires_grad_();
+  pipeline->forward(x).sum().backward();
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  for (const Tensor& each : pipeline->parameters()) {
+    EXPECT_EQ(each.grad().abs().sum().item<double>(), 0);
   }
 }
 

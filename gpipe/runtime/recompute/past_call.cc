@@ -37,6 +37,9 @@ PastCall::PastCall(std::string callee, std::string remedy,
 }
 
 void PastCall::watch_input(std::string name, const at::Tensor& tensor) {
+  // Work in place on no elements changes nothing. Dropout returns its input if
+  // that has none.
+  if (tensor.defined() && tensor.numel() == 0) return;
   inputs_.push_back({std::move(name), WatchedVersion(tensor)});
 }
 
