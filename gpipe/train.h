@@ -135,8 +135,10 @@ struct StepResult {
       if (key == name) return value;
       names += " '" + key + "'";
     }
-    TORCH_CHECK_VALUE(false, "the loss function has returned no metric '", name,
-                      "' (its metrics:", names.empty() ? " none" : names, ")");
+    C10_THROW_ERROR(
+        ValueError,
+        c10::str("the loss function has returned no metric '", name,
+                 "' (its metrics:", names.empty() ? " none" : names, ")"));
   }
 
  private:

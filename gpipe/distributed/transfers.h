@@ -39,9 +39,9 @@ inline Transfers parse_transfers(const std::string& name) {
                                Transfers::kDirect, Transfers::kTested}) {
     if (name == to_string(each)) return each;
   }
-  TORCH_CHECK_VALUE(false,
-                    "transfers must be auto, host, direct or tested, not '",
-                    name, "'");
+  C10_THROW_ERROR(
+      ValueError,
+      "transfers must be auto, host, direct or tested, not '" + name + "'");
 }
 
 }  // namespace gpipe

@@ -64,7 +64,7 @@ auto with_prefix(const std::string& prefix, const Body& body) {
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const Error& error) {
-    TORCH_CHECK_VALUE(false, prefix, error.what_without_backtrace());
+    C10_THROW_ERROR(ValueError, prefix + error.what_without_backtrace());
   }
 }
 
