@@ -235,11 +235,10 @@ SavedRun::SavedRun(const Options& options, const RunProcesses& processes,
                    std::function<void(const std::string&)> report)
     : options_(options) {
   if (options.run_dir.empty()) return;
-  files_.emplace(options.run_dir,
-                 RunFilesOptions()
-                     .keep(options.keep)
-                     .report(std::move(report))
-                     .shard(processes.shard("a saved step")));
+  files_.emplace(options.run_dir, RunFilesOptions()
+                                      .keep(options.keep)
+                                      .report(std::move(report))
+                                      .shard(processes.shard("a saved step")));
 }
 
 std::optional<FlagValues> SavedRun::flags() {
