@@ -344,13 +344,19 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
   constexpr std::size_t kSelf = 0, kArguments = 3;
-  if (NormScope* const scope = NormScope::current()) {
+  NormScope* scope = NormScope::current();
+  if (scope) {
     const at::Tensor& self =
         torch::jit::peek(*stack, kSelf, kArguments).toTensor();
     // Module::to(dtype) makes num_batches_tracked a floating-point number.
-    if (self.dim() == 0 && !self.requires_grad()) scope->count(self);
+    if (self.dim() == 0 && !self.requires_grad()) {
+      scope->note_counter(self);
+    } else {
+      scope = nullptr;
+    }
   }
   run_intercepted(Interceptor::kCell, op, keys, stack);
+  if (scope) scope->count(torch::jit::peek(*stack, 0, 1).toTensor());
 }
 
 [[maybe_unused]] const bool intercepted = [] {
@@ -395,6 +401,11 @@ void NormScope::count(const at::Tensor& counter) {
     is_ours = true;
   }
   if (outer_ && !is_ours) outer_->count(counter);
+}
+
+void NormScope::note_counter(const at::Tensor& counter) {
+  if (call_.again) return;
+  if (outer_) outer_->note_counter(counter);
   CallRecord* const record = call_.record;
   if (!record || !record->is_restored || record->is_restored(counter)) return;
   for (const CallRecord::Counter& each : record->counters) {

@@ -152,6 +152,8 @@ class NormScope {
   void end(std::size_t layer, const at::Tensor& input, const at::Tensor& mean,
            const at::Tensor& inverse_deviation, double epsilon);
   // Reports that `counter` will be changed in place.
+  void note_counter(const at::Tensor& counter);
+  // Counts a call, by which `counter` has been raised.
   void count(const at::Tensor& counter);
 
  private:
