@@ -50,6 +50,7 @@ NormStatistics::NormStatistics(
                        [norm] { return norm->num_batches_tracked; },
                        [norm] { return norm->options.momentum(); },
                        /*calls=*/0,
+                       /*counted=*/0,
                        {}});
   };
   for (const auto& root : modules) {
@@ -98,7 +99,7 @@ std::vector<NormStatistics::Layers> NormStatistics::called_groups() const {
   };
   std::vector<Layers> groups;
   for (const Layer& layer : layers_) {
-    if (layer.calls == 0 && layer.seen.empty()) continue;
+    if (layer.raised() == 0) continue;
     auto group = std::ranges::find_if(groups, [&](const Layers& each) {
       return alike(*each.front(), layer);
     });
@@ -184,8 +185,8 @@ NormStatistics::Update NormStatistics::count_update(const Layers& layers) {
   for (const Layer* each : layers) {
     if (!each->batches().defined()) return {};
     update.buffers.push_back(each->batches());
-    before.push_back(each->calls);
-    not_counted.push_back(std::max<int64_t>(each->calls - 1, 0));
+    before.push_back(each->raised());
+    not_counted.push_back(each->raised() - 1);
   }
   update.before = pieces_of(joined(update.buffers), update.buffers);
   update.values = pieces_of(joined(update.buffers), update.buffers);
@@ -246,7 +247,7 @@ std::vector<NormStatistics::Update> NormStatistics::updates() const {
 void NormStatistics::forget() noexcept {
   for (Layer& layer : layers_) {
     layer.seen.clear();
-    layer.calls = 0;
+    layer.calls = layer.counted = 0;
   }
 }
 
@@ -263,7 +264,7 @@ void NormStatistics::discard() {
   std::vector<std::pair<Update, Numbers>> groups;
   for (const Layer& layer : layers_) {
     const at::Tensor batches = layer.batches();
-    if (layer.calls == 0 || !batches.defined()) continue;
+    if (layer.raised() == 0 || !batches.defined()) continue;
     auto group = std::ranges::find_if(groups, [&](auto& each) {
       const at::Tensor& first = each.first.buffers.front();
       return first.scalar_type() == batches.scalar_type() &&
@@ -271,16 +272,16 @@ void NormStatistics::discard() {
     });
     if (group == groups.end()) group = groups.emplace(group);
     group->first.buffers.push_back(batches);
-    group->second.push_back(layer.calls);
+    group->second.push_back(layer.raised());
   }
-  for (auto& [update, calls] : groups) {
+  for (auto& [update, raised] : groups) {
     update.values = pieces_of(joined(update.buffers), update.buffers);
-    at::_foreach_sub_(update.values, calls);
+    at::_foreach_sub_(update.values, raised);
   }
-  for (auto& [update, calls] : groups) {
+  for (auto& [update, raised] : groups) {
     at::_foreach_copy_(update.buffers, update.values);
   }
-  for (Layer& layer : layers_) layer.calls = 0;
+  forget();
 }
 
 namespace {
@@ -397,7 +398,7 @@ void NormScope::count(const at::Tensor& counter) {
   for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
     auto& layer = statistics_->layers_[k];
     if (!layer.batches().is_same(counter)) continue;
-    ++layer.calls;
+    ++layer.counted;
     is_ours = true;
   }
   if (outer_ && !is_ours) outer_->count(counter);
@@ -423,6 +424,7 @@ NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
   for (std::size_t k = 0; statistics_ && k < statistics_->layers_.size(); ++k) {
     auto& layer = statistics_->layers_[k];
     if (!layer.running_mean().is_same(running_mean)) continue;
+    if (!call_.again) ++layer.calls;
     call = {How::kWithoutStatistics, this, k};
     break;
   }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,8 +81,13 @@ class NormStatistics {
     // Read the module's members at the time of the call.
     std::function<at::Tensor()> running_mean, running_var, batches;
     std::function<std::optional<double>()> momentum;
-    int64_t calls = 0;  // LibTorch counts each as a mini-batch
+    int64_t calls = 0;    // of the operator
+    int64_t counted = 0;  // by add_(1) to the counter
     std::vector<Seen> seen;
+
+    // Returns by how much the counter has risen. Modules count also inputs for
+    // which they do not call the operator; programs do not use add_().
+    int64_t raised() const { return std::max(calls, counted); }
   };
   using Layers = std::vector<const Layer*>;
 
