@@ -182,14 +182,15 @@ struct Mail {
   std::set<int> ended;  // the ranks that have closed their connections
 };
 
-class Sent final : public c10d::Work {
+// A send or a receive.
+class MailWork : public c10d::Work {
  public:
-  Sent(std::shared_ptr<Mail> mail, bool has_left)
-      : mail_(std::move(mail)), has_left_(has_left) {}
+  explicit MailWork(std::shared_ptr<Mail> mail) : mail_(std::move(mail)) {}
 
   bool wait(milliseconds) override {
     std::unique_lock<std::mutex> lock(mail_->mutex);
-    mail_->changed.wait(lock, [&] { return is_aborted_ || has_left_; });
+    mail_->changed.wait(lock, [&] { return is_aborted_ || can_end(); });
+    if (!is_aborted_) end();
     return !is_aborted_;
   }
 
@@ -199,42 +200,48 @@ class Sent final : public c10d::Work {
     mail_->changed.notify_all();
   }
 
- private:
+ protected:
+  // Both are called with the mutex.
+  virtual bool can_end() const = 0;
+  virtual void end() {}
+
   const std::shared_ptr<Mail> mail_;
-  const bool has_left_;
+
+ private:
   bool is_aborted_ = false;
 };
 
-class Receive final : public c10d::Work {
+class Sent final : public MailWork {
+ public:
+  Sent(std::shared_ptr<Mail> mail, bool has_left)
+      : MailWork(std::move(mail)), has_left_(has_left) {}
+
+ private:
+  bool can_end() const override { return has_left_; }
+
+  const bool has_left_;
+};
+
+class Receive final : public MailWork {
  public:
   Receive(std::shared_ptr<Mail> mail, Mail::Way way, at::Tensor message)
-      : mail_(std::move(mail)), way_(way), message_(std::move(message)) {}
+      : MailWork(std::move(mail)), way_(way), message_(std::move(message)) {}
 
-  bool wait(milliseconds) override {
-    std::unique_lock<std::mutex> lock(mail_->mutex);
+ private:
+  bool can_end() const override {
+    return mail_->sent[way_].empty() ? mail_->ended.contains(way_.first)
+                                     : !mail_->held.contains(way_);
+  }
+
+  void end() override {
     auto& sent = mail_->sent[way_];
-    mail_->changed.wait(lock, [&] {
-      return is_aborted_ || (!sent.empty() && !mail_->held.contains(way_)) ||
-             (sent.empty() && mail_->ended.contains(way_.first));
-    });
-    if (is_aborted_) return false;
     if (sent.empty()) throw std::runtime_error("connection closed by peer");
     message_.copy_(sent.front());
     sent.pop_front();
-    return true;
   }
 
-  void abort() override {
-    std::lock_guard<std::mutex> lock(mail_->mutex);
-    is_aborted_ = true;
-    mail_->changed.notify_all();
-  }
-
- private:
-  const std::shared_ptr<Mail> mail_;
   const Mail::Way way_;
   at::Tensor message_;
-  bool is_aborted_ = false;
 };
 
 class MailGroup final : public c10d::Backend {
