@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/SequenceNumber.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/Storage.h>
@@ -32,6 +31,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/skip/layout.h"
+#include "gpipe/skip/sizing_tracker.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
@@ -42,6 +42,8 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 using NodeOwner = decltype(Edge::function);
+using internal::tensor_bytes;
+using SizingTracker = internal::SizingTracker<ProfileTracker>;
 
 // Returns the name of an operator. LibTorch wraps the type of a
 // torch::autograd::Function in that of its node.
@@ -99,19 +101,10 @@ void release_graph(std::vector<Edge> outputs,
 
 // ---- The profile
 
-// Returns the bytes of the elements, and of the indices of a sparse tensor.
-int64_t bytes_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return 0;
-  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
-  // No operators, which the MetaScope would give other tensors.
-  const auto* const sparse =
-      static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-  return bytes_of(sparse->indices()) + bytes_of(sparse->values());
-}
-
 int64_t bytes_of(const internal::Value& value) {
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : value.tensors()) bytes += bytes_of(tensor);
+  for (const at::Tensor& tensor : value.tensors())
+    bytes += tensor_bytes(tensor);
   return bytes;
 }
 
@@ -165,23 +158,6 @@ class Passing {
   std::vector<Entry> all_;
 };
 
-// Records the bytes of skip tensors.
-class SizingTracker : public ProfileTracker {
- public:
-  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
-    bytes_[key] = tensor ? bytes_of(*tensor) : 0;
-    ProfileTracker::save(key, std::move(tensor));
-  }
-  int64_t bytes(const SkipKey& key) const {
-    const auto found = bytes_.find(key);
-    if (found == bytes_.end()) throw_not_stashed(key);
-    return found->second;
-  }
-
- private:
-  std::map<SkipKey, int64_t> bytes_;
-};
-
 class MemoryProfiler {
  public:
   MemoryProfiler(const torch::nn::Sequential& module,
@@ -227,11 +203,12 @@ class MemoryProfiler {
       LayerMemory memory;
       for (const at::Tensor& tensor : layer->parameters()) {
         if (!is_new(tensor)) continue;
-        memory.parameter_bytes += bytes_of(tensor);
-        if (tensor.requires_grad()) memory.trained_bytes += bytes_of(tensor);
+        memory.parameter_bytes += tensor_bytes(tensor);
+        if (tensor.requires_grad())
+          memory.trained_bytes += tensor_bytes(tensor);
       }
       for (const at::Tensor& tensor : layer->buffers()) {
-        if (is_new(tensor)) memory.buffer_bytes += bytes_of(tensor);
+        if (is_new(tensor)) memory.buffer_bytes += tensor_bytes(tensor);
       }
       profile_.layers.push_back(memory);
     }
@@ -370,7 +347,7 @@ class MemoryProfiler {
   }
 
   MemoryProfile profile_;
-  SizingTracker tracker_;
+  SizingTracker tracker_{&tensor_bytes};
   internal::Value::Kind kind_ = internal::Value::Kind::kTensor;
   std::vector<internal::Activation> boundary_;
   Passing passing_;

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <ostream>
 #include <set>
@@ -18,47 +17,27 @@
 #include <vector>
 
 #include "gpipe/base/text.h"
+#include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/libtorch/meta_scope.h"
 #include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/layout.h"
+#include "gpipe/skip/sizing_tracker.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe {
 namespace {
+
+using SizingTracker = internal::SizingTracker<internal::MapSkipTracker>;
 
 TensorSummary summary_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {true, tensor.sizes().vec(), tensor.scalar_type()};
 }
 
-// Hands skip tensors from stash to pop, and keeps their sizes afterwards.
-class SizingTracker : public internal::MapSkipTracker {
- public:
-  void save(const SkipKey& key, std::optional<at::Tensor> tensor) override {
-    bytes_[key] = tensor ? summary_of(*tensor).bytes() : 0;
-    MapSkipTracker::save(key, std::move(tensor));
-  }
-
-  int64_t bytes(const SkipKey& key) const {
-    const auto found = bytes_.find(key);
-    if (found == bytes_.end()) throw_not_stashed(key);
-    return found->second;
-  }
-
- private:
-  std::map<SkipKey, int64_t> bytes_;
-};
-
 std::vector<std::string> names_of(const std::vector<SkipKey>& keys) {
   std::vector<std::string> names;
   for (const SkipKey& key : keys) names.push_back(key.name);
   return names;
-}
-
-// Returns the bytes of the elements, and of the indices of a sparse tensor.
-int64_t bytes_of(const at::Tensor& tensor) {
-  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
-  return bytes_of(tensor._indices()) + bytes_of(tensor._values());
 }
 
 // Counts elements and bytes of tensors, each tensor once.
@@ -72,7 +51,7 @@ class Counter {
         continue;
       }
       elements += tensor.numel();
-      *bytes += bytes_of(tensor);
+      *bytes += internal::tensor_bytes(tensor);
     }
     return elements;
   }
@@ -231,7 +210,8 @@ Summary summarize(const torch::nn::Sequential& model,
       internal::declared_skips(model);
   Summary summary;
   summary.layers = describe_layers(model, skips);
-  SizingTracker tracker;
+  SizingTracker tracker(
+      [](const at::Tensor& tensor) { return summary_of(tensor).bytes(); });
   if (input) run_layers(model, *input, tracker, summary.layers);
   summary.partitions = describe_partitions(summary.layers, cut, devices);
   summary.crossings =

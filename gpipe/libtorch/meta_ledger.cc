@@ -1,5 +1,6 @@
 #include "gpipe/libtorch/meta_ledger.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -68,6 +69,14 @@ std::vector<c10::Device> meta_devices(int64_t count) {
 at::Tensor to_meta_device(const at::Tensor& tensor, const c10::Device& device) {
   const c10::DeviceGuard guard(device);
   return tensor.to(device);
+}
+
+int64_t tensor_bytes(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  if (!tensor.is_sparse()) return static_cast<int64_t>(tensor.nbytes());
+  const auto* const sparse =
+      static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+  return tensor_bytes(sparse->indices()) + tensor_bytes(sparse->values());
 }
 
 }  // namespace gpipe::internal

@@ -41,6 +41,11 @@ std::vector<c10::Device> meta_devices(int64_t count);
 // guard, Tensor::to() puts it onto the current meta device.)
 at::Tensor to_meta_device(const at::Tensor& tensor, const c10::Device& device);
 
+// Returns the bytes of the elements, and of the indices of a sparse tensor; 0
+// if `tensor` is undefined. Calls no operator, which a MetaScope would run with
+// other tensors.
+int64_t tensor_bytes(const at::Tensor& tensor);
+
 }  // namespace gpipe::internal
 
 namespace gpipe {
