@@ -7,6 +7,8 @@
 #include <torch/nn/modules/instancenorm.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 
@@ -19,6 +21,7 @@ namespace {
 struct Scopes {
   std::mutex mutex;  // guards also what the scopes have saved
   std::vector<PastBuffers*> all;
+  std::atomic<std::size_t> count{0};  // of `all`; read without the mutex
 
   static Scopes& get() {
     static auto* const scopes = new Scopes();
@@ -229,13 +232,14 @@ PastBuffers::PastBuffers(const std::vector<BufferValue>& past)
   Scopes& scopes = Scopes::get();
   const std::lock_guard<std::mutex> lock(scopes.mutex);
   scopes.all.push_back(this);
+  ++scopes.count;
 }
 
 PastBuffers::~PastBuffers() {
   {
     Scopes& scopes = Scopes::get();
     const std::lock_guard<std::mutex> lock(scopes.mutex);
-    std::erase(scopes.all, this);
+    scopes.count -= std::erase(scopes.all, this);
   }
   end();
 }
@@ -272,8 +276,11 @@ void PastBuffers::end() noexcept {
 }
 
 at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
-  if (UnreadStatistics::in_scope()) return tensor;
-  const std::lock_guard<std::mutex> lock(Scopes::get().mutex);
+  Scopes& scopes = Scopes::get();
+  // Without a lock: most tensors are saved while there is no scope, and a
+  // scope that covers this thread's work was made before it.
+  if (scopes.count == 0 || UnreadStatistics::in_scope()) return tensor;
+  const std::lock_guard<std::mutex> lock(scopes.mutex);
   PastBuffers* const scope = scope_of(tensor);
   if (!scope) return tensor;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

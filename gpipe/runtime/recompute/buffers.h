@@ -158,11 +158,11 @@ class PastBuffers {
   void restore();
 
   // Returns what a graph must keep of `tensor`: a copy if `tensor` shares
-  // memory with a buffer of a scope, else `tensor`. If the
-  // tensor changes in place between this call and the end of the scope, the
-  // version of the copy rises at the end, so that the backward is refused as
-  // that of the plain layers. Running statistics that no backward reads
-  // (UnreadStatistics) are not copied.
+  // memory with a buffer of a scope, else `tensor`. If the tensor changes in
+  // place between this call and the end of the scope, the version of the copy
+  // rises at the end, so that the backward is refused as that of the plain
+  // layers. Running statistics that no backward reads (UnreadStatistics) are
+  // not copied.
   static at::Tensor to_save(const at::Tensor& tensor);
 
   // Returns whether `tensor` shares memory with a buffer of a scope.
