@@ -112,9 +112,8 @@ int worker_threads(int64_t threads_per_partition, int otherwise) {
   constexpr int kMost = std::numeric_limits<int>::max();
   TORCH_CHECK_VALUE(
       threads_per_partition >= 0 && threads_per_partition <= kMost,
-      "threads_per_partition must be between 0, for the default, "
-      "and ",
-      kMost, " (threads_per_partition: ", threads_per_partition, ")");
+      "threads_per_partition must be between 0, for the default, and ", kMost,
+      " (threads_per_partition: ", threads_per_partition, ")");
   return threads_per_partition > 0 ? static_cast<int>(threads_per_partition)
                                    : otherwise;
 }
