@@ -36,6 +36,26 @@ std::string read_bytes(const std::string& path) {
   return std::move(bytes).str();
 }
 
+namespace {
+
+// Returns the bytes that this process has read with system calls.
+int64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  int64_t bytes = 0;
+  file >> name >> bytes;
+  return bytes;
+}
+
+}  // namespace
+
+int64_t bytes_read_by(const std::function<void()>& body) {
+  const int64_t begin = bytes_read();
+  const int64_t of_counting = bytes_read() - begin;
+  body();
+  return bytes_read() - begin - 2 * of_counting;
+}
+
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ std::string new_folder();
 
 void write_bytes(const std::string& path, std::string_view bytes);
 std::string read_bytes(const std::string& path);
+
+// Returns how many bytes this process reads with system calls during `body`.
+int64_t bytes_read_by(const std::function<void()>& body);
 
 // Returns the names of all entries of a folder, sorted.
 std::vector<std::string> names_in(const std::string& folder);

@@ -1,4 +1,4 @@
-// Fuzzes read_torch_file() with any bytes.
+// Fuzzes read_torch_file() and map_torch_file() with any bytes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +21,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       ftruncate(file, 0) == 0 &&
           pwrite(file, data, size, /*offset=*/0) == static_cast<ssize_t>(size),
       "the file can be written");
-  gpipe::testing::fuzz_reader(size,
-                              [] { return gpipe::read_torch_file(path); });
+  for (const auto read :
+       {gpipe::read_torch_file, gpipe::internal::map_torch_file}) {
+    gpipe::testing::fuzz_reader(size, [&] { return read(path, /*entry=*/""); });
+  }
   return 0;
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 #include <iostream>
 #include <sstream>
 
@@ -45,24 +44,6 @@ std::vector<int64_t> balance() {
   return {layers / 2, layers - layers / 2};
 }
 
-// Returns the bytes that this process has read with system calls.
-int64_t bytes_read() {
-  std::ifstream file("/proc/self/io");
-  std::string name;
-  int64_t bytes = 0;
-  file >> name >> bytes;
-  return bytes;
-}
-
-// Returns how many bytes `body` reads.
-template <typename Body>
-int64_t bytes_read_by(const Body& body) {
-  const int64_t begin = bytes_read();
-  const int64_t of_counting = bytes_read() - begin;
-  body();
-  return bytes_read() - begin - 2 * of_counting;
-}
-
 // Loads this rank's part, evaluates, and saves it together with the other rank.
 int load_and_save() {
   at::set_num_threads(1);
@@ -77,7 +58,8 @@ int load_and_save() {
                                            ExportedOptions().weights(false));
         CountingAllocator::reset_peak();
         const int64_t before = CountingAllocator::live_bytes();
-        read = bytes_read_by([&] { load_hugging_face(kFolder, part); });
+        read =
+            testing::bytes_read_by([&] { load_hugging_face(kFolder, part); });
         allocated = CountingAllocator::peak_bytes() - before;
         own = part.state_dict();
         return part.layers;

@@ -43,7 +43,10 @@ void check_start(const std::string& path) {
   internal::check_zip_start(start, "torch.save");
 }
 
-StateDict read(const std::string& path, const std::string& entry) {
+// Returns the tensors of a file. `storage`: how their values are read.
+StateDict read(
+    const std::string& path, const std::string& entry,
+    c10::Storage (internal::ZipArchive::*storage)(const std::string& record)) {
   check_start(path);
   internal::ZipArchive archive(path, /*damaged=*/"");
   TORCH_CHECK_VALUE(archive.has("data.pkl"),
@@ -62,7 +65,7 @@ StateDict read(const std::string& path, const std::string& entry) {
   return internal::tensors_of(
       pickle.value(),
       [&](const std::string& key, int64_t) {
-        return archive.storage("data/" + key);
+        return (archive.*storage)("data/" + key);
       },
       entry);
 }
@@ -144,8 +147,16 @@ class Sink {
 
 StateDict read_torch_file(const std::string& path, const std::string& entry) {
   // LibTorch's reader throws plain errors.
-  return internal::with_prefix<c10::Error>(path + ": ",
-                                           [&] { return read(path, entry); });
+  return internal::with_prefix<c10::Error>(path + ": ", [&] {
+    return read(path, entry, &internal::ZipArchive::storage);
+  });
+}
+
+StateDict internal::map_torch_file(const std::string& path,
+                                   const std::string& entry) {
+  return with_prefix<c10::Error>(path + ": ", [&] {
+    return read(path, entry, &ZipArchive::mapped_storage);
+  });
 }
 
 void write_torch_file(const std::string& path, const StateDict& dict) {

@@ -46,6 +46,18 @@ namespace gpipe {
 StateDict read_torch_file(const std::string& path,
                           const std::string& entry = {});
 
+namespace internal {
+
+// Does the same for tensors that are used for a short time. Their values are a
+// private mapping of the file, and are read when they are used: a process reads
+// the weights of its own layers only. If the file is shortened meanwhile, a use
+// ends the process with SIGBUS. A compressed archive is read at once.
+// Thread-safe.
+StateDict map_torch_file(const std::string& path,
+                         const std::string& entry = {});
+
+}  // namespace internal
+
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an
 // OrderedDict. The file appears only when it is complete
 // (models/weights/files.h).

@@ -56,6 +56,27 @@ TEST(TorchFileTest, WritesWhatItReadsBitByBit) {
   EXPECT_EQ(read["part"][0][0].item<float>(), 100);
 }
 
+// The values of a mapped file are no part of what is read before they are used.
+TEST(TorchFileTest, AMappedFileIsReadWhereItIsUsed) {
+  const std::string folder = new_folder();
+  StateDict dict = testing::every_kind_of_tensor(/*for_safetensors=*/false);
+  dict.insert("large", at::full({1 << 20}, 2.5f));
+  write_torch_file(folder + "all.pt", dict);
+  StateDict mapped;
+  const int64_t read = testing::bytes_read_by(
+      [&] { mapped = internal::map_torch_file(folder + "all.pt"); });
+  EXPECT_LT(read, 1 << 17);
+  for (const auto& item : dict) {
+    EXPECT_TRUE(testing::bit_equal(mapped[item.key()], item.value()))
+        << item.key();
+    EXPECT_EQ(mapped[item.key()].strides(), item.value().strides());
+  }
+  EXPECT_TRUE(mapped["part"].is_alias_of(mapped["base"]));
+  // Changes stay in this process.
+  mapped["large"].fill_(1);
+  EXPECT_EQ(read_torch_file(folder + "all.pt")["large"][0].item<float>(), 2.5f);
+}
+
 TEST(TorchFileTest, WritesTheRecordsOfTorchSave) {
   const std::string path = new_folder() + "w.pt";
   StateDict dict;
@@ -230,6 +251,16 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
   }
   write_bytes(path, whole);
   EXPECT_EQ(read_torch_file(path)["w"].numel(), 2);
+
+  // A small compressed archive is read, also where others are mapped.
+  write_bytes(path, archive({{"data.pkl", pickle},
+                             {"data/0", std::string("\0\0\x80?\0\0\0@", 8)}},
+                            /*compress=*/true));
+  for (const auto& dict :
+       {read_torch_file(path), internal::map_torch_file(path)}) {
+    EXPECT_EQ(dict["w"][0].item<float>(), 1);
+    EXPECT_EQ(dict["w"][1].item<float>(), 2);
+  }
 
   EXPECT_EQ(value_error_of([] { read_torch_file("/missing.pt"); }),
             "/missing.pt: is not a regular file, or cannot be read");

@@ -1,10 +1,14 @@
 #include "models/weights/zip.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/from_file.h>
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "gpipe/base/text.h"
@@ -151,8 +155,9 @@ std::vector<ZipRecord> read_zip_directory(const std::string& path) {
                       file.size(),
                       " bytes: some are compressed, or are the same bytes; "
                       "neither is read");
-    records.push_back(
-        {std::string(shown), size, static_cast<uint32_t>(number(rest, 16, 4))});
+    records.push_back({std::string(shown), size,
+                       static_cast<uint32_t>(number(rest, 16, 4)),
+                       /*compressed=*/number(rest, 10, 2) != 0});
     rest.remove_prefix(kRecordBytes + name + extra + comment);
   }
   return records;
@@ -166,7 +171,9 @@ auto ZipArchive::call(const Read& read) {
 }
 
 ZipArchive::ZipArchive(const std::string& path, std::string damaged)
-    : damaged_(std::move(damaged)), directory_(read_zip_directory(path)) {
+    : path_(path),
+      damaged_(std::move(damaged)),
+      directory_(read_zip_directory(path)) {
   reader_ = call([&] { return std::make_unique<PyTorchStreamReader>(path); });
 }
 
@@ -192,6 +199,29 @@ c10::Storage ZipArchive::storage(const std::string& record) {
   auto [data, size] = call([&] { return reader_->getRecord(record); });
   return {c10::Storage::use_byte_size_t(), size, std::move(data),
           /*allocator=*/nullptr, /*resizable=*/false};
+}
+
+c10::Storage ZipArchive::mapped_storage(const std::string& record) {
+  const std::size_t bytes = size(record);
+  const std::size_t at = call([&] { return reader_->getRecordOffset(record); });
+  if (at % alignof(std::max_align_t) != 0 ||
+      std::ranges::any_of(directory_, &ZipRecord::compressed)) {
+    return storage(record);
+  }
+  if (!mapping_.defined()) {
+    mapping_ = call([&] {
+      const auto all = static_cast<int64_t>(std::filesystem::file_size(path_));
+      return at::from_file(path_, /*shared=*/false, all, at::kByte);
+    });
+  }
+  TORCH_CHECK_VALUE(at <= mapping_.nbytes() && bytes <= mapping_.nbytes() - at,
+                    "has a record ", in_quotes(record),
+                    " that ends after the file");
+  return at::from_blob(
+             static_cast<char*>(mapping_.mutable_data_ptr()) + at,
+             {static_cast<int64_t>(bytes)}, [mapping = mapping_](void*) {},
+             at::kByte)
+      .storage();
 }
 
 void ZipArchive::check_byte_order() {

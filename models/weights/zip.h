@@ -2,6 +2,7 @@
 // reader gets them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
 #include <cstddef>
@@ -33,6 +34,7 @@ struct ZipRecord {
   std::string name;  // without the folder, which all records share
   uint64_t size = 0;
   uint32_t crc32 = 0;
+  bool compressed = false;
 };
 
 // Returns the records in the order of the directory. Checks their sizes, before
@@ -65,6 +67,12 @@ class ZipArchive {
   // Returns the content of a record.
   std::string text(const std::string& record);
   c10::Storage storage(const std::string& record);
+  // Returns the content of a record as a private mapping of the file, whose
+  // pages are read when they are first used. Reads the record if that is not
+  // possible: an archive with compressed records, or bytes that are not aligned
+  // for every dtype. Whoever shortens the file later ends this process with
+  // SIGBUS at the next use.
+  c10::Storage mapped_storage(const std::string& record);
 
   // Throws c10::ValueError if the record "byteorder" is another than "little".
   void check_byte_order();
@@ -77,9 +85,11 @@ class ZipArchive {
   auto call(const Read& read);
   void check_has(const std::string& record);
 
+  const std::string path_;
   const std::string damaged_;
   const std::vector<ZipRecord> directory_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
+  at::Tensor mapping_;  // the bytes of the file, once one record is mapped
 };
 
 }  // namespace gpipe::internal

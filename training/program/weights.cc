@@ -93,6 +93,11 @@ bool is_safetensors(const std::string& path) {
   return std::filesystem::path(path).extension() == ".safetensors";
 }
 
+bool is_torch(const std::string& path) {
+  const auto extension = std::filesystem::path(path).extension();
+  return extension == ".pt" || extension == ".pth";
+}
+
 bool is_without_values(const torch::nn::Module& model) {
   const auto parameters = model.parameters();
   return !parameters.empty() && parameters.front().is_meta();
@@ -172,14 +177,13 @@ InitialWeights load_folder(ExportedModel& model, const std::string& path,
 
 StateDict read_named_tensors(const std::string& flag, const std::string& path,
                              const std::string& entry) {
-  const std::string suffix = std::filesystem::path(path).extension().string();
-  const bool is_torch = suffix == ".pt" || suffix == ".pth";
-  TORCH_CHECK_VALUE(is_torch || is_safetensors(path), flag, "=", path,
+  TORCH_CHECK_VALUE(is_torch(path) || is_safetensors(path), flag, "=", path,
                     ": should end in .pt, .pth or .safetensors");
-  TORCH_CHECK_VALUE(is_torch || entry.empty(), flag, "_entry=", entry, ": ",
-                    path, " is a .safetensors file, which has no entries");
-  return is_torch ? read_torch_file(path, entry)
-                  : read_safetensors(path).tensors;
+  TORCH_CHECK_VALUE(is_torch(path) || entry.empty(), flag, "_entry=", entry,
+                    ": ", path,
+                    " is a .safetensors file, which has no entries");
+  return is_torch(path) ? read_torch_file(path, entry)
+                        : read_safetensors(path).tensors;
 }
 
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
@@ -204,7 +208,8 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   const bool by_parts =
       !of_folder && is_safetensors(path) && is_without_values(*model);
   const StateDict tensors_of_file =
-      of_folder ? read_hugging_face(path)
+      of_folder        ? read_hugging_face(path)
+      : is_torch(path) ? internal::map_torch_file(path, entry)
       : by_parts
           ? read_safetensors(path, [](const auto&) { return false; }).tensors
           : read_named_tensors("--weights", path, entry);

@@ -25,8 +25,8 @@ struct InitialWeights {
   std::string line;       // a summary to print
   uint32_t checksum = 0;  // of the file or folder: hugging_face_checksum()
   // Loads the weights into some layers of the exported program that the model
-  // is. Of a folder, and of a .safetensors file if the model is on the meta
-  // device, reads those of these layers only.
+  // is. Of a folder or a .pt file, and of a .safetensors file if the model is
+  // on the meta device, reads those of these layers only.
   std::function<void(ExportedModel&)> load_part;
   // Whether load_part() sets all weights, so that those of the program need not
   // be read.
