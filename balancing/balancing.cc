@@ -24,8 +24,8 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
       std::isfinite(options.param_scale()) && options.param_scale() >= 0,
       "param_scale must be a number >= 0, but it is ", options.param_scale());
   std::vector<double> costs;
-  const auto profile =
-      profile_memory(module, first_microbatch(input, options.chunks()));
+  const auto profile = profile_memory(
+      module, first_microbatch(input, options.chunks(), options.unsplit()));
   for (const LayerMemory& layer : profile.layers) {
     costs.push_back(static_cast<double>(layer.kept_bytes) +
                     options.param_scale() *

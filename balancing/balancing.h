@@ -21,6 +21,9 @@ struct SizeOptions {
   // Number of micro-batches that the input is split into, > 0. A layer's
   // activations are counted for one micro-batch.
   TORCH_ARG(int64_t, chunks) = 1;
+  // Elements of the input that each micro-batch gets whole: see
+  // GPipeOptions::unsplit.
+  TORCH_ARG(std::vector<int64_t>, unsplit) = {};
   // Total bytes per byte of parameters, >= 0: the parameter, its gradient and
   // the optimizer state. Use 2 for SGD, 3 for SGD with momentum; 3 for Adagrad
   // and RMSprop, 4 for RMSprop if centered or with momentum, 5 with both; 4 for

@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using torch::nn::Sequential;
 
 struct SleepImpl : torch::nn::Module {
@@ -183,6 +184,34 @@ TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
   EXPECT_THAT(balance_by_size(2, model, input, options), ElementsAre(2, 2));
   EXPECT_THAT(balance_by_size(2, model, input, SizeOptions(options).chunks(8)),
               ElementsAre(1, 3));
+}
+
+// A layer that adds what all rows share.
+struct AddSharedImpl : torch::nn::Module {
+  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> shared_and_x) {
+    return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
+  }
+};
+TORCH_MODULE(AddShared);
+
+TEST(BalanceBySizeTest, AMicroBatchHasUnsplitElementsWhole) {
+  Sequential model;
+  model->push_back(AddShared());
+  model->push_back(Both(6));
+  for (int k = 0; k < 3; ++k) model->push_back(Keep(4));
+  const auto input =
+      std::make_tuple(torch::ones({3}), wanting_gradients({8, 10}));
+  const auto options = SizeOptions().param_scale(4).chunks(8);
+  EXPECT_THAT(
+      balance_by_size(2, model, input, SizeOptions(options).unsplit({0})),
+      ElementsAre(2, 3));
+  EXPECT_THAT([&] { balance_by_size(2, model, input, options); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("(sizes: 3 8)")));
+  EXPECT_THAT(
+      [&] {
+        balance_by_size(2, model, input, SizeOptions(options).unsplit({2}));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("unsplit names element 2")));
 }
 
 TEST(BalanceBySizeTest, ChangesNothing) {

@@ -357,14 +357,16 @@ class MemoryProfiler {
 
 namespace detail {
 
-internal::Value first_microbatch(const internal::Value& input, int64_t chunks) {
+internal::Value first_microbatch(const internal::Value& input, int64_t chunks,
+                                 const std::vector<int64_t>& unsplit) {
+  internal::check_unsplit(unsplit);
   for (const at::Tensor& tensor : input.tensors()) {
     if (!tensor.defined()) continue;
-    internal::check_input(input, tensor.device());
+    internal::check_input(input, tensor.device(), unsplit);
     break;
   }
-  return internal::scatter(input, chunk_rows(internal::rows_of(input), chunks))
-      .front();
+  const int64_t rows = internal::rows_of(input, unsplit);
+  return internal::scatter(input, chunk_rows(rows, chunks), unsplit).front();
 }
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,

@@ -71,8 +71,10 @@ struct MemoryProfile {
 
 namespace detail {
 // Returns the first of the `chunks` micro-batches into which a pipeline splits
-// `input`. It is a view.
-internal::Value first_microbatch(const internal::Value& input, int64_t chunks);
+// `input`, with the elements in `unsplit` whole. It is a view. Throws
+// c10::ValueError as the pipeline does if the input cannot be split.
+internal::Value first_microbatch(const internal::Value& input, int64_t chunks,
+                                 const std::vector<int64_t>& unsplit);
 
 MemoryProfile profile_memory(const torch::nn::Sequential& module,
                              const internal::Value& input);

@@ -553,7 +553,7 @@ namespace detail {
 Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
           const std::vector<PlanDevice>& devices, const PlanOptions& options) {
   TORCH_CHECK_VALUE(!model.is_empty(), "plan: the model is null");
-  const int64_t rows = internal::rows_of(input);
+  const int64_t rows = internal::rows_of(input, options.unsplit());
   check(rows, devices, options);
   check_layers(model->size(), devices);
   const ThreadsScope threads(options.profile().device().is_cpu()
@@ -569,9 +569,10 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   if (splits_backward(options)) profiled.split_backward(true);
   std::vector<planner::Workload> workloads;
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
-    workloads.push_back(
-        workload_of(profile(model, first_microbatch(input, chunks), profiled),
-                    rows, chunks));
+    const auto first = first_microbatch(input, chunks, options.unsplit());
+    Profile of_layers = profile(model, first, profiled);
+    of_layers.rows = internal::rows_of(first, options.unsplit());
+    workloads.push_back(workload_of(of_layers, rows, chunks));
   }
   PlanOptions with_overhead = options;
   const bool on_cpus = std::ranges::all_of(

@@ -67,6 +67,9 @@ struct PlanOptions {
   // in between: with_offload() for the cells of distant_cells(schedule, 2).
   // Tried only if no device is a CPU, since train_step() copies nothing there.
   TORCH_ARG(bool, offload) = false;
+  // Elements of the input that each micro-batch gets whole, which options() of
+  // the plan does not have: see GPipeOptions::unsplit. Not used with a profile.
+  TORCH_ARG(std::vector<int64_t>, unsplit) = {};
   // The numbers of micro-batches and the checkpoint modes to try. If `chunks`
   // is empty, plan() tries 1, 2, 4, ... up to 8 per partition and up to the
   // rows of the mini-batch. With both kNever and kAlways, and a memory limit,

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <iostream>
@@ -14,6 +15,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "balancing/infeasible.h"
@@ -200,6 +203,26 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
   GPipe pipeline(model, result.options());
   EXPECT_EQ(pipeline->chunks(), result.chunks);
   EXPECT_EQ(pipeline->balance(), result.balance);
+  EXPECT_EQ(pipeline->forward(input).size(0), 6);
+}
+
+// A layer that takes 10 ms and adds what all rows share.
+struct AddSlowlyImpl : torch::nn::Module {
+  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> shared_and_x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
+  }
+};
+TORCH_MODULE(AddSlowly);
+
+TEST(PlanTest, AMicroBatchHasUnsplitElementsWhole) {
+  torch::nn::Sequential model(AddSlowly(), torch::nn::Linear(4, 2));
+  const auto input = std::make_tuple(torch::ones({60}), torch::ones({6, 4}));
+  const Plan result = plan(
+      model, input, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},
+      quiet().chunks({3}).unsplit({0}).profile(TimeOptions().timeout(0)));
+  EXPECT_GE(result.step_seconds, 0.03);  // and not that of 2 of 60 rows
+  GPipe pipeline(model, result.options().unsplit({0}));
   EXPECT_EQ(pipeline->forward(input).size(0), 6);
 }
 
