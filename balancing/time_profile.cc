@@ -372,8 +372,11 @@ VisitLayer visit_in(std::vector<Sandbox>& sandboxes) {
 // Threads that run copies of the model until the end of the scope.
 class ConcurrentCopies {
  public:
+  // Calls the other constructor, so that the destructor joins those threads
+  // that run if one cannot start.
   ConcurrentCopies(const torch::nn::Sequential& module,
-                   const internal::Value& sample, int64_t threads) {
+                   const internal::Value& sample, int64_t threads)
+      : ConcurrentCopies() {
     const int intra_op = at::get_num_threads();
     for (int64_t k = 0; k < threads; ++k) {
       auto sandboxes =
@@ -413,6 +416,8 @@ class ConcurrentCopies {
   ConcurrentCopies& operator=(const ConcurrentCopies&) = delete;
 
  private:
+  ConcurrentCopies() = default;
+
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;
 };

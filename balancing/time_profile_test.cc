@@ -24,6 +24,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -31,6 +32,7 @@
 
 #include "gpipe/skip/skippable.h"
 #include "gpipe/testing/simulated/test_fixture.h"
+#include "gpipe/testing/thread_limit.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -475,6 +477,22 @@ TEST(ProfileTimesTest, ALayerThatCannotBeCopiedHasNoCompany) {
   Sequential model{Probe()};
   profile_times(model, torch::ones({1}), once().concurrent_copies(2));
   EXPECT_THAT(model[0]->as<Probe>()->inputs, SizeIs(2));
+}
+
+TEST(ProfileTimesTest, ACopyWithoutAThreadIsAnError) {
+  torch::set_num_threads(1);
+  Sequential model(torch::nn::Linear(2, 2));
+  for (int more = 0; more < 3; ++more) {
+    const testing::ThreadLimit limit(more);
+    const auto profile = [&] {
+      profile_times(model, torch::ones({1, 2}), once().concurrent_copies(2));
+    };
+    if (testing::ThreadLimit::kWorks && more < 2) {
+      EXPECT_THROW(profile(), std::system_error);
+    } else {
+      profile();
+    }
+  }
 }
 
 TEST(ProfileTimesTest, AnErrorComesOutOfCompanyToo) {

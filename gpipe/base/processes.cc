@@ -1,5 +1,6 @@
 #include "gpipe/base/processes.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_split.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -459,22 +460,26 @@ Processes::Processes(const std::vector<Command>& commands, OnLine on_line,
   // The kernel kills the children when the thread that started them ends. So
   // this long-lived thread starts them. It blocks all signals; other threads
   // handle them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ =
-      std::thread([this, &programs, promise = std::move(promise)]() mutable {
-        try {
-          for (const auto& program : programs) start(*program);
-        } catch (...) {
-          kill_and_reap();
-          promise.set_exception(std::current_exception());
-          return;
-        }
-        promise.set_value();  // `programs` is gone after this
-        run();
-      });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const absl::Cleanup as_before = [&before] {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    };
+    thread_ =
+        std::thread([this, &programs, promise = std::move(promise)]() mutable {
+          try {
+            for (const auto& program : programs) start(*program);
+          } catch (...) {
+            kill_and_reap();
+            promise.set_exception(std::current_exception());
+            return;
+          }
+          promise.set_value();  // `programs` is gone after this
+          run();
+        });
+  }
   try {
     started.get();
   } catch (...) {

@@ -72,37 +72,35 @@ void StepMessages::connect(TrainStep& step, const IncomingMessages& incoming,
   incoming_ = &incoming;
   recording_ = recording;
   for (const auto& [from, bundles] : incoming.by_sender) {
-    auto& receiver = receivers_[from];
-    if (!receiver) {
-      receiver = std::make_unique<Receiver>(world_, *transport_,
-                                            executor_.devices().front(),
-                                            layout_.world_rank(from), tags_);
-    }
+    Receiver& receiver =
+        receivers_
+            .try_emplace(from, world_, *transport_, executor_.devices().front(),
+                         layout_.world_rank(from), tags_)
+            .first->second;
     std::vector<MessageId> ids;
     for (const MessageEdges& each : bundles) ids.push_back(id_of(each.back()));
-    receiver->expect(
-        std::move(ids),
-        [this, list = &bundles, k = std::size_t{0}](
-            const Message& message, std::vector<at::Tensor> tensors,
-            const Receiver::Arrival& arrival) mutable {
-          const MessageEdges& edges = (*list)[k++];
-          record(edges.back(), message, arrival.began);
-          arrive(edges, message, std::move(tensors), arrival.ready);
-        });
+    receiver.expect(std::move(ids),
+                    [this, list = &bundles, k = std::size_t{0}](
+                        const Message& message, std::vector<at::Tensor> tensors,
+                        const Receiver::Arrival& arrival) mutable {
+                      const MessageEdges& edges = (*list)[k++];
+                      record(edges.back(), message, arrival.began);
+                      arrive(edges, message, std::move(tensors), arrival.ready);
+                    });
   }
 }
 
 void StepMessages::disconnect() {
   if (!step_) return;
-  for (auto& [from, receiver] : receivers_) receiver->flush();
-  for (auto& [to, sender] : senders_) sender->flush();
+  for (auto& [from, receiver] : receivers_) receiver.flush();
+  for (auto& [to, sender] : senders_) sender.flush();
   step_ = nullptr;
   recording_ = nullptr;
 }
 
 void StepMessages::rethrow() const {
-  for (auto& [from, receiver] : receivers_) receiver->rethrow();
-  for (auto& [to, sender] : senders_) sender->rethrow();
+  for (auto& [from, receiver] : receivers_) receiver.rethrow();
+  for (auto& [to, sender] : senders_) sender.rethrow();
 }
 
 MessageId StepMessages::id_of(const StageEdge& edge) const {
@@ -151,13 +149,12 @@ void StepMessages::send(std::vector<StageOutput> all, const Event& made) {
         record(edge, message, handed_over);
       };
     }
-    auto& sender = senders_[to];
-    if (!sender) {
-      sender = std::make_unique<Sender>(world_, *transport_,
-                                        layout_.world_rank(to), tags_);
-    }
-    sender->send(std::move(bundled.message), std::move(bundled.content), made,
-                 std::move(sent));
+    Sender& sender =
+        senders_
+            .try_emplace(to, world_, *transport_, layout_.world_rank(to), tags_)
+            .first->second;
+    sender.send(std::move(bundled.message), std::move(bundled.content), made,
+                std::move(sent));
   }
 }
 

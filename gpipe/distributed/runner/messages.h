@@ -107,8 +107,8 @@ class StepMessages {
 
   // By rank of the pipeline; made on first use. Declared last: their threads
   // must end first.
-  std::map<int, std::unique_ptr<Sender>> senders_;
-  std::map<int, std::unique_ptr<Receiver>> receivers_;
+  std::map<int, Sender> senders_;
+  std::map<int, Receiver> receivers_;
 };
 
 }  // namespace gpipe::internal

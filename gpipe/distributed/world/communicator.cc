@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
@@ -261,7 +262,11 @@ void Communicator::fail(RankFailure failure) {
   if (FailureDetector* const detector = announcer_) detector->announce(failure);
   // After the announcement and on another thread: the abort of a direct
   // transfer may return only when the other end aborts, too.
-  aborter_ = background_thread([this] { abort_all(); });
+  try {
+    aborter_ = background_thread([this] { abort_all(); });
+  } catch (const std::system_error&) {
+    abort_all();  // no thread can start
+  }
 }
 
 void Communicator::fail(const std::exception_ptr& exception,

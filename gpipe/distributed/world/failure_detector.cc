@@ -127,10 +127,16 @@ FailureDetector::FailureDetector(c10::intrusive_ptr<c10d::Backend> group,
     peers_.back()->rank = peer;
     peers_.back()->heard = Clock::now().time_since_epoch().count();
   }
-  for (const auto& peer : peers_) {
-    peer->listener = background_thread([this, &each = *peer] { listen(each); });
+  try {
+    for (const auto& peer : peers_) {
+      peer->listener =
+          background_thread([this, &each = *peer] { listen(each); });
+    }
+    beater_ = background_thread([this] { beat(); });
+  } catch (...) {
+    stop();
+    throw;
   }
-  beater_ = background_thread([this] { beat(); });
 }
 
 void FailureDetector::listen(Peer& peer) {
@@ -283,13 +289,15 @@ void FailureDetector::leave(std::chrono::milliseconds patience) {
   }
 }
 
-FailureDetector::~FailureDetector() {
+FailureDetector::~FailureDetector() { stop(); }
+
+void FailureDetector::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
-  beater_.join();
+  if (beater_.joinable()) beater_.join();
   for (auto& peer : peers_) {
     {
       std::lock_guard<std::mutex> lock(peer->mutex);

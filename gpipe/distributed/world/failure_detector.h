@@ -121,6 +121,8 @@ class FailureDetector {
   bool is_done(const Peer& peer) const {
     return peer.gone || has_left_[peer.rank];
   }
+  // Ends and joins the threads.
+  void stop();
   void listen(Peer& peer);
   void handle(const std::string& message, int from);
   void beat();
