@@ -26,6 +26,7 @@
 #include "models/lora_config.h"
 #include "models/weights/files.h"
 #include "models/weights/formats.h"
+#include "models/weights/names.h"
 #include "models/weights/safetensors.h"
 
 namespace gpipe {
@@ -558,6 +559,16 @@ void merge_lora(const std::string& folder, StateDict& weights) {
   const StateDict given = read_adapters(path);
   const std::string first = "base_model.model.", last_a = ".lora_A.weight",
                     last_b = ".lora_B.weight";
+  internal::NameSet adapted, stored;
+  for (const std::string& name : given.keys()) {
+    if (name.starts_with(first) && name.ends_with(last_a)) {
+      adapted.insert(name.substr(first.size(),
+                                 name.size() - first.size() - last_a.size()) +
+                     ".weight");
+    }
+  }
+  for (const std::string& name : weights.keys()) stored.insert(name);
+  const internal::NamePrefix prefix(adapted, stored);
   std::map<std::string, at::Tensor> merged;  // by name
   for (const auto& item : given) {
     const std::string& name = item.key();
@@ -572,8 +583,10 @@ void merge_lora(const std::string& folder, StateDict& weights) {
     TORCH_CHECK_VALUE(a && b, "'", path, "' has ", in_quotes(name),
                       " without the other matrix of its adapter");
     if (name.ends_with(last_b)) continue;
+    const std::string stored_as =
+        stored.count(module + ".weight") > 0 ? module : prefix.in_file(module);
     const std::vector<std::string> names = weight_names(
-        weights, module,
+        weights, stored_as,
         {b->dim() == 2 ? b->size(0) : 0, a->dim() == 2 ? a->size(1) : 0});
     TORCH_CHECK_VALUE(!names.empty(), "'", path,
                       "' has an adapter of the module ", in_quotes(module),
@@ -595,7 +608,7 @@ void merge_lora(const std::string& folder, StateDict& weights) {
                       base->sizes());
     const bool turned =
         plain && transposed
-            ? is_transposed(weights, module).value_or(config.fan_in_fan_out)
+            ? is_transposed(weights, stored_as).value_or(config.fan_in_fan_out)
             : transposed;
     // Two adapters may belong to one tied weight.
     at::Tensor& sum = merged[names[0]];

@@ -136,12 +136,13 @@ void merge_lora(torch::nn::Module& module);
 
 // Adds the adapters of a folder in PEFT's format to the weights of a model of
 // Hugging Face, without the model: to "layers.0.mlp.up_proj.weight" the adapter
-// "base_model.model.layers.0.mlp.up_proj". An adapter of an output layer whose
-// weight is that of the input embedding, and stored once, is added there. A
-// square weight has the direction of others with the same last name, or that of
-// fan_in_fan_out if there are none. The changed weights are new tensors.
-// Throws c10::ValueError with the path, and changes nothing, if a file cannot
-// be read or is damaged, or if an adapter has no weight or another size.
+// "base_model.model.layers.0.mlp.up_proj". The names of one may have a prefix
+// that the other lacks, such as GPT-2's "transformer.". An adapter of an output
+// layer whose weight is that of the input embedding, and stored once, is added
+// there. A square weight has the direction of others with the same last name,
+// or that of fan_in_fan_out if there are none. The changed weights are new
+// tensors. Throws c10::ValueError with the path, and changes nothing, if a file
+// cannot be read or is damaged, or if an adapter has no weight or another size.
 void merge_lora(const std::string& folder, StateDict& weights);
 
 }  // namespace gpipe

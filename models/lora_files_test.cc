@@ -146,6 +146,29 @@ TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
   }
 }
 
+// The weights of GPT-2 on the hub have no "transformer.", its adapters have it.
+TEST(LoraFiles, NamesOfWeightsMayLackAPrefixOrHaveOneMore) {
+  const StateDict before =
+      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
+  StateDict expected = before;
+  merge_lora(kAdapter, expected);
+  for (const bool has_more : {false, true}) {
+    const auto name_of = [&](const std::string& name) {
+      if (has_more) return "language_model." + name;
+      return name.starts_with("model.") ? name.substr(6) : name;
+    };
+    StateDict weights;
+    for (const auto& item : before) {
+      weights.insert(name_of(item.key()), item.value());
+    }
+    merge_lora(kAdapter, weights);
+    for (const auto& item : expected) {
+      EXPECT_TRUE(weights[name_of(item.key())].equal(item.value()))
+          << name_of(item.key());
+    }
+  }
+}
+
 // Adds an adapter of rank 1 and scale 2 whose product has one 1, in row 1 and
 // column 0, to a weight of zeros.
 at::Tensor merged_square(StateDict weights, bool fan_in_fan_out) {

@@ -32,6 +32,8 @@ namespace {
 
 using internal::FolderWeight;
 using internal::in_quotes;
+using internal::NamePrefix;
+using internal::NameSet;
 using internal::SafetensorsFolder;
 using internal::WeightSlot;
 using internal::WeightSlots;
@@ -39,61 +41,20 @@ using Stored = std::map<std::string, FolderWeight>;  // by name in the folder
 
 // ---- Names
 
-// The difference between the names of the program and those in the folder.
-struct Prefix {
-  std::string text;         // with its dot
-  bool of_program = false;  // the program's names have it, else the folder's
-};
-
-// Returns the prefix with which most `names` of the program are in the folder:
-// none, unless one is better than all others.
-Prefix find_prefix(const std::unordered_set<std::string>& names,
-                   const Stored& folder) {
-  // Calls `use` with the parts before and after each dot of `name`.
-  const auto split = [](const std::string& name, const auto& use) {
-    for (std::size_t dot = name.find('.'); dot != std::string::npos;
-         dot = name.find('.', dot + 1)) {
-      use(name.substr(0, dot + 1), name.substr(dot + 1));
-    }
-  };
-  std::size_t most = 0;
-  std::map<std::pair<std::string, bool>, std::size_t> counts;
-  for (const std::string& name : names) {
-    most += folder.count(name);
-    split(name, [&](const std::string& before, const std::string& after) {
-      if (folder.count(after) > 0) ++counts[{before, true}];
-    });
-  }
-  for (const auto& [name, unused] : folder) {
-    split(name, [&](const std::string& before, const std::string& after) {
-      if (names.count(after) > 0) ++counts[{before, false}];
-    });
-  }
-  Prefix best;
-  for (const auto& [prefix, count] : counts) {
-    if (count > most) {
-      most = count;
-      best = {prefix.first, prefix.second};
-    } else if (count == most) {
-      best = {};  // two are equally good
-    }
-  }
-  return best;
-}
-
 // Returns the names of the program's weights that state_dict() has.
-std::unordered_set<std::string> names_of(const WeightSlots& weights) {
-  std::unordered_set<std::string> names;
+NameSet names_of(const WeightSlots& weights) {
+  NameSet names;
   for (const WeightSlot& each : weights.slots) {
     if (each.persistent) names.insert(each.name);
   }
   return names;
 }
 
-// Returns the name in the folder of a weight of the program.
-std::string in_folder(const std::string& name, const Prefix& prefix) {
-  if (!prefix.of_program) return prefix.text + name;
-  return name.starts_with(prefix.text) ? name.substr(prefix.text.size()) : name;
+// Returns the prefix in which names of the program and of a folder differ.
+NamePrefix prefix_of(const NameSet& names, const Stored& folder) {
+  NameSet stored;
+  for (const auto& [name, unused] : folder) stored.insert(name);
+  return NamePrefix(names, stored);
 }
 
 // ---- What is loaded from where
@@ -118,7 +79,7 @@ class Loading {
         slots_(weights.slots),
         names_(names_of(weights)),
         stored_(internal::folder_weights(folder, names_)),
-        prefix_(find_prefix(names_, stored_)) {
+        prefix_(prefix_of(names_, stored_)) {
     TORCH_CHECK_VALUE(
         !options_.dtype() || c10::isFloatingType(*options_.dtype()),
         "HuggingFaceOptions::dtype is ", *options_.dtype(),
@@ -140,10 +101,7 @@ class Loading {
  private:
   // Returns the name in the program of a tensor of the folder.
   std::string in_program(const std::string& name) const {
-    if (names_.count(name) > 0) return name;
-    if (prefix_.of_program) return prefix_.text + name;
-    return name.starts_with(prefix_.text) ? name.substr(prefix_.text.size())
-                                          : name;
+    return names_.count(name) > 0 ? name : prefix_.in_model(name);
   }
 
   bool is_skipped(const std::string& name) const {
@@ -165,7 +123,7 @@ class Loading {
       const auto [other, is_new] = stored.emplace(in_program(name), each);
       TORCH_CHECK_VALUE(is_new, each.path(), ": ", in_quotes(name),
                         " is there twice: with and without the prefix ",
-                        in_quotes(prefix_.text));
+                        in_quotes(prefix_.text()));
     }
     for (const WeightSlot& slot : slots_) {
       if (!slot.persistent || is_skipped(slot.name)) continue;
@@ -312,9 +270,9 @@ class Loading {
 
   const HuggingFaceOptions& options_;
   const std::vector<WeightSlot>& slots_;
-  const std::unordered_set<std::string> names_;
+  const NameSet names_;
   const Stored stored_;
-  const Prefix prefix_;
+  const NamePrefix prefix_;
   std::map<int, Source> sources_;  // by WeightSlot::tie
 };
 
@@ -357,11 +315,11 @@ StateDict read_hugging_face(const std::string& folder) {
 NameTable internal::hugging_face_names(const std::string& folder,
                                        const WeightSlots& weights) {
   const auto names = names_of(weights);
-  const Prefix prefix = find_prefix(
+  const NamePrefix prefix = prefix_of(
       names, internal::folder_weights(SafetensorsFolder(folder), names));
   NameTable table;
   for (const std::string& name : names) {
-    table.emplace_back(name, in_folder(name, prefix));
+    table.emplace_back(name, prefix.in_file(name));
   }
   std::ranges::sort(table);
   return table;

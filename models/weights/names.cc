@@ -3,6 +3,9 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <cstddef>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 
 namespace gpipe {
@@ -38,6 +41,53 @@ StateDict rename(const StateDict& dict, const NameTable& table) {
   }
   TORCH_CHECK_VALUE(twice.empty(), c10::Join("; ", twice));
   return result;
+}
+
+// ---- Prefixes
+
+namespace {
+
+// Returns `name` without `prefix`, or the whole of it.
+std::string without(const std::string& prefix, const std::string& name) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+}  // namespace
+
+internal::NamePrefix::NamePrefix(const NameSet& names, const NameSet& in_file) {
+  std::size_t most = 0;
+  std::map<std::pair<std::string, bool>, std::size_t> counts;
+  // Counts the prefixes of `longer` whose rest is in `shorter`.
+  const auto count = [&](const NameSet& longer, const NameSet& shorter,
+                         bool of_model) {
+    for (const std::string& name : longer) {
+      for (std::size_t dot = name.find('.'); dot != std::string::npos;
+           dot = name.find('.', dot + 1)) {
+        if (shorter.count(name.substr(dot + 1)) > 0) {
+          ++counts[{name.substr(0, dot + 1), of_model}];
+        }
+      }
+    }
+  };
+  for (const std::string& name : names) most += in_file.count(name);
+  count(names, in_file, true);
+  count(in_file, names, false);
+  for (const auto& [prefix, found] : counts) {
+    if (found > most) {
+      most = found;
+      std::tie(text_, of_model_) = prefix;
+    } else if (found == most) {
+      text_.clear();  // two are equally good
+    }
+  }
+}
+
+std::string internal::NamePrefix::in_file(const std::string& name) const {
+  return of_model_ ? without(text_, name) : text_ + name;
+}
+
+std::string internal::NamePrefix::in_model(const std::string& name) const {
+  return of_model_ ? text_ + name : without(text_, name);
 }
 
 }  // namespace gpipe

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,4 +24,29 @@ NameTable inverse(const NameTable& table);
 // would get the same name. The error lists the names. Thread-safe.
 StateDict rename(const StateDict& dict, const NameTable& table);
 
+namespace internal {
+
+using NameSet = std::unordered_set<std::string>;
+
+// The difference between the names of a model and those of a file: one of both
+// has a prefix, such as "transformer." or that of a module around the model.
+// Thread-safe.
+class NamePrefix {
+ public:
+  // Finds the prefix with which most of `names` are in the file: none, unless
+  // one is better than all others.
+  NamePrefix(const NameSet& names, const NameSet& in_file);
+
+  const std::string& text() const { return text_; }  // with its dot
+  // Returns the name in the file of one of the model.
+  std::string in_file(const std::string& name) const;
+  // Returns the name in the model of one of the file.
+  std::string in_model(const std::string& name) const;
+
+ private:
+  std::string text_;
+  bool of_model_ = false;  // the model's names have it, else the file's
+};
+
+}  // namespace internal
 }  // namespace gpipe
