@@ -26,6 +26,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/base/program.h"
 #include "gpipe/base/run_main.h"
 #include "models/lora.h"
 #include "models/named.h"
@@ -153,10 +154,11 @@ std::optional<torch::Dtype> wanted_dtype() {
   using gpipe::internal::DtypeNames;
   const auto* found =
       gpipe::internal::find_dtype(&DtypeNames::python, FLAGS_weights_dtype);
-  TORCH_CHECK_VALUE(found && c10::isFloatingType(found->dtype),
-                    "--weights_dtype=", FLAGS_weights_dtype,
-                    ": must be a floating-point dtype, such as float32 or "
-                    "bfloat16");
+  TORCH_CHECK_VALUE(
+      found && c10::isFloatingType(found->dtype) && found->packed == 1,
+      "--weights_dtype=", FLAGS_weights_dtype,
+      ": must be a floating-point dtype, such as float32 or "
+      "bfloat16");
   return found->dtype;
 }
 
@@ -204,7 +206,22 @@ void convert() {
                     "give a file to read with --in, or a --model");
   TORCH_CHECK_VALUE(!FLAGS_out.empty() || FLAGS_list,
                     "give a file to write with --out, or --list");
-  if (!FLAGS_out.empty()) format_of(FLAGS_out);  // throws before long work
+  if (FLAGS_in.empty()) {
+    gpipe::check_unused({"entry", "in_names"}, "has no meaning without --in");
+  } else {
+    gpipe::check_unused({"seed"}, "has no meaning with --in");
+  }
+  if (FLAGS_model.empty()) {
+    gpipe::check_unused({"classes", "layers", "width", "depth", "convolutions",
+                         "vocabulary", "tied_embeddings"},
+                        "has no meaning without --model");
+  }
+  // Throws before long work.
+  if (FLAGS_out.empty()) {
+    gpipe::check_unused({"shard_size"}, "has no meaning without --out");
+  } else if (format_of(FLAGS_out) != Format::kFolder) {
+    gpipe::check_unused({"shard_size"}, "is for a folder in --out");
+  }
   const std::optional<torch::Dtype> dtype = wanted_dtype();
   const gpipe::NameTable in_names = table("--in_names", FLAGS_in_names);
   const gpipe::NameTable out_names = table("--out_names", FLAGS_out_names);

@@ -16,6 +16,19 @@ class FlagsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done)
         return done.stderr
 
+    def test_convert_weights_refuses_flags_that_mean_nothing(self):
+        model, file = ["--model=resnet50", "--list"], ["--in=a.pt", "--list"]
+        for flags, why in (
+            ([*model, "--in_names=torchvision"], "--in_names has no meaning without --in"),
+            ([*model, "--entry=ema"], "--entry has no meaning without --in"),
+            ([*file, "--seed=1"], "--seed has no meaning with --in"),
+            ([*file, "--layers=2"], "--layers has no meaning without --model"),
+            ([*file, "--shard_size=9"], "--shard_size has no meaning without --out"),
+            ([*file, "--shard_size=9", "--out=b.pt"], "--shard_size is for a folder in --out"),
+            ([*file, "--weights_dtype=float4_e2m1fn_x2"], "must be a floating-point dtype"),
+        ):
+            self.assertIn(why, self.error("convert_weights", *flags))
+
     def test_published_takes_no_flags(self):
         self.assertIn("--nosuch: there are no", self.error("benchmarks/published", "--nosuch"))
 

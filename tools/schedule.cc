@@ -200,19 +200,10 @@ Schedule named(const std::string& name) {
                                FLAGS_microbatches, stages_per_rank);
 }
 
-// Throws if one of the `flags` was given, since `by` does without them.
-void check_unused(const std::vector<const char*>& flags, const char* by) {
-  for (const char* flag : flags) {
-    if (gflags::GetCommandLineFlagInfoOrDie(flag).is_default) continue;
-    refuse("--", flag, " has no meaning with --", by,
-           ": remove one of the two");
-  }
-}
-
 Schedule from_file(const std::string& path) {
-  check_unused(
+  gpipe::check_unused(
       {"schedule", "ranks", "stages", "stages_per_rank", "microbatches"},
-      "csv");
+      "has no meaning with --csv: remove one of the two");
   const std::ifstream file(path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
@@ -456,7 +447,8 @@ void run() {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
       refuse("--compare needs named schedules: remove --csv and --write_csv");
     }
-    check_unused({"schedule"}, "compare");
+    gpipe::check_unused({"schedule"},
+                        "has no meaning with --compare: remove one of the two");
     timelines = compare();
   } else {
     const std::string name = FLAGS_csv.empty() ? FLAGS_schedule : FLAGS_csv;

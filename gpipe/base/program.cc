@@ -60,6 +60,14 @@ std::string flags_text(const std::string& folder) {
 
 using std::chrono::milliseconds;
 
+void check_unused(const std::vector<const char*>& flags,
+                  const std::string& why) {
+  for (const char* flag : flags) {
+    if (gflags::GetCommandLineFlagInfoOrDie(flag).is_default) continue;
+    internal::refuse("--", flag, " ", why);
+  }
+}
+
 milliseconds milliseconds_of(double seconds) {
   const double count = std::ceil(1000 * seconds);
   if (std::isnan(count)) return milliseconds::zero();

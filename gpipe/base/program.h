@@ -35,6 +35,12 @@ bool read_flags(int* argc, char*** argv, const std::string& usage,
 // description. Threads: as read_flags().
 std::string flags_text(const std::string& folder);
 
+// Throws std::invalid_argument if one of `flags` has another value than its
+// default. `why`: the end of the error, such as "has no meaning with --csv".
+// Threads: as read_flags().
+void check_unused(const std::vector<const char*>& flags,
+                  const std::string& why);
+
 // Converts the seconds of a flag, which may have a fraction. Returns the time
 // in milliseconds, rounded up, so that a short time does not become 0. Values
 // that are too large, infinity included, are clamped. NaN is 0. Thread-safe.

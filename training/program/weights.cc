@@ -154,9 +154,10 @@ InitialWeights load_folder(ExportedModel& model, const std::string& path,
   if (!dtype.empty()) {
     const auto* found =
         internal::find_dtype(&internal::DtypeNames::python, dtype);
-    TORCH_CHECK_VALUE(found && c10::isFloatingType(found->dtype),
-                      "--weights_dtype=", dtype,
-                      ": must be float32, bfloat16, float16 or float64");
+    TORCH_CHECK_VALUE(
+        found && c10::isFloatingType(found->dtype) && found->packed == 1,
+        "--weights_dtype=", dtype,
+        ": must be float32, bfloat16, float16 or float64");
     options.dtype(found->dtype);
   }
   const StateDict before = model.state_dict();
