@@ -200,6 +200,26 @@ int show(const std::string& path) {
   return 0;
 }
 
+// Throws if a flag was given that belongs to another one.
+void check_flags() {
+  const std::vector<const char*> of_compare = {"weights", "tolerance",
+                                               "all_settings"};
+  const std::vector<const char*> of_partitions = {
+      "batch",       "chunks",    "other_sizes", "checkpoint",
+      "param_scale", "lora_rank", "memory_gib"};
+  if (FLAGS_compare.empty()) {
+    check_unused(of_compare, "has no meaning without --compare");
+  } else {
+    check_unused({"partitions"}, "has no meaning with --compare");
+  }
+  if (FLAGS_partitions == 0) {
+    check_unused(of_partitions, "has no meaning without --partitions");
+  }
+  if (FLAGS_lora_rank == 0) {
+    check_unused({"lora_targets"}, "has no meaning without --lora_rank");
+  }
+}
+
 }  // namespace
 }  // namespace gpipe::exported
 
@@ -215,6 +235,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
+    gpipe::exported::check_flags();
     gpipe::load_operators(FLAGS_operators);
     if (!FLAGS_compare.empty()) {
       return gpipe::tools::compare_exported(

@@ -29,6 +29,25 @@ class FlagsTest(unittest.TestCase):
         ):
             self.assertIn(why, self.error("convert_weights", *flags))
 
+    def test_exported_refuses_flags_that_mean_nothing(self):
+        for flags, why in (
+            (["--tolerance=1"], "--tolerance has no meaning without --compare"),
+            (["--compare=b.pt", "--partitions=2"], "--partitions has no meaning with --compare"),
+            (["--chunks=2"], "--chunks has no meaning without --partitions"),
+            (["--lora_targets=a"], "--lora_targets has no meaning without --lora_rank"),
+        ):
+            self.assertIn(why, self.error("exported", "--in=a.pt2", *flags))
+
+    def test_plan_refuses_flags_that_mean_nothing(self):
+        self.assertIn(
+            "--model has no meaning with --profile",
+            self.error("plan", "--profile=a.json", "--model=resnet50"),
+        )
+        self.assertIn(
+            "--lora_targets has no meaning without --lora_rank",
+            self.error("plan", "--model=transformer", "--lora_targets=a"),
+        )
+
     def test_published_takes_no_flags(self):
         self.assertIn("--nosuch: there are no", self.error("benchmarks/published", "--nosuch"))
 

@@ -27,6 +27,7 @@
 #include "balancing/profile.h"
 #include "gpipe/base/devices.h"
 #include "gpipe/base/files.h"
+#include "gpipe/base/program.h"
 #include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule.h"
@@ -267,6 +268,13 @@ void run() {
   TORCH_CHECK_VALUE(FLAGS_layers >= 0 && FLAGS_width >= 0,
                     "--layers=", FLAGS_layers, " and --width=", FLAGS_width,
                     " must be at least 0, which is the usual value");
+  if (FLAGS_lora_rank == 0) {
+    gpipe::check_unused({"lora_targets"}, "has no meaning without --lora_rank");
+  }
+  if (!FLAGS_profile.empty()) {
+    gpipe::check_unused({"model", "layers", "width", "lora_rank"},
+                        "has no meaning with --profile");
+  }
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     const balancing::Profile profile =

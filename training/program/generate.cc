@@ -165,6 +165,11 @@ TokenSampler::TokenSampler(const SamplingOptions& options, uint64_t seed)
   TORCH_CHECK_VALUE(options.top_p > 0 && options.top_p <= 1,
                     "--top_p=", options.top_p,
                     ": must be above 0 and at most 1 (all tokens)");
+  TORCH_CHECK_VALUE(
+      options.temperature > 0 || (options.top_k == 0 && options.top_p == 1),
+      "--top_k=", options.top_k, " and --top_p=", options.top_p,
+      " choose among tokens to draw from, but none are drawn "
+      "with --temperature=0");
 }
 
 int64_t TokenSampler::next(const at::Tensor& logits) {

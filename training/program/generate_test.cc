@@ -271,6 +271,8 @@ TEST(TokenSamplerTest, ErrorsHaveTheNumbers) {
   EXPECT_TRUE(has(error_of({1, -3, 1}, logits()), "--top_k=-3"));
   EXPECT_TRUE(has(error_of({1, 0, 0}, logits()), "--top_p=0"));
   EXPECT_TRUE(has(error_of({1, 0, 1.5}, logits()), "--top_p=1.5"));
+  EXPECT_TRUE(has(error_of({0, 2, 1}, logits()), "--top_k=2"));
+  EXPECT_TRUE(has(error_of({0, 0, 0.5}, logits()), "--top_p=0.5"));
   EXPECT_TRUE(has(error_of({}, at::tensor({1.f, NAN})),
                   "the largest of 2 logits is nan"));
   EXPECT_TRUE(has(error_of({}, at::tensor({1.f, INFINITY})), "is inf"));
