@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,19 @@ void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
     offset += static_cast<uint64_t>(got);
     size -= static_cast<std::size_t>(got);
   }
+}
+
+std::shared_ptr<const std::string_view> FileReader::map() const {
+  // Read-only, since the kernel refuses writable mappings that are larger than
+  // the memory.
+  void* const bytes =
+      mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
+  if (bytes == MAP_FAILED) fail_file(path_, "cannot be mapped", errno);
+  return {new std::string_view(static_cast<const char*>(bytes), size_),
+          [](const std::string_view* view) {
+            munmap(const_cast<char*>(view->data()), view->size());
+            delete view;
+          }};
 }
 
 FileWriter::FileWriter(std::string path)

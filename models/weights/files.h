@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace gpipe::internal {
 
@@ -29,6 +31,11 @@ class FileReader {
   // Reads `size` bytes that start at `offset`. Also throws c10::Error if the
   // file ends before that.
   void read_at(uint64_t offset, void* to, std::size_t size) const;
+
+  // Returns the bytes of the file, which is not empty. They are read from the
+  // disk when they are used, stay after this object, and cannot be changed. If
+  // the file is shortened meanwhile, a use ends the process with SIGBUS.
+  std::shared_ptr<const std::string_view> map() const;
 
  private:
   const std::string path_;

@@ -48,11 +48,10 @@ StateDict read_torch_file(const std::string& path,
 
 namespace internal {
 
-// Does the same for tensors that are used for a short time. Their values are a
-// private mapping of the file, and are read when they are used: a process reads
-// the weights of its own layers only. If the file is shortened meanwhile, a use
-// ends the process with SIGBUS. A compressed archive is read at once.
-// Thread-safe.
+// Does the same for tensors that are used for a short time and not changed.
+// Their values are those of FileReader::map() (models/weights/files.h), so a
+// process reads the weights of its own layers only. A compressed archive is
+// read at once. Thread-safe.
 StateDict map_torch_file(const std::string& path,
                          const std::string& entry = {});
 

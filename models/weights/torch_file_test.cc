@@ -72,9 +72,6 @@ TEST(TorchFileTest, AMappedFileIsReadWhereItIsUsed) {
     EXPECT_EQ(mapped[item.key()].strides(), item.value().strides());
   }
   EXPECT_TRUE(mapped["part"].is_alias_of(mapped["base"]));
-  // Changes stay in this process.
-  mapped["large"].fill_(1);
-  EXPECT_EQ(read_torch_file(folder + "all.pt")["large"][0].item<float>(), 2.5f);
 }
 
 TEST(TorchFileTest, WritesTheRecordsOfTorchSave) {

@@ -1,14 +1,12 @@
 #include "models/weights/zip.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/from_file.h>
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "gpipe/base/text.h"
@@ -208,17 +206,12 @@ c10::Storage ZipArchive::mapped_storage(const std::string& record) {
       std::ranges::any_of(directory_, &ZipRecord::compressed)) {
     return storage(record);
   }
-  if (!mapping_.defined()) {
-    mapping_ = call([&] {
-      const auto all = static_cast<int64_t>(std::filesystem::file_size(path_));
-      return at::from_file(path_, /*shared=*/false, all, at::kByte);
-    });
-  }
-  TORCH_CHECK_VALUE(at <= mapping_.nbytes() && bytes <= mapping_.nbytes() - at,
+  if (!mapping_) mapping_ = open_file(path_).map();
+  TORCH_CHECK_VALUE(at <= mapping_->size() && bytes <= mapping_->size() - at,
                     "has a record ", in_quotes(record),
                     " that ends after the file");
   return at::from_blob(
-             static_cast<char*>(mapping_.mutable_data_ptr()) + at,
+             const_cast<char*>(mapping_->data()) + at,
              {static_cast<int64_t>(bytes)}, [mapping = mapping_](void*) {},
              at::kByte)
       .storage();

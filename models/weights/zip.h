@@ -2,7 +2,6 @@
 // reader gets them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
 #include <cstddef>
@@ -67,11 +66,9 @@ class ZipArchive {
   // Returns the content of a record.
   std::string text(const std::string& record);
   c10::Storage storage(const std::string& record);
-  // Returns the content of a record as a private mapping of the file, whose
-  // pages are read when they are first used. Reads the record if that is not
-  // possible: an archive with compressed records, or bytes that are not aligned
-  // for every dtype. Whoever shortens the file later ends this process with
-  // SIGBUS at the next use.
+  // Returns the content of a record as FileReader::map() does; it must not be
+  // changed. Reads the record if that is not possible: an archive with
+  // compressed records, or bytes that are not aligned for every dtype.
   c10::Storage mapped_storage(const std::string& record);
 
   // Throws c10::ValueError if the record "byteorder" is another than "little".
@@ -89,7 +86,8 @@ class ZipArchive {
   const std::string damaged_;
   const std::vector<ZipRecord> directory_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
-  at::Tensor mapping_;  // the bytes of the file, once one record is mapped
+  std::shared_ptr<const std::string_view>
+      mapping_;  // once one record is mapped
 };
 
 }  // namespace gpipe::internal
