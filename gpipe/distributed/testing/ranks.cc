@@ -236,6 +236,7 @@ std::vector<RankResult> Ranks::wait(std::chrono::seconds limit) {
 
 std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
                                         std::chrono::seconds limit) {
+  if (__sanitizer_print_stack_trace) limit *= 3;
   const auto deadline = Processes::Clock::now() + limit;
   const auto all_ended = [&] {
     for (int rank = 0; rank < state_->processes->size(); ++rank) {

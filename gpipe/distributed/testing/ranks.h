@@ -66,7 +66,7 @@ class Ranks {
   bool wait_for_line(const std::string& line);
 
   // Blocks until all ranks have ended. Kills those that still run after
-  // `limit`.
+  // `limit`, with a sanitizer three times as long.
   std::vector<RankResult> wait(
       std::chrono::seconds limit = std::chrono::seconds(120));
   // The same, but does not wait for the ranks in `left_out`.
