@@ -286,7 +286,7 @@ void NormStatistics::discard() {
 
 namespace {
 
-thread_local NormScope* current_scope = nullptr;
+thread_local NormScope* current_norms = nullptr;
 thread_local int unread = 0;
 
 // The operators that at::batch_norm() calls in the end. All take (input,
@@ -360,7 +360,7 @@ void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (scope) scope->count(torch::jit::peek(*stack, 0, 1).toTensor());
 }
 
-[[maybe_unused]] const bool intercepted = [] {
+[[maybe_unused]] const bool norms_intercepted = [] {
   intercept(
       Interceptor::kCell,
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Scalar"),
@@ -385,12 +385,12 @@ bool UnreadStatistics::in_scope() { return unread > 0; }
 NormScope::NormScope(NormStatistics* statistics, const Call& call)
     : statistics_(statistics),
       call_(call),
-      outer_(std::exchange(current_scope, this)) {}
+      outer_(std::exchange(current_norms, this)) {}
 
 NormScope::NormScope(CallRecord& call, bool again)
     : NormScope(/*statistics=*/nullptr, {&call, again, /*of_function=*/true}) {}
 
-NormScope::~NormScope() { current_scope = outer_; }
+NormScope::~NormScope() { current_norms = outer_; }
 
 void NormScope::count(const at::Tensor& counter) {
   if (call_.again) return;
@@ -415,7 +415,7 @@ void NormScope::note_counter(const at::Tensor& counter) {
   record->counters.push_back({counter, counter.detach().clone()});
 }
 
-NormScope* NormScope::current() { return current_scope; }
+NormScope* NormScope::current() { return current_norms; }
 
 NormScope::NormCall NormScope::begin(const at::Tensor& running_mean,
                                      const at::Tensor& running_var) {

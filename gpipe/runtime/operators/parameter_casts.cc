@@ -88,7 +88,7 @@ void share(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   torch::jit::push(*stack, std::move(copy));
 }
 
-[[maybe_unused]] const bool intercepted = [] {
+[[maybe_unused]] const bool casts_intercepted = [] {
   intercept(
       Interceptor::kCell,
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", ""),

@@ -13,7 +13,7 @@
 namespace gpipe::internal {
 namespace {
 
-thread_local RandomScope* current_scope = nullptr;
+thread_local RandomScope* current_random = nullptr;
 
 at::Generator copy_of(at::Generator generator) {
   std::lock_guard<std::mutex> lock(generator.mutex());
@@ -84,21 +84,21 @@ RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
       device_(device),
       record_(record),
       again_(again),
-      outer_(std::exchange(current_scope, this)) {}
+      outer_(std::exchange(current_random, this)) {}
 
 RandomScope::RandomScope(CallRecord& record, bool again)
-    : record_(&record), again_(again), outer_(current_scope) {
+    : record_(&record), again_(again), outer_(current_random) {
   if (again) {
     for (const CallRecord::Start& start : record.starts) {
       copies_.push_back(copy_of(start.before));
     }
   }
-  current_scope = this;  // last, as the rest may throw
+  current_random = this;  // last, as the rest may throw
 }
 
-RandomScope::~RandomScope() { current_scope = outer_; }
+RandomScope::~RandomScope() { current_random = outer_; }
 
-RandomScope* RandomScope::current() { return current_scope; }
+RandomScope* RandomScope::current() { return current_random; }
 
 void RandomScope::enter_layer(int64_t layer) {
   layer_ = layer;
@@ -408,7 +408,7 @@ void intercept_with(const c10::OperatorHandle& op) {
             "gpipe: random numbers of a cell");
 }
 
-[[maybe_unused]] const bool intercepted = [] {
+[[maybe_unused]] const bool random_intercepted = [] {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
