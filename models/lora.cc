@@ -548,30 +548,20 @@ std::optional<bool> is_transposed(const StateDict& weights,
   return std::nullopt;
 }
 
-}  // namespace
+// The two matrices of an adapter in a file of PEFT.
+struct Matrices {
+  std::string module;
+  const at::Tensor* a;
+  const at::Tensor* b;
+};
 
-void merge_lora(const std::string& folder, StateDict& weights) {
-  const internal::LoraConfig config = read_config(folder);
-  const LoraOptions& options = config.options;
-  const double scale = adapters::scale_of(options.rank(), options.alpha(),
-                                          options.rank_stabilized());
-  const std::string path = path_in(folder, kTensors);
-  const StateDict given = read_adapters(path);
+// Returns the adapters in `given`, the tensors of the file `path`.
+std::vector<Matrices> matrices_of(const StateDict& given,
+                                  const std::string& path) {
   const std::string first = "base_model.model.", last_a = ".lora_A.weight",
                     last_b = ".lora_B.weight";
-  internal::NameSet adapted, stored;
+  std::vector<Matrices> found;
   for (const std::string& name : given.keys()) {
-    if (name.starts_with(first) && name.ends_with(last_a)) {
-      adapted.insert(name.substr(first.size(),
-                                 name.size() - first.size() - last_a.size()) +
-                     ".weight");
-    }
-  }
-  for (const std::string& name : weights.keys()) stored.insert(name);
-  const internal::NamePrefix prefix(adapted, stored);
-  std::map<std::string, at::Tensor> merged;  // by name
-  for (const auto& item : given) {
-    const std::string& name = item.key();
     TORCH_CHECK_VALUE(name.starts_with(first) &&
                           (name.ends_with(last_a) || name.ends_with(last_b)),
                       "'", path, "' has the tensor ", in_quotes(name),
@@ -582,7 +572,27 @@ void merge_lora(const std::string& folder, StateDict& weights) {
     const at::Tensor* const b = given.find(first + module + last_b);
     TORCH_CHECK_VALUE(a && b, "'", path, "' has ", in_quotes(name),
                       " without the other matrix of its adapter");
-    if (name.ends_with(last_b)) continue;
+    if (name.ends_with(last_a)) found.push_back({module, a, b});
+  }
+  return found;
+}
+
+}  // namespace
+
+void merge_lora(const std::string& folder, StateDict& weights) {
+  const internal::LoraConfig config = read_config(folder);
+  const LoraOptions& options = config.options;
+  const double scale = adapters::scale_of(options.rank(), options.alpha(),
+                                          options.rank_stabilized());
+  const std::string path = path_in(folder, kTensors);
+  const StateDict given = read_adapters(path);
+  const std::vector<Matrices> adapters = matrices_of(given, path);
+  internal::NameSet adapted, stored;
+  for (const Matrices& each : adapters) adapted.insert(each.module + ".weight");
+  for (const std::string& name : weights.keys()) stored.insert(name);
+  const internal::NamePrefix prefix(adapted, stored);
+  std::map<std::string, at::Tensor> merged;  // by name
+  for (const auto& [module, a, b] : adapters) {
     const std::string stored_as =
         stored.count(module + ".weight") > 0 ? module : prefix.in_file(module);
     const std::vector<std::string> names = weight_names(
