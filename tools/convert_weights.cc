@@ -113,10 +113,8 @@ Format format_of(const std::string& path) {
   if (path.ends_with("/") || std::filesystem::is_directory(path, error)) {
     return Format::kFolder;
   }
-  const std::size_t dot = path.rfind('.');
-  const std::string suffix = dot == std::string::npos ? "" : path.substr(dot);
-  if (suffix == ".pt" || suffix == ".pth") return Format::kTorch;
-  TORCH_CHECK_VALUE(suffix == ".safetensors", path,
+  if (gpipe::internal::is_torch_file(path)) return Format::kTorch;
+  TORCH_CHECK_VALUE(path.ends_with(".safetensors"), path,
                     ": should end in .pt, .pth or .safetensors, or in / for a "
                     "folder");
   return Format::kSafetensors;

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <filesystem>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -39,10 +38,10 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kSeed = 7;  // that of Python's step
 
 Reference read_reference(const std::string& path) {
-  const bool is_torch = std::filesystem::path(path).extension() == ".pt";
   try {
-    return exported::reference_of(is_torch ? read_torch_file(path)
-                                           : read_safetensors(path).tensors);
+    return exported::reference_of(internal::is_torch_file(path)
+                                      ? read_torch_file(path)
+                                      : read_safetensors(path).tensors);
   } catch (c10::Error& error) {
     error.add_context("in the reference '" + path + "'");
     throw;

@@ -159,6 +159,10 @@ StateDict internal::map_torch_file(const std::string& path,
   });
 }
 
+bool internal::is_torch_file(const std::string& path) {
+  return path.ends_with(".pt") || path.ends_with(".pth");
+}
+
 void write_torch_file(const std::string& path, const StateDict& dict) {
   Storages storages;
   std::vector<internal::PickledTensor> tensors;

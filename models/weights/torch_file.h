@@ -55,6 +55,9 @@ namespace internal {
 StateDict map_torch_file(const std::string& path,
                          const std::string& entry = {});
 
+// Returns whether `path` ends in .pt or .pth.
+bool is_torch_file(const std::string& path);
+
 }  // namespace internal
 
 // Writes a file that Python's torch.load(path, weights_only=True) reads as an

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "models/exported/exported.h"
+#include "models/weights/torch_file.h"
 #include "training/data/checksum.h"
 #include "training/data/random.h"
 #include "training/program/tasks.h"
@@ -206,8 +206,7 @@ class TensorRows : public ModelTask {
 }  // namespace
 
 bool has_named_tensors(const std::string& path) {
-  const std::string suffix = std::filesystem::path(path).extension().string();
-  return suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth";
+  return path.ends_with(".safetensors") || internal::is_torch_file(path);
 }
 
 std::unique_ptr<Task> tensor_rows(const Options& options,

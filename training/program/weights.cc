@@ -93,11 +93,6 @@ bool is_safetensors(const std::string& path) {
   return std::filesystem::path(path).extension() == ".safetensors";
 }
 
-bool is_torch(const std::string& path) {
-  const auto extension = std::filesystem::path(path).extension();
-  return extension == ".pt" || extension == ".pth";
-}
-
 bool is_without_values(const torch::nn::Module& model) {
   const auto parameters = model.parameters();
   return !parameters.empty() && parameters.front().is_meta();
@@ -178,13 +173,13 @@ InitialWeights load_folder(ExportedModel& model, const std::string& path,
 
 StateDict read_named_tensors(const std::string& flag, const std::string& path,
                              const std::string& entry) {
-  TORCH_CHECK_VALUE(is_torch(path) || is_safetensors(path), flag, "=", path,
-                    ": should end in .pt, .pth or .safetensors");
-  TORCH_CHECK_VALUE(is_torch(path) || entry.empty(), flag, "_entry=", entry,
-                    ": ", path,
+  TORCH_CHECK_VALUE(internal::is_torch_file(path) || is_safetensors(path), flag,
+                    "=", path, ": should end in .pt, .pth or .safetensors");
+  TORCH_CHECK_VALUE(internal::is_torch_file(path) || entry.empty(), flag,
+                    "_entry=", entry, ": ", path,
                     " is a .safetensors file, which has no entries");
-  return is_torch(path) ? read_torch_file(path, entry)
-                        : read_safetensors(path).tensors;
+  return internal::is_torch_file(path) ? read_torch_file(path, entry)
+                                       : read_safetensors(path).tensors;
 }
 
 InitialWeights load_initial_weights(torch::nn::Sequential& model,
@@ -209,8 +204,8 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
   const bool by_parts =
       !of_folder && is_safetensors(path) && is_without_values(*model);
   const StateDict tensors_of_file =
-      of_folder        ? read_hugging_face(path)
-      : is_torch(path) ? internal::map_torch_file(path, entry)
+      of_folder                       ? read_hugging_face(path)
+      : internal::is_torch_file(path) ? internal::map_torch_file(path, entry)
       : by_parts
           ? read_safetensors(path, [](const auto&) { return false; }).tensors
           : read_named_tensors("--weights", path, entry);
