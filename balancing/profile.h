@@ -18,7 +18,9 @@ namespace gpipe::balancing {
 // `memory.layers` have one entry per layer.
 struct Profile {
   std::string device;  // on which the times were measured: "cpu", "cuda:0"
-  int64_t rows = 0;    // of the sample, along dimension 0
+  // Of the sample's first tensor, along dimension 0. Set it to the rows of
+  // another tensor if the first one is not split into micro-batches.
+  int64_t rows = 0;
   std::vector<std::string> names;  // of the layers in the Sequential
   std::vector<LayerTime> times;
   MemoryProfile memory;

@@ -58,8 +58,6 @@ std::string flags_text(const std::string& folder) {
   return text;
 }
 
-using std::chrono::milliseconds;
-
 void check_unused(const std::vector<const char*>& flags,
                   const std::string& why) {
   for (const char* flag : flags) {
@@ -67,6 +65,8 @@ void check_unused(const std::vector<const char*>& flags,
     internal::refuse("--", flag, " ", why);
   }
 }
+
+using std::chrono::milliseconds;
 
 milliseconds milliseconds_of(double seconds) {
   const double count = std::ceil(1000 * seconds);
