@@ -591,6 +591,42 @@ TEST(TensorRowsTest, EachRowIsUsedOnceAndKeepsItsParts) {
   EXPECT_EQ(std::unique(first_ids.begin(), first_ids.end()), first_ids.end());
 }
 
+TEST(TensorRowsTest, RowsWithoutATargetAreNotUsed) {
+  // Output 0 is [rows, 9, 23]. Even rows have targets of -100 only, and odd
+  // rows one other target.
+  StateDict dict = rows(20);
+  dict.erase("target");
+  at::Tensor target = at::full({20, 9}, -100, at::kLong);
+  for (int64_t row = 1; row < 20; row += 2) target[row][row % 9] = row;
+  dict.insert("target", target);
+  Options options = options_for(dict, /*output=*/0);
+  options.batch = 1;
+  const auto task = make_task(options);
+  EXPECT_EQ(task->data(),
+            "9 rows for training and 1 for testing, 10 not used (all their "
+            "targets are -100), of ids Long [20, 9], valid Bool [20, 9], "
+            "target Long [20, 9]");
+  EXPECT_EQ(task->train_batches(), 9);
+  EXPECT_EQ(task->test_batches(), 1);
+  std::vector<int64_t> found;
+  const auto take = [&](const Sample& sample) {
+    ASSERT_EQ(sample.target.size(0), 1);
+    found.push_back(sample.target.max().item<int64_t>());
+    EXPECT_EQ(sample.input[0][0].item<int64_t>(), 9 * found.back() % 23);
+  };
+  for (int64_t k = 0; k < 9; ++k) take(task->train_batch(k, {0, 1}));
+  take(task->test_batch(0));
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (std::vector<int64_t>{1, 3, 5, 7, 9, 11, 13, 15, 17, 19}));
+  target.slice(0, 2).fill_(-100);
+  dict.erase("target");
+  dict.insert("target", target);
+  EXPECT_NE(value_error_of([&] {
+              make_task(options_for(dict, /*output=*/0));
+            }).find("--held_out=0.1 of 1 rows with a target is 0"),
+            std::string::npos);
+}
+
 TEST(TensorRowsTest, TheLossFollowsFromTheTarget) {
   const auto classes = make_task(options_for(rows(10)));
   const at::Tensor output = at::zeros({2, 3});

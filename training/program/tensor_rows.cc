@@ -76,6 +76,18 @@ struct TensorFile {
   bool indices = false;  // whether the target has indices
 
   int64_t rows() const { return target.size(0); }
+
+  // Returns the rows with a target, in the order of the file. A mini-batch
+  // without a target has no mean loss, so the others are not used.
+  std::vector<int64_t> rows_with_target() const {
+    at::Tensor found = at::arange(rows());
+    if (indices && rows() > 0) {
+      found = found.masked_select(
+          target.ne(kNoIndex).view({rows(), -1}).any(/*dim=*/1));
+    }
+    const auto* first = found.const_data_ptr<int64_t>();
+    return {first, first + found.numel()};
+  }
 };
 
 TensorFile read(const std::string& path, const ExportedSignature& signature) {
@@ -144,14 +156,20 @@ class TensorRows : public ModelTask {
              TensorFile file)
       : ModelTask(std::move(fitted), std::move(source), measures_of(file)),
         file_(std::move(file)),
-        held_out_(held_out_of(file_.rows(), options().held_out, "rows")),
-        order_(data::permutation(file_.rows(), options().seed)),
-        epochs_(file_.rows() - held_out_, options()) {}
+        rows_(file_.rows_with_target()),
+        held_out_(held_out_of(num_rows(), options().held_out, rows_text())),
+        order_(data::permutation(num_rows(), options().seed)),
+        epochs_(num_rows() - held_out_, options()) {}
 
   std::string data() const override {
-    std::string text = std::to_string(file_.rows() - held_out_) +
+    std::string text = std::to_string(num_rows() - held_out_) +
                        " rows for training and " + std::to_string(held_out_) +
-                       " for testing, of ";
+                       " for testing, ";
+    if (const int64_t unused = file_.rows() - num_rows(); unused > 0) {
+      text += std::to_string(unused) + " not used (all their targets are " +
+              std::to_string(kNoIndex) + "), ";
+    }
+    text += "of ";
     const auto& inputs = source().file()->signature().inputs;
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       text += inputs[k].name + " " + shape_text(file_.inputs[k]) + ", ";
@@ -177,7 +195,7 @@ class TensorRows : public ModelTask {
     for (const int64_t item : epochs_.at(index, rows).indices) {
       places.push_back(order_[held_out_ + item]);
     }
-    return sample_of(places);
+    return sample_of(std::move(places));
   }
 
   Sample test_batch(int64_t index) override {
@@ -186,7 +204,14 @@ class TensorRows : public ModelTask {
   }
 
  private:
-  Sample sample_of(const std::vector<int64_t>& places) const {
+  int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
+  std::string rows_text() const {
+    return num_rows() == file_.rows() ? "rows" : "rows with a target";
+  }
+
+  // `places`: indices in `rows_`.
+  Sample sample_of(std::vector<int64_t> places) const {
+    for (int64_t& place : places) place = rows_[place];
     const at::Tensor index = at::tensor(places);
     Sample sample{file_.inputs[0].index_select(0, index),
                   file_.target.index_select(0, index),
@@ -198,8 +223,9 @@ class TensorRows : public ModelTask {
   }
 
   const TensorFile file_;
-  const int64_t held_out_;  // number of test rows, the first in `order_`
-  const std::vector<int64_t> order_;
+  const std::vector<int64_t> rows_;   // those of the file that are used
+  const int64_t held_out_;            // number of test rows, first in `order_`
+  const std::vector<int64_t> order_;  // indices in `rows_`
   Epochs epochs_;
 };
 
