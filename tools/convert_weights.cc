@@ -161,7 +161,8 @@ std::optional<torch::Dtype> wanted_dtype() {
 }
 
 // Returns the tensors with floating-point ones converted. Tensors that share
-// their memory share it again.
+// their memory share it again. Throws c10::ValueError if a value is beyond the
+// range of `dtype`.
 gpipe::StateDict converted(const gpipe::StateDict& tensors,
                            torch::Dtype dtype) {
   gpipe::StateDict result;
@@ -176,7 +177,9 @@ gpipe::StateDict converted(const gpipe::StateDict& tensors,
     }
     at::Tensor& to = known[{from.const_data_ptr(), from.sizes().vec(),
                             from.strides().vec()}];
-    if (!to.defined()) to = from.to(dtype);
+    if (!to.defined()) {
+      to = gpipe::internal::convert_in_range(item.key(), from, dtype);
+    }
     result.insert(item.key(), to);
   }
   return result;

@@ -2,6 +2,7 @@
 """Gives programs flags that they must refuse."""
 
 import pathlib
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -28,6 +29,15 @@ class FlagsTest(unittest.TestCase):
             ([*file, "--weights_dtype=float4_e2m1fn_x2"], "must be a floating-point dtype"),
         ):
             self.assertIn(why, self.error("convert_weights", *flags))
+
+    def test_convert_weights_refuses_a_dtype_that_cannot_hold_a_value(self):
+        header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+        with tempfile.TemporaryDirectory() as folder:
+            file, out = pathlib.Path(folder, "a.safetensors"), pathlib.Path(folder, "b.safetensors")
+            file.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 70000))
+            error = self.error("convert_weights", f"--in={file}", f"--out={out}", "--weights_dtype=float16")
+            self.assertIn("'a': 1 of 2 elements are beyond the range of Half", error)
+            self.assertFalse(out.exists())
 
     def test_exported_refuses_flags_that_mean_nothing(self):
         for flags, why in (
