@@ -165,9 +165,8 @@ TEST(PlannedCutTest, CountsTheStateOfTheOptimizer) {
 }
 
 TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {
-  Options options = small_options("transformer");
+  Options options = planned_options("transformer", "auto");
   options.steps = 3;
-  options.plan = "auto";
   const Ran ran = run_here(options);
   EXPECT_EQ(ran.code, kDone);
   EXPECT_NE(ran.line_with("a step is predicted to take"), "");
@@ -178,9 +177,9 @@ TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {
 }
 
 TEST(PlannedCutTest, ARunTakesAPlanFromAFile) {
-  Options options = small_options("transformer");
+  Options options =
+      planned_options("transformer", ::testing::TempDir() + "plan.json");
   options.steps = 2;
-  options.plan = ::testing::TempDir() + "plan.json";
   const auto write = [&](const std::string& balance) {
     std::ofstream(options.plan)
         << R"({"format": "gpipe plan 1", "step_seconds": 1,

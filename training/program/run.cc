@@ -40,6 +40,31 @@ namespace {
 
 constexpr char kBalance[] = "balance";
 
+// Throws c10::ValueError if an option has a value that --plan replaces, or if
+// one is for --plan=auto alone.
+void check_plan(const Options& options) {
+  TORCH_CHECK_VALUE(options.plan_memory_gib >= 0,
+                    "--plan_memory_gib=", options.plan_memory_gib,
+                    ": must not be negative; 0 means no limit");
+  TORCH_CHECK_VALUE(options.plan_memory_gib == 0 || options.plan == "auto",
+                    "--plan_memory_gib=", options.plan_memory_gib,
+                    ": is for --plan=auto, not --plan=", options.plan);
+  if (options.plan.empty()) return;
+  const Options defaults;
+  const auto check_default = [&](const char* name, const auto& value,
+                                 const auto& initial) {
+    TORCH_CHECK_VALUE(value == initial, "--", name, "=", value,
+                      ": is chosen by --plan=", options.plan,
+                      "; leave out one of both flags");
+  };
+  check_default("balance", options.balance, defaults.balance);
+  check_default("chunks", options.chunks, defaults.chunks);
+  check_default("schedule", options.schedule, defaults.schedule);
+  check_default("stages_per_rank", options.stages_per_rank,
+                defaults.stages_per_rank);
+  check_default("checkpoint", options.checkpoint, defaults.checkpoint);
+}
+
 // Throws for wrong options that would otherwise be detected only later.
 void check(const Options& options) {
   precision_of(options.precision);
@@ -59,6 +84,7 @@ void check(const Options& options) {
                     "--resume=", resume,
                     ": needs --run_dir, which contains the saved steps");
   check_at_least("shard_size", options.shard_size, 1);
+  check_plan(options);
   TORCH_CHECK_VALUE(options.clip >= 0, "--clip=", options.clip,
                     ": must not be negative");
 }

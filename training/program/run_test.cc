@@ -98,6 +98,38 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "/nowhere.pt");
 }
 
+TEST(RunTest, FlagsThatAPlanReplacesAreRefused) {
+  const auto refuse = [](const std::function<void(Options&)>& change,
+                         const std::string& text) {
+    Options options = planned_options("transformer", "auto");
+    change(options);
+    expect_refused(options, text);
+  };
+  refuse([](Options& o) { o.balance = "3,4"; },
+         "--balance=3,4: is chosen by --plan=auto; leave out one of both "
+         "flags");
+  refuse([](Options& o) { o.chunks = -3; },
+         "--chunks=-3: is chosen by --plan=auto");
+  refuse([](Options& o) { o.schedule = "zb-h1"; },
+         "--schedule=zb-h1: is chosen by --plan=auto");
+  refuse([](Options& o) { o.stages_per_rank = 2; },
+         "--stages_per_rank=2: is chosen by --plan=auto");
+  refuse(
+      [](Options& o) {
+        o.plan = "plan.json";
+        o.checkpoint = "never";
+      },
+      "--checkpoint=never: is chosen by --plan=plan.json");
+  refuse([](Options& o) { o.plan_memory_gib = -1; },
+         "--plan_memory_gib=-1: must not be negative");
+  refuse(
+      [](Options& o) {
+        o.plan = "";
+        o.plan_memory_gib = 2;
+      },
+      "--plan_memory_gib=2: is for --plan=auto, not --plan=");
+}
+
 TEST(RunTest, WhatIsNoFlagsFaultIsAFailure) {
   EXPECT_EQ(ending_after([] { TORCH_CHECK(false, "a"); }).code, kFailed);
   EXPECT_EQ(ending_after([] { TORCH_CHECK(false, "a"); }).text, "a");

@@ -34,6 +34,14 @@ Options small_options(const std::string& model) {
   return options;
 }
 
+Options planned_options(const std::string& model, const std::string& plan) {
+  Options options = small_options(model);
+  options.balance = Options().balance;
+  options.chunks = Options().chunks;
+  options.plan = plan;
+  return options;
+}
+
 std::string Ran::line_with(const std::string& part) const {
   for (const std::string& line : lines) {
     if (line.find(part) != std::string::npos) return line;

@@ -17,6 +17,9 @@ namespace gpipe::train_program {
 // CPU with one thread each, no evaluation and no folder.
 Options small_options(const std::string& model);
 
+// Does the same for a run whose pipeline --plan chooses.
+Options planned_options(const std::string& model, const std::string& plan);
+
 // A task that calls functions of a test before it forwards to another task.
 class TaskWith : public Task {
  public:
