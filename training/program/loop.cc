@@ -201,6 +201,13 @@ std::string path_of(const std::string& path, const Engine& engine) {
       .string();
 }
 
+// Makes the folder of a file that is written later, so that a wrong path ends
+// the run before its first step.
+void make_folder_of(const std::string& file) {
+  const auto folder = std::filesystem::path(file).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder);
+}
+
 // Blocks until the accelerators have finished all work.
 void wait_for_devices(Engine& engine) {
   std::vector<c10::Device> devices;
@@ -254,7 +261,10 @@ void Loop::begin() {
     say(absl::StrFormat("resumes at step %d, saved in %s", first_,
                         saved_.folder_of(first_)));
   }
-  if (engine_.rank() > 0 || options_.run_dir.empty()) return;
+  make_folder_of(options_.kineto);
+  if (engine_.rank() > 0) return;
+  make_folder_of(options_.trace);
+  if (options_.run_dir.empty()) return;
   std::filesystem::create_directories(options_.run_dir);
   std::vector<std::string> columns{"epoch", "loss", "lr", "grad_norm",
                                    task_.rows_name() + "_per_second"};

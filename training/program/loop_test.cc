@@ -287,6 +287,22 @@ TEST(LoopTest, AStepIsTraced) {
   EXPECT_EQ(ran.line_with("no step was traced"), "");
 }
 
+TEST(LoopTest, TheFolderOfATraceIsMadeBeforeTheFirstStep) {
+  Options options = text_options();
+  const std::string folder = new_folder();
+  options.trace = folder + "new/trace.json";
+  options.trace_step = 2;
+  run_here(options);
+  EXPECT_TRUE(std::filesystem::exists(options.trace));
+  // The traced step never comes, so only the beginning can find the error.
+  options.trace_step = 1000;
+  options.trace += "/trace.json";
+  EXPECT_THROW(run_here(options), std::filesystem::filesystem_error);
+  options.trace.clear();
+  options.kineto = folder + "new/trace.json/kineto.json";
+  EXPECT_THROW(run_here(options), std::filesystem::filesystem_error);
+}
+
 TEST(LoopTest, ATraceHasAllMicroBatchesOfTheStep) {
   Options options = text_options();
   options.chunks = 2;
