@@ -134,24 +134,29 @@ std::string gradients_text(Engine& engine) {
 
 std::string place_text(const Failure& failure, const LayerNames& names) {
   const auto found = names.find(failure.layer);
-  const std::string layer =
-      found != names.end()    ? found->second
-      : failure.layer.empty() ? "partition " + std::to_string(failure.partition)
-                              : "'" + failure.layer + "'";
-  return "The first layer that returned such numbers is " + layer +
+  return "The first layer that returned such numbers is " +
+         (found != names.end() ? found->second : "'" + failure.layer + "'") +
          " in micro-batch " + std::to_string(failure.microbatch) + ", " +
-         to_string(failure.phase);
+         to_string(failure.phase) + ": ";
 }
+
+// Where a step had a NaN or an infinity first, and what may help.
+struct NonFinite {
+  std::string where;
+  std::string remedy =
+      "A smaller --lr, a warm-up in --lr_schedule, --clip or another "
+      "--precision may help.";
+};
 
 // Repeats a step to find the layer that first returned a NaN or an infinity.
 // Restores `generators`, the random states at the beginning of the step, and
 // clears all gradients. Then calls `again` with options that check every layer.
-// Returns a text that names the layer, the micro-batch, and all parameters and
-// gradients that are not finite.
+// `where` names the layer, the micro-batch, and all parameters and gradients
+// that are not finite.
 //
 // Afterwards the gradients are those of the repeated step. With several
 // processes, training cannot continue if a layer was found.
-std::string find_non_finite(
+NonFinite find_non_finite(
     Engine& engine, const LayerNames& names, const GeneratorStates& generators,
     const std::function<void(const TrainOptions&)>& again) {
   set_generator_states(generators);
@@ -160,15 +165,24 @@ std::string find_non_finite(
     again(TrainOptions().check_finite(true));
   } catch (const NonFiniteError& error) {
     const auto failure = engine.module().last_failure();
-    const std::string place = failure ? place_text(*failure, names) + ": " : "";
-    return place + error.what_without_backtrace() + ". " +
-           parameters_text(engine) + ".";
+    // Outside of layers, the text of the error has the place.
+    const bool in_layer = failure && !failure->layer.empty();
+    NonFinite found{(in_layer ? place_text(*failure, names) : "Found first: ") +
+                    error.what_without_backtrace() + ". " +
+                    parameters_text(engine) + "."};
+    // Outside of layers, a forward checks the mini-batch alone.
+    if (failure && !in_layer &&
+        (failure->phase == Phase::kForward ||
+         failure->phase == Phase::kCheckpointing)) {
+      found.remedy = "Correct the rows of --data_dir with such numbers.";
+    }
+    return found;
   } catch (const PeerError& error) {
-    return std::string("Found in another process: ") +
-           error.what_without_backtrace();
+    return {std::string("Found in another process: ") +
+            error.what_without_backtrace()};
   }
-  return "When the step was repeated, all layers returned finite numbers. " +
-         gradients_text(engine) + ". " + parameters_text(engine) + ".";
+  return {"When the step was repeated, all layers returned finite numbers. " +
+          gradients_text(engine) + ". " + parameters_text(engine) + "."};
 }
 
 // ---- The loop
@@ -372,15 +386,15 @@ Loop::Step Loop::make_step(const StepData& data) {
 
 int Loop::stop_for(const Step& step) {
   finish();  // before the repeated step, which may end the world
-  const std::string where = find_non_finite(
+  const NonFinite found = find_non_finite(
       engine_, names_, generators_,
       [this](const TrainOptions& options) { train(load(step_), options); });
   // Any process prints this, since the one that found the cause knows the most.
   line_.say(absl::StrFormat(
       "step %d: the loss is %s, the norm of the gradients %s. %s This step is "
-      "not saved. A smaller --lr, a warm-up in --lr_schedule, --clip or "
-      "another --precision may help.",
-      step_ + 1, number_text(step.loss), number_text(step.norm), where));
+      "not saved. %s",
+      step_ + 1, number_text(step.loss), number_text(step.norm), found.where,
+      found.remedy));
   return kNotFinite;
 }
 

@@ -191,6 +191,32 @@ TEST(LoopTest, ALossThatIsNoNumberEndsTheRunAndNamesTheLayer) {
   EXPECT_FALSE(std::filesystem::exists(options.run_dir + "/step-000000000003"));
 }
 
+TEST(LoopTest, DataThatIsNotFiniteIsNamedAsTheCause) {
+  class Broken : public TaskWith {
+   public:
+    using TaskWith::TaskWith;
+    Sample train_batch(int64_t index, Rows rows) override {
+      Sample sample = TaskWith::train_batch(index, rows);
+      sample.input.view(-1)[5] = std::nan("");
+      return sample;
+    }
+  };
+  Options options = small_options("unet");
+  options.steps = 2;
+  const auto task = make_task(options);
+  Broken broken(*task, nullptr);
+  const Ran ran = run_here(options, broken);
+  EXPECT_EQ(ran.code, kNotFinite);
+  const std::string line = ran.line_with("step 1: the loss is nan");
+  EXPECT_NE(line.find(". Found first: the pipeline's input is not "
+                      "finite: 1 of "),
+            std::string::npos)
+      << line;
+  EXPECT_NE(line.find("Correct the rows of --data_dir with such numbers."),
+            std::string::npos)
+      << line;
+}
+
 TEST(LoopTest, Float16LeavesOutManyStepsBeforeItGivesUp) {
   Options options = text_options();
   options.precision = "amp-float16";
