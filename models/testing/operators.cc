@@ -1,5 +1,6 @@
 // A library of operators that LibTorch does not have, for tests.
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <torch/library.h>
 
 namespace {
