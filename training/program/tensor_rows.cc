@@ -77,16 +77,18 @@ struct TensorFile {
 
   int64_t rows() const { return target.size(0); }
 
-  // Returns the rows with a target, in the order of the file. A mini-batch
-  // without a target has no mean loss, so the others are not used.
-  std::vector<int64_t> rows_with_target() const {
+  // Returns the rows with a target, shuffled by `seed`. A mini-batch without a
+  // target has no mean loss, so the others are not used.
+  std::vector<int64_t> rows_with_target(uint64_t seed) const {
     at::Tensor found = at::arange(rows());
     if (indices && rows() > 0) {
       found = found.masked_select(
           target.ne(kNoIndex).view({rows(), -1}).any(/*dim=*/1));
     }
-    const auto* first = found.const_data_ptr<int64_t>();
-    return {first, first + found.numel()};
+    const auto* const row = found.const_data_ptr<int64_t>();
+    std::vector<int64_t> order = data::permutation(found.numel(), seed);
+    for (int64_t& each : order) each = row[each];
+    return order;
   }
 };
 
@@ -156,9 +158,8 @@ class TensorRows : public ModelTask {
              TensorFile file)
       : ModelTask(std::move(fitted), std::move(source), measures_of(file)),
         file_(std::move(file)),
-        rows_(file_.rows_with_target()),
+        order_(file_.rows_with_target(options().seed)),
         held_out_(held_out_of(num_rows(), options().held_out, rows_text())),
-        order_(data::permutation(num_rows(), options().seed)),
         epochs_(num_rows() - held_out_, options()) {}
 
   std::string data() const override {
@@ -195,7 +196,7 @@ class TensorRows : public ModelTask {
     for (const int64_t item : epochs_.at(index, rows).indices) {
       places.push_back(order_[held_out_ + item]);
     }
-    return sample_of(std::move(places));
+    return sample_of(places);
   }
 
   Sample test_batch(int64_t index) override {
@@ -204,14 +205,12 @@ class TensorRows : public ModelTask {
   }
 
  private:
-  int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t num_rows() const { return static_cast<int64_t>(order_.size()); }
   std::string rows_text() const {
     return num_rows() == file_.rows() ? "rows" : "rows with a target";
   }
 
-  // `places`: indices in `rows_`.
-  Sample sample_of(std::vector<int64_t> places) const {
-    for (int64_t& place : places) place = rows_[place];
+  Sample sample_of(const std::vector<int64_t>& places) const {
     const at::Tensor index = at::tensor(places);
     Sample sample{file_.inputs[0].index_select(0, index),
                   file_.target.index_select(0, index),
@@ -223,9 +222,8 @@ class TensorRows : public ModelTask {
   }
 
   const TensorFile file_;
-  const std::vector<int64_t> rows_;   // those of the file that are used
-  const int64_t held_out_;            // number of test rows, first in `order_`
-  const std::vector<int64_t> order_;  // indices in `rows_`
+  const std::vector<int64_t> order_;  // the rows that are used
+  const int64_t held_out_;  // number of test rows, the first in `order_`
   Epochs epochs_;
 };
 
