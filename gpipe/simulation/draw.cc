@@ -375,7 +375,7 @@ std::string to_svg(const Timeline& timeline, int width) {
 namespace {
 
 // JSON objects keep their members in the order in which they were added.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 double microseconds(double seconds) { return 1e6 * seconds; }
 
@@ -417,7 +417,7 @@ class Trace {
 
   int add_track(const std::string& name) {
     const int track = ++tracks_;
-    const auto describe = [&](const char* what, const Json& arguments) {
+    const auto describe = [&](const char* what, const OrderedJson& arguments) {
       write({{"ph", "M"},
              {"name", what},
              {"pid", process_},
@@ -431,14 +431,14 @@ class Trace {
 
   // Adds a complete event. `more`: its further members.
   void add_event(const std::string& name, const char* category,
-                 const TrackSpan& place, const Json& more) {
-    Json event = {{"ph", "X"},
-                  {"name", name},
-                  {"cat", category},
-                  {"pid", process_},
-                  {"tid", place.track},
-                  {"ts", microseconds(place.start)},
-                  {"dur", microseconds(place.end - place.start)}};
+                 const TrackSpan& place, const OrderedJson& more) {
+    OrderedJson event = {{"ph", "X"},
+                         {"name", name},
+                         {"cat", category},
+                         {"pid", process_},
+                         {"tid", place.track},
+                         {"ts", microseconds(place.start)},
+                         {"dur", microseconds(place.end - place.start)}};
     event.update(more);
     write(event);
   }
@@ -495,16 +495,16 @@ class Trace {
         of.kind == ActionKind::kForward ? "activation" : "gradient";
     ++arrows_;
     const auto end_of_arrow = [&](const char* phase, int track, double time) {
-      return Json{{"ph", phase},
-                  {"name", name},
-                  {"cat", "flow"},
-                  {"id", arrows_},
-                  {"pid", process_},
-                  {"tid", track},
-                  {"ts", microseconds(time)}};
+      return OrderedJson{{"ph", phase},
+                         {"name", name},
+                         {"cat", "flow"},
+                         {"id", arrows_},
+                         {"pid", process_},
+                         {"tid", track},
+                         {"ts", microseconds(time)}};
     };
     write(end_of_arrow("s", from.track, (from.start + from.end) / 2));
-    Json head = end_of_arrow("f", to.track, to.start);
+    OrderedJson head = end_of_arrow("f", to.track, to.start);
     head["bp"] = "e";
     write(head);
   }
@@ -519,7 +519,7 @@ class Trace {
         track = add_track("link " + std::to_string(transfer.from) + " to " +
                           std::to_string(transfer.to));
       }
-      Json arguments = {{"arrives_us", microseconds(transfer.end)}};
+      OrderedJson arguments = {{"arrives_us", microseconds(transfer.end)}};
       if (transfer.bytes > 0) arguments["bytes"] = transfer.bytes;
       add_event("copy of " + to_string(transfer.action), "copy",
                 {track, transfer.start, transfer.sent}, {{"args", arguments}});
@@ -561,10 +561,10 @@ class Trace {
     }
   }
 
-  void write(const Json& event) {
+  void write(const OrderedJson& event) {
     if (!events_.empty()) events_ += ",\n";
     events_ += event.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
-                          Json::error_handler_t::replace);
+                          OrderedJson::error_handler_t::replace);
   }
 
   std::string events_;
