@@ -449,10 +449,7 @@ void save_lora(const std::string& folder, const StateDict& adapters,
                const LoraOptions& options, bool fan_in_fan_out) {
   TORCH_CHECK_VALUE(!adapters.is_empty(),
                     "there are no adapters to save; call add_lora() first");
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  TORCH_CHECK(!error, "cannot make the folder ", "'", folder, "'", ": ",
-              error.message());
+  internal::make_folders(folder);
   write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
   // PEFT's names begin after the wrapper, and so do the targets.
   const std::string wrapper = options.wrapper() + ".";

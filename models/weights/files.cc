@@ -115,6 +115,24 @@ void sync_folder(const std::string& path) {
   if (!synced) fail_file(path, "cannot be written to the disk", error);
 }
 
+void make_folders(const std::string& path) {
+  const auto is_folder = [](const std::string& each) {
+    struct stat status;
+    return stat(each.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  };
+  if (path.empty() || is_folder(path)) return;
+  std::string plain = path;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  const std::string parent = folder_of(plain);
+  if (parent != plain) make_folders(parent);
+  // Another process may have created the folder just now.
+  if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
+    fail_file(path, "cannot be created", errno);
+  }
+  TORCH_CHECK(is_folder(plain), path, ": is not a folder");
+  sync_folder(parent);
+}
+
 namespace {
 
 // Returns a new name for each call in this process. The name may still exist: a

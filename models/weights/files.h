@@ -93,6 +93,10 @@ std::string folder_of(const std::string& path);
 // Thread-safe.
 void sync_folder(const std::string& path);
 
+// Creates the folder `path` and its missing parents, and syncs their names to
+// the disk. Does nothing for "". Thread-safe.
+void make_folders(const std::string& path);
+
 // A file that is written under a temporary name. commit() renames it to `path`.
 //
 // The temporary file is in the folder of `path`. Its name is `path` + ".tmp." +

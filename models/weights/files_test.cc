@@ -158,5 +158,20 @@ TEST(AtomicFileTest, CommitsOnce) {
   EXPECT_EQ(read_bytes(path), "");
 }
 
+TEST(MakeFoldersTest, MakesMissingParentsAndNamesWhatCannotBeMade) {
+  const std::string folder = new_folder();
+  make_folders(folder + "a/b//c/");
+  make_folders(folder + "a/b");
+  make_folders("");
+  EXPECT_EQ(names_in(folder + "a/b"), std::vector<std::string>{"c"});
+  write_bytes(folder + "file", "");
+  EXPECT_EQ(error_of([&] { make_folders(folder + "file"); }),
+            folder + "file: is not a folder");
+  EXPECT_EQ(error_of([&] { make_folders(folder + "file/a"); }),
+            folder + "file: is not a folder");
+  EXPECT_EQ(error_of([&] { make_folders("/proc/a"); }),
+            "/proc/a: cannot be created: No such file or directory");
+}
+
 }  // namespace
 }  // namespace gpipe::internal

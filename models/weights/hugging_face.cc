@@ -483,12 +483,6 @@ void remove_file(const std::string& path) {
   if (error) internal::fail_file(path, "cannot be removed", error.value());
 }
 
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) internal::fail_file(folder, "cannot be created", error.value());
-}
-
 // Removes the index if a file that it names is about to be replaced: otherwise
 // it would name old and new files if the process dies.
 void remove_old_index(const std::string& folder, const Plan& plan) {
@@ -574,7 +568,7 @@ void save_hugging_face(const std::string& folder, const StateDict& tensors,
                       " bytes; must be at least 1");
     own = without_tied(tensors);
     internal::lay_out(own);  // throws for what cannot be written
-    if (shard.index == 0) make_folder(folder);
+    if (shard.index == 0) internal::make_folders(folder);
     return described(own);
   });
   const Plan plan = plan_of(all, static_cast<uint64_t>(shard_bytes));

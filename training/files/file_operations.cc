@@ -39,28 +39,9 @@ std::vector<std::string> names_in_folder(const std::string& path) {
   return names;
 }
 
-bool is_folder(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 void make_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0777) != 0)
     fail_file(path, "cannot be created", errno);
-}
-
-void make_folders(const std::string& path) {
-  if (path.empty() || is_folder(path)) return;
-  std::string plain = path;
-  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
-  const std::string parent = folder_of(plain);
-  if (parent != plain) make_folders(parent);
-  // Another process may have created the folder just now.
-  if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
-    fail_file(path, "cannot be created", errno);
-  }
-  TORCH_CHECK(is_folder(plain), path, ": is not a folder");
-  sync_folder(parent);
 }
 
 void move_path(const std::string& from, const std::string& to) {

@@ -21,13 +21,8 @@ void write_text(const std::string& path, const std::string& text);
 // folder.
 std::vector<std::string> names_in_folder(const std::string& path);
 
-bool is_folder(const std::string& path);
-
 // Creates a folder. Also throws c10::Error if `path` exists.
 void make_folder(const std::string& path);
-
-// Creates `path` and its missing parents, and syncs their names to the disk.
-void make_folders(const std::string& path);
 
 // Renames a folder or a file. `to` must not exist.
 void move_path(const std::string& from, const std::string& to);

@@ -23,6 +23,7 @@
 #include "gpipe/base/text.h"
 #include "gpipe/distributed/error.h"
 #include "gpipe/distributed/timeline.h"
+#include "models/weights/files.h"
 #include "training/files/parameter_rows.h"
 #include "training/kineto.h"
 #include "training/non_finite.h"
@@ -215,13 +216,6 @@ std::string path_of(const std::string& path, const Engine& engine) {
       .string();
 }
 
-// Makes the folder of a file that is written later, so that a wrong path ends
-// the run before its first step.
-void make_folder_of(const std::string& file) {
-  const auto folder = std::filesystem::path(file).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder);
-}
-
 // Blocks until the accelerators have finished all work.
 void wait_for_devices(Engine& engine) {
   std::vector<c10::Device> devices;
@@ -275,11 +269,12 @@ void Loop::begin() {
     say(absl::StrFormat("resumes at step %d, saved in %s", first_,
                         saved_.folder_of(first_)));
   }
-  make_folder_of(options_.kineto);
+  // Before the first step, so that a wrong path ends the run here.
+  using internal::folder_of, internal::make_folders;
+  make_folders(folder_of(options_.kineto));
   if (engine_.rank() > 0) return;
-  make_folder_of(options_.trace);
+  make_folders(folder_of(options_.trace));
   if (options_.run_dir.empty()) return;
-  std::filesystem::create_directories(options_.run_dir);
   std::vector<std::string> columns{"epoch", "loss", "lr", "grad_norm",
                                    task_.rows_name() + "_per_second"};
   if (scaler_) columns.push_back("scale");

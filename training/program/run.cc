@@ -6,7 +6,6 @@
 #include <torch/utils.h>
 
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "gpipe/meta.h"
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
+#include "models/weights/files.h"
 #include "models/weights/state_dict.h"
 #include "training/data/random.h"
 #include "training/kineto.h"
@@ -166,7 +166,7 @@ int run(const Options& given_options, Task& task, const Print& print,
            : ""));
 
   if (!options.save_weights.empty() && processes.rank() == 0) {
-    std::filesystem::create_directories(options.save_weights);  // fails early
+    internal::make_folders(options.save_weights);  // fails early
   }
   const ExportedFile* const file = task.source().file();
   if (file && !file->signature().uncut_reason.empty()) {
