@@ -98,6 +98,56 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "/nowhere.pt");
 }
 
+TEST(RunTest, FlagsThatNothingReadsAreNamed) {
+  Options options = small_options("transformer");
+  options.steps = 1;
+  options.size = 0;
+  options.sizes = Options().sizes;
+  options.sizes["transformer"] = {.layers = 2, .width = 16, .heads = 2};
+  options.save_every = Options().save_every;
+  const auto notes = [&] {
+    std::vector<std::string> lines = run_here(options).lines;
+    std::erase_if(lines, [](const std::string& each) {
+      return each.find("changes nothing") == std::string::npos;
+    });
+    return lines;
+  };
+  EXPECT_EQ(notes(), std::vector<std::string>());
+  options.size = 16;
+  options.crop = "none";
+  options.sizes["unet"].depth = 2;
+  options.max_crossing = 1;
+  options.eval_model = "second.pt2";
+  options.keep = 5;
+  options.save_in_background = true;
+  options.shard_size = 7;
+  options.trace_step = 1;
+  options.timeout = 9.5;
+  options.momentum = 0.5;
+  options.epochs = 3;
+  options.shard_optimizer = true;
+  EXPECT_EQ(
+      notes(),
+      (std::vector<std::string>{
+          "--max_crossing=1 changes nothing: it needs a --model that is a .pt2 "
+          "file",
+          "--size=16 changes nothing: it needs images",
+          "--crop=none changes nothing: it needs labelled images",
+          "--unet_depth=2 changes nothing: it needs --model=unet",
+          "--epochs=3 changes nothing: it needs --steps=0",
+          "--momentum=0.5 changes nothing: it needs --optimizer=sgd or "
+          "--optimizer=rmsprop",
+          "--eval_model=second.pt2 changes nothing: it needs an --eval_every "
+          "of 0 or more",
+          "--save_in_background=true changes nothing: it needs --run_dir",
+          "--keep=5 changes nothing: it needs --run_dir",
+          "--shard_size=7 changes nothing: it needs --save_weights",
+          "--trace_step=1 changes nothing: it needs --trace or --kineto",
+          "--shard_optimizer=true changes nothing: it needs a --data_parallel "
+          "of 2 or more",
+          "--timeout=9.5 changes nothing: it needs --distributed"}));
+}
+
 TEST(RunTest, FlagsThatAPlanReplacesAreRefused) {
   const auto refuse = [](const std::function<void(Options&)>& change,
                          const std::string& text) {

@@ -42,23 +42,87 @@ OptionScope scope_of(const OptionRow& row, const std::string& model,
   return row.scope;
 }
 
-// Returns the flags of a scope. Copies the options, since OptionRow::value
-// returns a pointer that can write.
-FlagValues flags_of(OptionScope scope, Options options, const Task& task) {
+// Returns the value of an option. Takes the options by value, since
+// OptionRow::value returns a pointer that can write.
+std::string value_of(const OptionRow& row, Options options) {
+  std::ostringstream text;
+  text.precision(17);
+  std::visit([&](const auto* value) { text << std::boolalpha << *value; },
+             row.value(options));
+  return text.str();
+}
+
+// Returns the flags of a scope.
+FlagValues flags_of(OptionScope scope, const Options& options,
+                    const Task& task) {
   FlagValues flags;
   const models::DataKind kind = task.source().kind();
   for (const OptionRow& row : option_rows()) {
     if (scope_of(row, options.model, kind) != scope) continue;
-    std::ostringstream text;
-    text.precision(17);
-    std::visit([&](const auto* value) { text << std::boolalpha << *value; },
-               row.value(options));
-    flags["--" + row.name] = text.str();
+    flags["--" + row.name] = value_of(row, options);
   }
   return flags;
 }
 
 }  // namespace
+
+std::vector<std::string> unused_flags(const Options& options,
+                                      const Task& task) {
+  using models::DataKind;
+  const DataKind kind = task.source().kind();
+  const bool images = kind == DataKind::kImages || kind == DataKind::kMasks;
+  struct Use {
+    std::set<std::string> names;
+    bool used;
+    std::string needs;
+  };
+  const Use uses[] = {
+      {{"size", "flip", "skip_broken"}, images, "images"},
+      {{"crop"}, kind == DataKind::kImages, "labelled images"},
+      {{"length", "bucket"}, kind == DataKind::kText, "a text"},
+      {{"output", "max_crossing", "eval_model"},
+       task.source().file() != nullptr,
+       "a --model that is a .pt2 file"},
+      {{"eval_model"}, options.eval_every >= 0, "an --eval_every of 0 or more"},
+      {{"transformer_dropout"},
+       options.model == "transformer",
+       "--model=transformer"},
+      {{"keep", "save_every", "save_in_background"},
+       !options.run_dir.empty(),
+       "--run_dir"},
+      {{"shard_size"}, !options.save_weights.empty(), "--save_weights"},
+      {{"trace_step"},
+       !options.trace.empty() || !options.kineto.empty(),
+       "--trace or --kineto"},
+      {{"momentum"},
+       options.optimizer == "sgd" || options.optimizer == "rmsprop",
+       "--optimizer=sgd or --optimizer=rmsprop"},
+      {{"epochs"}, options.steps == 0, "--steps=0"},
+      {{"partitions"}, !options.distributed, "a run without --distributed"},
+      {{"transfers", "own_address", "timeout", "heartbeat_timeout"},
+       options.distributed,
+       "--distributed"},
+      {{"shard_optimizer", "collective_sums"},
+       options.data_parallel > 1,
+       "a --data_parallel of 2 or more"},
+  };
+  std::vector<std::string> lines;
+  for (const OptionRow& row : option_rows()) {
+    const std::string value = value_of(row, options);
+    if (value == value_of(row, Options())) continue;
+    std::string needs;
+    if (!row.model.empty() && row.model != options.model) {
+      needs = "--model=" + row.model;
+    }
+    for (const Use& use : uses) {
+      if (!use.used && use.names.count(row.name) > 0) needs = use.needs;
+    }
+    if (needs.empty()) continue;
+    lines.push_back(absl::StrCat("--", row.name, "=", value,
+                                 " changes nothing: it needs ", needs));
+  }
+  return lines;
+}
 
 FlagValues fixed_flags(const Options& options, const Task& task) {
   FlagValues flags = flags_of(OptionScope::kFixed, options, task);
