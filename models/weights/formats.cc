@@ -91,22 +91,4 @@ void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
                     " is on the meta device, and so has no values");
 }
 
-at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
-                            at::ScalarType dtype) {
-  at::Tensor result = tensor.to(dtype);
-  const auto finite = [](const at::Tensor& each) {
-    // LibTorch has few operators for dtypes of 8 bits.
-    return (each.element_size() == 1 ? each.to(at::kFloat) : each).isfinite();
-  };
-  const auto lost =
-      finite(tensor).logical_and_(finite(result).logical_not_()).sum();
-  const auto count = lost.item<int64_t>();
-  TORCH_CHECK_VALUE(count == 0, in_quotes(name), ": ", count, " of ",
-                    tensor.numel(), " elements are beyond the range of ", dtype,
-                    ", and would become infinite or NaN; take a dtype with a "
-                    "larger range, such as bfloat16 or float32, or change "
-                    "these values first");
-  return result;
-}
-
 }  // namespace gpipe::internal

@@ -55,12 +55,6 @@ std::optional<int64_t> extent_of(int64_t offset, c10::ArrayRef<int64_t> sizes,
 // device. Thread-safe.
 void check_can_be_written(const std::string& name, const at::Tensor& tensor);
 
-// Returns a floating-point tensor in another floating-point dtype. Throws
-// c10::ValueError with the name if a finite value is beyond the range of
-// `dtype`, and so would become infinite or NaN. Thread-safe.
-at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
-                            at::ScalarType dtype);
-
 // Returns what `body` returns. If `body` throws an `Error`, throws a
 // c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.
 template <typename Error = c10::ValueError, typename Body>

@@ -224,7 +224,7 @@ class Loading {
 
   // Reads the values into `source.tensors`.
   static void load(const Source& source) {
-    const FolderWeight& stored = source.stored.front().second;
+    const auto& [name, stored] = source.stored.front();
     at::Tensor first = source.tensors[0];
     if (first.is_meta()) {
       for (at::Tensor each : source.tensors) {
@@ -242,21 +242,21 @@ class Loading {
     } else {
       const at::Tensor values = at::empty(stored.sizes, options);
       stored.read(values.mutable_data_ptr());
-      set(first, values, source.dtype);
+      set(first, internal::convert_in_range(name, values, source.dtype));
     }
     for (std::size_t k = 1; k < source.tensors.size(); ++k) {
       const at::Tensor& each = source.tensors[k];
-      if (!each.is_same(first)) set(each, first.clone(), source.dtype);
+      if (!each.is_same(first)) set(each, first.clone());
     }
   }
 
-  // Gives a tensor these values, whose memory nothing else uses, and `dtype`.
-  static void set(at::Tensor tensor, const at::Tensor& values,
-                  c10::ScalarType dtype) {
-    if (tensor.scalar_type() == dtype) {
+  // Gives a tensor these values, whose memory nothing else uses, and their
+  // dtype.
+  static void set(at::Tensor tensor, const at::Tensor& values) {
+    if (tensor.scalar_type() == values.scalar_type()) {
       tensor.copy_(values);
     } else {
-      replace(tensor, values.to(tensor.device(), dtype));
+      replace(tensor, values.to(tensor.device()));
     }
   }
 

@@ -270,6 +270,23 @@ TEST(LoadHuggingFaceTest, ParametersTakeTheStoredDtypeAndStayTheSameObjects) {
                }));
 }
 
+TEST(LoadHuggingFaceTest, ValuesBeyondTheRangeOfTheDtypeAreNamed) {
+  ExportedModel model = load_exported("models/exported/testdata/gpt.pt2");
+  const StateDict large =
+      changed(model.state_dict(), same_name, [](const auto& each) {
+        return each.is_floating_point() ? at::full_like(each, 70000) : each;
+      });
+  const std::string folder = folder_of(large);
+  const std::string text = value_error_of([&] {
+    load_hugging_face(folder, model, HuggingFaceOptions().dtype(at::kHalf));
+  });
+  EXPECT_EQ(text.rfind(folder + ": '", 0), 0u) << text;
+  EXPECT_NE(text.find(" elements are beyond the range of Half"),
+            std::string::npos)
+      << text;
+  load_hugging_face(folder, model, HuggingFaceOptions().dtype(at::kBFloat16));
+}
+
 // What layers have computed from a buffer is computed again.
 TEST(LoadHuggingFaceTest, EveryExampleIsReadAsItWasSaved) {
   for (const std::string name : {"tiny", "mlp", "gpt", "lstm", "photos", "unet",

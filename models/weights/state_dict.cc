@@ -1,5 +1,6 @@
 #include "models/weights/state_dict.h"
 
+#include <ATen/Functions.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -66,6 +68,30 @@ void list(std::ostream& to, const char* title,
      << first_lines(items, kListed, describe);
 }
 
+// Returns how many finite elements a conversion to `dtype` would change to an
+// infinity, to NaN, or (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
+// number.
+int64_t num_beyond_range(const at::Tensor& tensor, at::ScalarType dtype) {
+  // Float8_e8m0fnu has the range of float.
+  const bool widens = tensor.itemsize() < c10::elementSize(dtype) &&
+                      tensor.scalar_type() != at::kFloat8_e8m0fnu;
+  if (tensor.is_meta() || tensor.scalar_type() == dtype || widens) return 0;
+  // LibTorch has few operators for dtypes of 8 bits.
+  const auto wide = [](const at::Tensor& each) {
+    return each.element_size() == 1 ? each.to(at::kFloat) : each;
+  };
+  const at::Tensor from = wide(tensor), to = wide(tensor.to(dtype));
+  at::Tensor beyond = to.isfinite().logical_not_();
+  constexpr float kLarge = std::numeric_limits<float>::max();
+  const at::Tensor largest = wide(at::full({}, kLarge, at::kFloat).to(dtype));
+  if (const auto limit = largest.item<double>(); limit < kLarge) {
+    // Up to half a step above the largest number rounds to it.
+    constexpr double kRounding = 1.0 / 28;
+    beyond.logical_or_(from.abs() > limit * (1 + kRounding));
+  }
+  return beyond.logical_and_(from.isfinite()).sum().item<int64_t>();
+}
+
 // Returns why `from` cannot be copied into `to`, or "" if it can.
 std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
   std::ostringstream text;
@@ -80,6 +106,13 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
              !(from.is_floating_point() && to.is_floating_point())) {
     text << "is " << from.scalar_type() << " in the dict, but "
          << to.scalar_type() << " in the module";
+  } else if (const auto count =
+                 to.is_meta() || !to.is_floating_point()
+                     ? 0
+                     : num_beyond_range(from, to.scalar_type())) {
+    text << "has " << count << " of " << from.numel()
+         << " elements beyond the range of " << to.scalar_type()
+         << ", the dtype in the module";
   }
   return std::move(text).str();
 }
@@ -179,5 +212,20 @@ LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
   }
   return names;
 }
+
+namespace internal {
+
+at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
+                            at::ScalarType dtype) {
+  const int64_t count = num_beyond_range(tensor, dtype);
+  TORCH_CHECK_VALUE(count == 0, in_quotes(name), ": ", count, " of ",
+                    tensor.numel(), " elements are beyond the range of ", dtype,
+                    ", and would become infinite, NaN or another number; take "
+                    "a dtype with a larger range, such as bfloat16 or float32, "
+                    "or change these values first");
+  return tensor.to(dtype);
+}
+
+}  // namespace internal
 
 }  // namespace gpipe

@@ -55,8 +55,9 @@ struct LoadReport {
 // device, or if both dtypes are floating point and differ.
 //
 // Throws one c10::ValueError with all problems before anything changes:
-// different shapes or dtypes, missing names, unexpected names, undefined
-// tensors, and tensors on the meta device (without values). For an unexpected
+// different shapes or dtypes, values beyond the range of the module's dtype,
+// missing names, unexpected names, undefined tensors, and tensors on the meta
+// device (without values). For an unexpected
 // name the error suggests a missing name that resembles it. Each list ends
 // after 20 items. Also throws, whatever the options, if the module has tensors
 // and the dict has none of their names.
@@ -75,5 +76,15 @@ LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
 // Thread-safe.
 LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
                             const LoadOptions& options = {});
+
+namespace internal {
+
+// Returns a floating-point tensor in another floating-point dtype. Throws
+// c10::ValueError with the name if finite values are beyond the range of
+// `dtype`, and so would become infinite, NaN or another number. Thread-safe.
+at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
+                            at::ScalarType dtype);
+
+}  // namespace internal
 
 }  // namespace gpipe

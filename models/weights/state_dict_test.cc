@@ -1,5 +1,6 @@
 #include "models/weights/state_dict.h"
 
+#include <ATen/Functions.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -12,6 +13,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -102,6 +105,49 @@ TEST(LoadStateDictTest, ConvertsBetweenFloatingPointDtypesOnly) {
             "the state dict does not fit the module; nothing was loaded.\n"
             "1 of another shape or kind:\n"
             "  'weight' is Long in the dict, but Float in the module");
+}
+
+TEST(ConvertInRangeTest, RefusesFiniteValuesThatWouldNotStayFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor fits =
+      at::tensor({65504.0, -1.5, infinity, std::nan("")}, at::kFloat);
+  const at::Tensor half = internal::convert_in_range("a", fits, at::kHalf);
+  EXPECT_EQ(half.scalar_type(), at::kHalf);
+  EXPECT_TRUE(at::allclose(half.to(at::kFloat), fits, 0, 0, true));
+  const auto error = [](const at::Tensor& tensor, at::ScalarType dtype) {
+    return value_error_of(
+        [&] { internal::convert_in_range("layer.weight", tensor, dtype); });
+  };
+  const at::Tensor large = at::tensor({70000.0, -1e9, 1.0, infinity});
+  EXPECT_EQ(error(large, at::kHalf),
+            "'layer.weight': 2 of 4 elements are beyond the range of Half, and "
+            "would become infinite, NaN or another number; take a dtype with a "
+            "larger range, such as bfloat16 or float32, or change these values "
+            "first");
+  EXPECT_EQ(error(large, at::kBFloat16), "no error");
+  EXPECT_NE(error(at::tensor({1e39}, at::kDouble), at::kFloat), "no error");
+  EXPECT_NE(error(at::tensor({1e6}), at::kFloat8_e5m2), "no error");
+  EXPECT_EQ(error(at::tensor({448.0}), at::kFloat8_e5m2), "no error");
+  EXPECT_EQ(error(at::tensor({463.0}), at::kFloat8_e4m3fn), "no error");
+  const at::Tensor exponents = at::tensor({1e38}).to(at::kFloat8_e8m0fnu);
+  EXPECT_NE(error(exponents, at::kHalf), "no error");
+  EXPECT_EQ(error(exponents, at::kFloat), "no error");
+  EXPECT_NE(error(at::tensor({500.0}), at::kFloat8_e4m3fn), "no error");
+  EXPECT_EQ(error(at::empty({0}), at::kHalf), "no error");
+}
+
+TEST(LoadStateDictTest, RefusesValuesBeyondTheRangeOfTheModule) {
+  Linear layer(LinearOptions(2, 1).bias(false));
+  layer->to(at::kHalf);
+  const at::Tensor before = layer->weight.detach().clone();
+  StateDict dict;
+  dict.insert("weight", at::tensor({0.5f, 70000.0f}).view({1, 2}));
+  EXPECT_EQ(value_error_of([&] { load_state_dict(*layer, dict); }),
+            "the state dict does not fit the module; nothing was loaded.\n"
+            "1 of another shape or kind:\n"
+            "  'weight' has 1 of 2 elements beyond the range of Half, the "
+            "dtype in the module");
+  EXPECT_TRUE(layer->weight.equal(before));
 }
 
 TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
