@@ -14,6 +14,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpipe/distributed/pipeline.h"
@@ -187,6 +188,55 @@ const RankProgramEntry kStaging("staging", [] {
   check_no_races();
   return 0;
 });
+
+// The receiver of rank 1 gets no memory on its device. Both ranks print what
+// they catch.
+const RankProgramEntry kArrival("arrival", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+      DistributedOptions({1, 1})
+          .checkpoint(Checkpoint::kNever)
+          .device(testing::device(world->rank()))
+          .transfers(Transfers::kHost)
+          .threads(1),
+      world);
+  const Tensor input = torch::randn({4, 4}, pipeline->device());
+  auto& failing = simulated::failing(simulated::Operation::kAllocation);
+  const auto main = std::this_thread::get_id();
+  std::string error = "none";
+  // Another allocation in each step, until it is one of the receiver.
+  constexpr int64_t kMost = 1000;
+  try {
+    for (int64_t step = 0; step < kMost; ++step) {
+      if (world->rank() == 1) {
+        failing.arm(step, [&] {
+          const bool receives =
+              !current_microbatch() && std::this_thread::get_id() != main;
+          TORCH_CHECK(!receives, "the device is broken");
+        });
+      }
+      pipeline->train_step(input, input, mean_square,
+                           one_forward_one_backward(2, 2));
+    }
+  } catch (const PeerError& peer) {
+    error = "rank " + std::to_string(peer.failure().rank) + " " +
+            peer.failure().what;
+  } catch (const c10::Error& own) {
+    error = std::string("own: ") + own.what_without_backtrace();
+  }
+  failing.disarm();
+  std::cout << error << std::endl;
+  return 0;
+});
+
+TEST(DeviceCopies, AnErrorOfTheDeviceIsNotTheFaultOfTheSender) {
+  const auto results = Ranks("arrival", 2).wait();
+  expect_all_ok(results);
+  EXPECT_EQ(results[1].out, "own: the device is broken\n");
+  EXPECT_THAT(results[0].out, HasSubstr("rank 1 the device is broken"));
+}
 
 // Returns the bytes of the tensors on the device of this rank.
 int64_t bytes_in_use(DistributedPipeline& pipeline) {

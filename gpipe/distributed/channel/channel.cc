@@ -220,8 +220,9 @@ void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
               wait(each, messages[k]);
               tensors.push_back(std::move(each.tensor));
             }
+            // An error of the copies is this rank's own.
+            const Event ready = bring(tensors);
             check_received(messages[k], [&] {
-              const Event ready = bring(tensors);
               complete(message, unsplit, tensors);
               deliver(message, std::move(tensors), {began, ready});
             });
