@@ -145,6 +145,11 @@ EndReport EndReport::decode(const std::string& bytes) {
               " losses, for which its ", bytes.size(),
               " bytes are not the right number; run the same gpipe on all "
               "ranks");
+  TORCH_CHECK(c10::isFloatingType(report.type),
+              "the end of a step says that its losses are of type ",
+              static_cast<int>(report.type),
+              ", which is no floating-point number; run the same gpipe on all "
+              "ranks");
   for (uint64_t k = 0; k < count; ++k) {
     report.totals.losses.push_back(take<double>(bytes, at));
   }

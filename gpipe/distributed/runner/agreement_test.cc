@@ -179,6 +179,19 @@ TEST(EndReport, IsRefusedIfItIsCutOffOrTooLong) {
   EXPECT_NE(error_of([&] { EndReport::decode(bytes + "x"); }), "");
 }
 
+TEST(EndReport, IsRefusedIfItsTypeIsNoFloatingPointNumber) {
+  for (const char type : {'\x04', '\x7f', '\xc8'}) {
+    std::string bytes = end_report().encode();
+    bytes[1 + 4] = type;  // after drew and replica
+    EXPECT_EQ(
+        error_of([&] { EndReport::decode(bytes); }),
+        "c10::Error: the end of a step says that its losses are of type " +
+            std::to_string(type) +
+            ", which is no floating-point number; run the same gpipe on "
+            "all ranks");
+  }
+}
+
 // Reading such a count must end, and allocate nothing for it.
 TEST(EndReport, IsRefusedIfItsLengthsAreHuge) {
   const uint64_t huge = uint64_t{1} << 61;

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -78,6 +79,11 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
       double value = 0;
       at::ScalarType type{};
       unpack(bytes, at, norm.layer, value, type);
+      TORCH_CHECK(at <= bytes.size() && c10::isFloatingType(type),
+                  "the norms of rank ", member, " are cut off or of type ",
+                  static_cast<int>(type),
+                  ", which is no floating-point number; run the same gpipe on "
+                  "all ranks");
       norm.value = at::scalar_tensor(value, type);
       all.push_back(std::move(norm));
     }
