@@ -394,9 +394,12 @@ void Runner::fail(bool locked) {
   // Reported before disconnect(), which would otherwise wait for messages that
   // never come.
   world_->fail(std::current_exception(),
-               failure ? failure->place() : "train_step()");
+               failure ? failure->place() : "outside of the schedule");
+  // The messages and sums of this step have ended. Those that run now are of
+  // another thread's step.
+  if (!locked) return;
   // After the step, no thread may deliver to it.
-  if (locked) messages_.disconnect();
+  messages_.disconnect();
   if (sums_) sums_->stop();
   // If a sender's or receiver's thread has thrown, the exception here is only
   // a PeerError. rethrow() throws the original.
