@@ -135,7 +135,8 @@ void decode_layers(const std::string& text,
                    std::vector<internal::Layer>& layers) {
   std::size_t at = 0;
   const auto take_keys = [&](std::vector<SkipKey>& keys) {
-    for (auto left = internal::take<uint64_t>(text, at); left > 0; --left) {
+    auto left = internal::take<uint64_t>(text, at);
+    for (; left > 0 && at < text.size(); --left) {
       const auto ns = Namespace::of_number(internal::take<uint64_t>(text, at));
       keys.push_back({ns, internal::take_text(text, at)});
     }
@@ -146,6 +147,18 @@ void decode_layers(const std::string& text,
     take_keys(layer.skips.stash);
     take_keys(layer.skips.pop);
   }
+  TORCH_CHECK(at == text.size(),
+              "the names of the layers are cut off; run the same gpipe on all "
+              "ranks");
+}
+
+// Returns what a pipeline needs of `world`. Throws c10::ValueError if it is
+// null.
+std::shared_ptr<internal::Communicator> communicator_of(
+    const std::shared_ptr<World>& world) {
+  TORCH_CHECK_VALUE(world,
+                    "the world is null; give what World::connect() returned");
+  return internal::communicator_of(*world);
 }
 
 // Throws c10::ValueError if two layers have the same name.
@@ -168,7 +181,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(internal::communicator_of(*world)) {
+      world_(communicator_of(world)) {
   world_->reporting_failure(kMaking, [&] { take(module); });
 }
 
@@ -177,7 +190,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(internal::communicator_of(*world)) {
+      world_(communicator_of(world)) {
   world_->reporting_failure(kMaking, [&] { build_own(build); });
 }
 
@@ -186,8 +199,11 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   source_.emplace(module);
   const internal::Tags tags(world_->next_channel());
   internal::Terms terms = terms_of(options_);
+  terms.emplace_back("the model", "a Sequential");
   terms.emplace_back("the number of layers", std::to_string(module->size()));
+  int64_t number = 0;
   for (const auto& child : module->named_children()) {
+    terms.emplace_back(c10::str("the name of layer ", number++), child.key());
     terms.emplace_back("layer '" + child.key() + "'", describe(*child.value()));
   }
   internal::agree(*world_, tags.words, terms);
@@ -229,7 +245,10 @@ void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
 
 void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
   const internal::Tags tags(world_->next_channel());
-  internal::agree(*world_, tags.words, terms_of(options_));
+  TORCH_CHECK_VALUE(build_layers, "the builder is empty");
+  internal::Terms terms = terms_of(options_);
+  terms.emplace_back("the model", "a LayerBuilder");
+  internal::agree(*world_, tags.words, terms);
   internal::check_positive(options_.balance());
   layout_ = make_layout(options_, *world_);
   std::vector<internal::Layer> layers(size());

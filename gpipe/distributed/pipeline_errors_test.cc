@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -395,6 +396,21 @@ const RankProgramEntry kNested("nested", [] {
   }
   return 0;
 });
+
+TEST(DistributedPipeline, RefusesNoWorldAndNoBuilder) {
+  EXPECT_EQ(error_of([] {
+              DistributedPipeline(nn::Sequential(nn::Linear(1, 1)),
+                                  DistributedOptions({1}),
+                                  std::shared_ptr<World>());
+            }),
+            "c10::ValueError: the world is null; give what World::connect() "
+            "returned");
+  EXPECT_EQ(error_of([] {
+              DistributedPipeline(LayerBuilder(), DistributedOptions({1}),
+                                  World::connect(WorldOptions()));
+            }),
+            "c10::ValueError: the builder is empty");
+}
 
 TEST(DistributedPipeline, LayersOfABuilderKeepTheirNames) {
   const auto results = Ranks("named", 2).wait();

@@ -98,7 +98,8 @@ nn::Sequential make_model(int ranks) {
   for (int r = 0; r < ranks; ++r) {
     model->push_back(
         nn::Linear(r == 0 ? kWidth : inner, r == ranks - 1 ? kWidth : inner));
-    model->push_back(Actor());
+    const bool named = argument("layers") == "named" && r == ranks - 1;
+    model->push_back(named ? "head" : std::to_string(2 * r + 1), Actor());
   }
   model->to(argument("dtype") == "float" ? torch::kFloat : torch::kDouble);
   return model;

@@ -159,11 +159,13 @@ std::string difference(const std::vector<std::string>& theirs,
   for (std::size_t k = 0; k < most; k += 2) {
     if (k + 1 >= theirs.size() || k + 1 >= ours.size() ||
         theirs[k] != ours[k]) {
-      return "it is of another version of gpipe than rank 0";
+      return "it is of another version of gpipe than rank 0; run the same "
+             "gpipe "
+             "on all ranks";
     }
     if (theirs[k + 1] == ours[k + 1]) continue;
     return c10::str(ours[k], " is ", theirs[k + 1], " on rank ", rank, ", but ",
-                    ours[k + 1], " on rank 0");
+                    ours[k + 1], " on rank 0; give all ranks the same");
   }
   return "";
 }

@@ -173,29 +173,38 @@ std::vector<Case> cases() {
   fewer.pop_back();
   more.emplace_back("loss", "mean");
   other_name[1].first = "cut";
-  const std::string version = "it is of another version of gpipe than rank 0";
+  const std::string version =
+      "it is of another version of gpipe than rank 0; run the same gpipe on "
+      "all ranks";
+  const std::string same = "; give all ranks the same";
   return {
       {{}, -1, ""},
-      {{{1, with(0, "2")}}, 1, "version is 2 on rank 1, but 1 on rank 0"},
-      {{{2, with(0, "2")}}, 2, "version is 2 on rank 2, but 1 on rank 0"},
+      {{{1, with(0, "2")}},
+       1,
+       "version is 2 on rank 1, but 1 on rank 0" + same},
+      {{{2, with(0, "2")}},
+       2,
+       "version is 2 on rank 2, but 1 on rank 0" + same},
       {{{1, with(1, "[4]")}},
        1,
-       "balance is [4] on rank 1, but [2, 2] on rank 0"},
+       "balance is [4] on rank 1, but [2, 2] on rank 0" + same},
       {{{2, with(2, "Half")}},
        2,
-       "dtype is Half on rank 2, but Float on rank 0"},
-      {{{2, with(2, "")}}, 2, "dtype is  on rank 2, but Float on rank 0"},
+       "dtype is Half on rank 2, but Float on rank 0" + same},
+      {{{2, with(2, "")}},
+       2,
+       "dtype is  on rank 2, but Float on rank 0" + same},
       // Every rank is compared with rank 0.
       {{{0, with(1, "[1, 3]")}},
        1,
-       "balance is [2, 2] on rank 1, but [1, 3] on rank 0"},
+       "balance is [2, 2] on rank 1, but [1, 3] on rank 0" + same},
       // The first rank that differs is reported, with its first term.
       {{{1, with(2, "Half")}, {2, with(0, "2")}},
        1,
-       "dtype is Half on rank 1, but Float on rank 0"},
+       "dtype is Half on rank 1, but Float on rank 0" + same},
       {{{1, {{"version", "2"}, {"balance", "[4]"}, {"dtype", "Half"}}}},
        1,
-       "version is 2 on rank 1, but 1 on rank 0"},
+       "version is 2 on rank 1, but 1 on rank 0" + same},
       {{{2, fewer}}, 2, version},
       {{{2, more}}, 2, version},
       {{{0, fewer}}, 1, version},
@@ -205,7 +214,7 @@ std::vector<Case> cases() {
       {{{2, with(1, std::string(900, '8'))}},
        2,
        "balance is " + std::string(900, '8') +
-           " on rank 2, but [2, 2] on rank 0"},
+           " on rank 2, but [2, 2] on rank 0" + same},
       {{{0, {}}, {1, {}}, {2, {}}}, -1, ""},
   };
 }
