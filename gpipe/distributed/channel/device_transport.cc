@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unordered_map>
@@ -64,13 +65,17 @@ std::future<void> close_all(std::vector<DeviceGroup> groups,
                                                 });
   auto closed = all->get_future();
   for (DeviceGroup& each : groups) {
-    background_thread([group = std::move(each), close, all]() mutable {
-      try {
-        ((*group).*close)();
-      } catch (const std::exception&) {
-      }
-      group.reset();
-    }).detach();
+    try {
+      background_thread([group = std::move(each), close, all]() mutable {
+        try {
+          ((*group).*close)();
+        } catch (const std::exception&) {
+        }
+        group.reset();
+      }).detach();
+    } catch (const std::system_error&) {
+      // No thread can start. The group closes when its last owner is gone.
+    }
   }
   return closed;
 }

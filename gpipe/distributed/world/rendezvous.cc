@@ -162,17 +162,19 @@ class Joining : public std::enable_shared_from_this<Joining> {
   explicit Joining(const WorldOptions& options)
       : options_(options), deadline_(Clock::now() + options.timeout) {}
 
-  Rendezvous run(int listening) {
-    std::packaged_task<Outcome()> task([self = shared_from_this(), listening] {
-      Outcome outcome;
-      try {
-        outcome.meeting = self->join(listening);
-      } catch (...) {
-        outcome.error = std::current_exception();
-        self->server_.reset();  // the caller may listen at its port again
-      }
-      return outcome;
-    });
+  Rendezvous run(Descriptor listening) {
+    std::packaged_task<Outcome()> task(
+        [self = shared_from_this(),
+         listening = std::move(listening)]() mutable {
+          Outcome outcome;
+          try {
+            outcome.meeting = self->join(listening.release());
+          } catch (...) {
+            outcome.error = std::current_exception();
+            self->server_.reset();  // the caller may listen at its port again
+          }
+          return outcome;
+        });
     auto answer = task.get_future();
     background_thread(std::move(task)).detach();
     // The inner thread has deadlines, too, and its errors say more.
@@ -315,7 +317,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
       }
     } catch (const std::exception& error) {
       fail_all(store, Fault::kTimeout, peer, "rank ", options_.rank,
-               " got no connection with it: ", reason_of(error));
+               " got no connection with it: ", reason_of(error),
+               "; check that the machines reach each other at "
+               "WorldOptions::own_address");
     }
   }
 
@@ -330,7 +334,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
       } catch (const std::exception& error) {
         failure =
             failure_of(Fault::kTimeout, 0, "no connection to the store at ",
-                       place(), ": ", reason_of(error));
+                       place(), ": ", reason_of(error),
+                       "; check MASTER_ADDR and MASTER_PORT, and that rank 0 "
+                       "runs");
         if (listening >= 0) raise(failure);
       }
       if (Clock::now() >= deadline_) raise(failure);
@@ -467,10 +473,10 @@ Rendezvous meet(const WorldOptions& options) {
       options.timeout.count() > 0 && options.heartbeat_timeout.count() > 0,
       "timeouts must be positive (timeout: ", options.timeout.count(),
       " ms, heartbeat_timeout: ", options.heartbeat_timeout.count(), " ms)");
-  int listening = -1;
+  Descriptor listening;
   if (options.rank == 0 && options.size > 1 && !options.store_is_served) {
     try {
-      listening = listen_on(options.address, options.port).release();
+      listening = listen_on(options.address, options.port);
     } catch (const std::runtime_error& error) {
       C10_THROW_ERROR(DistNetworkError,
                       std::string("rank 0: ") + error.what() +
@@ -478,7 +484,7 @@ Rendezvous meet(const WorldOptions& options) {
                           "rank 0's machine (MASTER_ADDR)");
     }
   }
-  return std::make_shared<Joining>(options)->run(listening);
+  return std::make_shared<Joining>(options)->run(std::move(listening));
 }
 
 }  // namespace gpipe::internal
