@@ -13,7 +13,8 @@ namespace gpipe {
 // `action`: what the call is for, in error texts; the same on all ranks.
 //
 // Throws PeerError if the world has failed, or if a rank calls with another
-// `action`. Threads: one call at a time in a world.
+// `action`, and c10::ValueError on a rank that finds more than 1 GiB; the world
+// has failed then. Threads: one call at a time in a world.
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action = "all_gather()");
 

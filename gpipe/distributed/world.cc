@@ -39,8 +39,11 @@ std::shared_ptr<internal::Communicator> internal::communicator_of(
 
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action) {
-  return internal::all_gather(*internal::communicator_of(world),
-                              internal::Tags(0).words, mine, action);
+  const auto communicator = internal::communicator_of(world);
+  return communicator->reporting_failure(action, [&] {
+    return internal::all_gather(*communicator, internal::Tags(0).words, mine,
+                                action);
+  });
 }
 
 }  // namespace gpipe

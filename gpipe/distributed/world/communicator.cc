@@ -67,12 +67,13 @@ void ignore_broken_pipes() {
   }
 }
 
-// Returns whether the text is that of a connection which Gloo has closed at the
-// timeout of a wait. Gloo does so too if the message arrives just then and the
-// wait ends well; then the next call finds it.
+// Returns whether the text is that of a connection which Gloo has not made in
+// time, or has closed at the timeout of a wait. Gloo does so too if the message
+// arrives just then and the wait ends well; then the next call finds it.
 bool is_timeout(const std::string& error) {
   return error.find("Timed out waiting") != std::string::npos ||
-         error.find("Application timeout") != std::string::npos;
+         error.find("Application timeout") != std::string::npos ||
+         error.find("Connect timeout") != std::string::npos;
 }
 
 // Aborts `work`. What is left of a failed transfer is not used, so its errors
@@ -103,6 +104,8 @@ Communicator::Communicator(const WorldOptions& options)
       options_.heartbeat_timeout,
       [this](RankFailure failure) { fail(std::move(failure)); });
   announcer_ = detector_.get();
+  // Its threads may have called fail() before it could announce.
+  if (const auto early = failure()) detector_->announce(*early);
 }
 
 bool Communicator::must_stay() const {
@@ -233,7 +236,11 @@ void Communicator::connection_broke(int peer, const Action& action,
   const Fault fault = is_timeout(error)           ? Fault::kTimeout
                       : detector_->has_left(peer) ? Fault::kLeft
                                                   : Fault::kDied;
-  fail({fault, peer, rank(), action(), error});
+  const char* const remedy =
+      fault == Fault::kTimeout
+          ? "; raise WorldOptions::timeout if that may take longer"
+          : "";
+  fail({fault, peer, rank(), action(), error + remedy});
   check();
 }
 

@@ -231,7 +231,9 @@ void FailureDetector::find_frozen(Clock::time_point now, bool was_here) {
     } else if (silence > timeout_) {
       on_failure_(
           {Fault::kFrozen, peer->rank, rank_, "",
-           c10::str("nothing was heard of it for ", silence.count(), " ms")});
+           c10::str("nothing was heard of it for ", silence.count(),
+                    " ms; raise WorldOptions::heartbeat_timeout if a process "
+                    "may stand still for longer")});
     }
   }
 }

@@ -22,8 +22,7 @@ void InterruptibleStore::wait(const std::vector<std::string>& keys,
   while (!inner_->check(keys)) {
     if (*stopped_) throw std::runtime_error("it was aborted");
     if (std::chrono::steady_clock::now() >= deadline) {
-      throw std::runtime_error("no value came in time for '" + keys.front() +
-                               "'");
+      throw std::runtime_error("Timed out waiting for '" + keys.front() + "'");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongest);
