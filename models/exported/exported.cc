@@ -112,7 +112,10 @@ class Part {
  public:
   // `weights`: see ExportedOptions.
   Part(Archive& archive, std::shared_ptr<Model> model, bool weights)
-      : archive_(archive), model_(std::move(model)), weights_(weights) {}
+      : archive_(archive),
+        model_(std::move(model)),
+        number_(model_->reads++),
+        weights_(weights) {}
 
   // Adds the layer of a plan, by its place in Model::plans.
   void add(int place, const std::string& path, const std::string& name) {
@@ -157,7 +160,8 @@ class Part {
   void add(int place, const std::string& path, const std::string& name) {
     auto layer = std::make_shared<Layer>(
         model_, place, path,
-        [this](int weight) { return read(model_->program.weights[weight]); });
+        [this](int weight) { return read(model_->program.weights[weight]); },
+        number_);
     for (const auto& [weight, tensor] : layer->weights()) {
       tensors_[model_->program.weights[weight].tied_to].push_back(tensor);
     }
@@ -171,6 +175,7 @@ class Part {
 
   Archive& archive_;
   const std::shared_ptr<Model> model_;
+  const int64_t number_;  // of this read
   const bool weights_;
   // By the first one of tied weights.
   std::map<int, std::vector<at::Tensor>> tensors_;

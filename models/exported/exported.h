@@ -94,7 +94,9 @@ struct ExportedModel : ExportedSignature {
 
   // Returns parameters and persistent buffers by Python's names, in Python's
   // order, with both names of tied weights. The tensors are detached and share
-  // the layers' memory. See models/weights/state_dict.h.
+  // the layers' memory. See models/weights/state_dict.h. Of a constant buffer
+  // that several layers read, each has its own copy, and this returns that of
+  // the first one: load_state_dict() below sets all copies.
   StateDict state_dict() const;
 
   // Copies values into the parameters and buffers, in place. Throws one

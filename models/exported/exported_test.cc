@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -237,6 +238,51 @@ TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
   model.load_state_dict(other);
   expect_closed_form("after load_state_dict()");
   EXPECT_FALSE(at::equal(call(model.layers, {ids})[0], before));
+}
+
+// Python's region has the device "cuda", and so leaves CPUs alone.
+TEST_F(ExportedTest, AutocastOfOtherDevicesLeavesThatOfTheCaller) {
+  const Example example = read_example("alone");
+  ExportedModel model = load_exported(example.path);
+  for (const bool enabled : {false, true}) {
+    at::autocast::set_autocast_enabled(at::kCPU, enabled);
+    const at::Tensor output = call(model.layers, example.inputs)[0];
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    EXPECT_EQ(output.scalar_type(), enabled ? at::kBFloat16 : at::kFloat);
+  }
+}
+
+TEST_F(ExportedTest, ConstantsOfTwoReadsOfAFileFollowTheirOwnBuffers) {
+  const Example example = read_example("tables");
+  const ExportedFile file(example.path);
+  std::vector<ExportedModel> models{file.read(0, file.size()),
+                                    file.read(0, file.size())};
+  const at::NoGradGuard no_grad;
+  for (const bool changed : {false, true}) {
+    for (const int64_t k : {0, 1}) {
+      if (changed) {
+        StateDict other;
+        for (const auto& each : models[k].state_dict()) {
+          other.insert(each.key(), each.value() + (k + 1));
+        }
+        models[k].load_state_dict(other);
+      }
+    }
+    std::vector<at::Tensor> outputs;
+    for (ExportedModel& each : models) {
+      outputs.push_back(call(each.layers, example.inputs)[0]);
+      const StateDict dict = each.state_dict();
+      const at::Tensor& ids = example.inputs[0];
+      const at::Tensor rows =
+          at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
+      EXPECT_TRUE(
+          at::equal(outputs.back(),
+                    at::linear(at::embedding(dict["embed.weight"], ids) + rows,
+                               dict["head.weight"], dict["head.bias"])));
+    }
+    EXPECT_EQ(at::equal(outputs[0], outputs[1]), !changed);
+  }
 }
 
 TEST_F(ExportedTest, APartOfTheLayersReadsItsOwnWeightsOnly) {

@@ -18,7 +18,7 @@
 
 namespace gpipe::exported {
 
-c10::IValue ConstantCache::find(ValueId id, const ConstantKey& key) {
+c10::IValue ConstantCache::find(Id id, const ConstantKey& key) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [known, value] : values_[id]) {
     if (known == key) return value;
@@ -26,7 +26,7 @@ c10::IValue ConstantCache::find(ValueId id, const ConstantKey& key) {
   return {};
 }
 
-void ConstantCache::insert(ValueId id, ConstantKey key, c10::IValue value) {
+void ConstantCache::insert(Id id, ConstantKey key, c10::IValue value) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& list = values_[id];
   if (list.size() >= kMost) list.erase(list.begin());
@@ -125,11 +125,13 @@ ProgramLayer::Names ProgramLayer::skip_names(const Model& model,
 }
 
 ProgramLayer::ProgramLayer(std::shared_ptr<Model> model, int place,
-                           const std::string& name, const ReadWeight& read)
+                           const std::string& name, const ReadWeight& read,
+                           int64_t number)
     : Module(name),
       Skippable(skip_names(*model, model->plans[place])),
       model_(std::move(model)),
-      place_(place) {
+      place_(place),
+      number_(number) {
   const LayerPlan& plan = model_->plans[place];
   register_norms(plan, read);
   register_weights(plan, read);
@@ -158,6 +160,9 @@ void ProgramLayer::add_weight(ValueId value, at::Tensor tensor) {
     state_.push_back(own_.size());
   }
   weights_.emplace_back(weight.weight, tensor);
+  // Inference tensors have no version.
+  versions_[slot_of(value)] =
+      tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
   own_.emplace_back(slot_of(value), std::move(tensor));
 }
 
@@ -425,21 +430,23 @@ class RegionScope {
   // Leaves the present region and enters `region`.
   void enter(const Region& region) {
     leave();
-    if (!region.no_grad && !region.autocast) return;
+    const Autocast* own = nullptr;
+    for (const Autocast& each : region.autocasts) {
+      if (each.device.value_or(device_) == device_) own = &each;
+    }
+    if (!region.no_grad && !own) return;
     inside_ = true;
     grad_ = c10::GradMode::is_enabled();
     if (region.no_grad) c10::GradMode::set_enabled(false);
     // Meta devices have no autocast: results keep the dtype of their inputs.
-    if (!region.autocast || !autocast::is_autocast_available(device_)) return;
+    if (!own || !autocast::is_autocast_available(device_)) return;
     autocast_ = true;
     enabled_ = autocast::is_autocast_enabled(device_);
     dtype_ = autocast::get_autocast_dtype(device_);
     cache_ = autocast::is_autocast_cache_enabled();
-    autocast::set_autocast_enabled(device_, region.autocast->enabled);
-    if (region.autocast->dtype) {
-      autocast::set_autocast_dtype(device_, *region.autocast->dtype);
-    }
-    autocast::set_autocast_cache_enabled(region.autocast->cache);
+    autocast::set_autocast_enabled(device_, own->enabled);
+    if (own->dtype) autocast::set_autocast_dtype(device_, *own->dtype);
+    autocast::set_autocast_cache_enabled(own->cache);
     autocast::increment_nesting();
   }
 
@@ -726,10 +733,20 @@ ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
   }
   for (const int each : constant.buffers) {
     const at::Tensor& buffer = slots[each].toTensor();
-    key.push_back(static_cast<int64_t>(buffer._version()));
-    key.push_back(static_cast<int64_t>(buffer.scalar_type()));
+    key.insert(key.end(), {number_, static_cast<int64_t>(buffer._version()),
+                           static_cast<int64_t>(buffer.scalar_type())});
   }
   return key;
+}
+
+ConstantCache::Id ProgramLayer::id_of(const Constant& constant,
+                                      const Slots& slots) const {
+  const bool is_as_read =
+      std::ranges::all_of(constant.buffers, [&](const int each) {
+        const at::Tensor& buffer = slots[each].toTensor();
+        return static_cast<int64_t>(buffer._version()) == versions_.at(each);
+      });
+  return {constant.value, is_as_read ? -1 : place_};
 }
 
 namespace {
@@ -748,12 +765,13 @@ void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
     run_steps(constant_steps_, slots, device);
     return;
   }
-  std::vector<ConstantKey> keys;
+  std::vector<std::pair<ConstantCache::Id, ConstantKey>> keys;
   keys.reserve(constants_.size());
   bool all = true;
   for (const Constant& each : constants_) {
-    keys.push_back(key_of(each, slots, device));
-    slots[each.slot] = model_->constants.find(each.value, keys.back());
+    const auto& [id, key] =
+        keys.emplace_back(id_of(each, slots), key_of(each, slots, device));
+    slots[each.slot] = model_->constants.find(id, key);
     all = all && !slots[each.slot].isNone();
   }
   if (all) return;
@@ -761,9 +779,9 @@ void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
   for (std::size_t k = 0; k < constants_.size(); ++k) {
     const Constant& each = constants_[k];
     if (lacks_values(slots[each.slot], device)) continue;
-    if (model_->constants.find(each.value, keys[k]).isNone()) {
-      model_->constants.insert(each.value, std::move(keys[k]),
-                               slots[each.slot]);
+    auto& [id, key] = keys[k];
+    if (model_->constants.find(id, key).isNone()) {
+      model_->constants.insert(id, std::move(key), slots[each.slot]);
     }
   }
 }
@@ -833,10 +851,13 @@ void ProgramLayer::run_control_flow(const Step& step, Slots& slots,
   for (const Input& input : step.inputs) {
     Stack& values = arguments.emplace_back();
     for (const int each : input.slots) values.push_back(slots[each]);
-    if (input.slots.empty()) values.push_back(input.argument->constant);
+    if (input.argument->kind == Kind::kConstant) {
+      values.push_back(input.argument->constant);
+    }
   }
   const auto run = [&](std::size_t number, Stack inputs) {
     const Graph& graph = step.graphs[number];
+    TORCH_INTERNAL_ASSERT(inputs.size() == graph.inputs.size());
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       slots[graph.inputs[k]] = std::move(inputs[k]);
     }

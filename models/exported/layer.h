@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,7 +28,7 @@
 namespace gpipe::exported {
 
 // What a constant value depends on: the device and its stream, the autocast
-// state, sizes, and versions of buffers.
+// state, sizes, and buffers: the read of the file and their versions.
 using ConstantKey = std::vector<int64_t>;
 
 // The constant values of one model, for all its layers. A mask or a table of
@@ -35,18 +36,22 @@ using ConstantKey = std::vector<int64_t>;
 // Thread-safe.
 class ConstantCache {
  public:
+  // A value of the program, and the place of the only layer that uses it; -1:
+  // all layers do.
+  using Id = std::pair<ValueId, int>;
+
   // Returns the value `id` for `key`; none() if it is not there.
-  c10::IValue find(ValueId id, const ConstantKey& key);
+  c10::IValue find(Id id, const ConstantKey& key);
   // Keeps a value. Forgets the oldest one of `id` if there are more than
   // kMost.
-  void insert(ValueId id, ConstantKey key, c10::IValue value);
+  void insert(Id id, ConstantKey key, c10::IValue value);
 
  private:
   // Devices, times the two sizes of micro-batches that a split gives.
   static constexpr std::size_t kMost = 32;
 
   std::mutex mutex_;
-  std::map<ValueId, std::vector<std::pair<ConstantKey, c10::IValue>>> values_;
+  std::map<Id, std::vector<std::pair<ConstantKey, c10::IValue>>> values_;
 };
 
 // A BatchNorm with running statistics. Registered as a module of LibTorch, so
@@ -75,7 +80,8 @@ struct Model {
   Program program;
   std::vector<LayerPlan> plans;  // of the layers, in order
   ConstantCache constants;
-  std::string name;  // a prefix of the names of skip tensors
+  std::atomic<int64_t> reads = 0;  // how often layers were made
+  std::string name;                // a prefix of the names of skip tensors
   // See ExportedModel::use_buffer_sets().
   std::vector<int64_t> buffer_sets;
 };
@@ -110,9 +116,10 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
  public:
   // `place`: of the layer's plan in Model::plans. The first layer takes the
   // program's inputs, and checks their sizes. `name`: the Python module of its
-  // nodes.
+  // nodes. `number`: of the read of the file; layers with the same one have
+  // equal weights until these change.
   ProgramLayer(std::shared_ptr<Model> model, int place, const std::string& name,
-               const ReadWeight& read);
+               const ReadWeight& read, int64_t number);
 
   const LayerWeights& weights() const { return weights_; }
   const Model& model() const { return *model_; }
@@ -211,6 +218,9 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   void run_constants(Slots& slots, c10::Device device);
   ConstantKey key_of(const Constant& constant, const Slots& slots,
                      c10::Device device) const;
+  // A constant of buffers that have changed since they were read is the
+  // layer's own, since other layers have other copies.
+  ConstantCache::Id id_of(const Constant& constant, const Slots& slots) const;
   // `region`: that of the caller, in Program::regions.
   void run_steps(const std::vector<Step>& steps, Slots& slots,
                  c10::Device device, int region = 0);
@@ -231,6 +241,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
 
   const std::shared_ptr<Model> model_;
   const int place_;
+  const int64_t number_;
   LayerWeights weights_;
   std::vector<NormModule> norms_;
   std::map<int, int> norm_of_node_;
@@ -238,6 +249,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   // The compiled form. Slots hold values while the layer runs.
   std::unordered_map<ValueId, int> slots_;
   std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
+  std::unordered_map<int, int64_t> versions_;    // of `own_` as read, by slot
   std::vector<std::size_t> state_;  // places in own_ of buffers that change
   std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;  // of `state_`
   std::vector<int> inputs_, outputs_;

@@ -183,7 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "photos", "outlines", "letters", "styles", "tables",
                       "counted", "stateless", "seen", "resized", "deep",
                       "branches", "other_branches", "alternating", "dropped",
-                      "scanned", "mapped", "looped", "experts", "aliased"),
+                      "scanned", "mapped", "looped", "alone", "experts",
+                      "aliased"),
     [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportedBranchesTest, EachMicrobatchTakesItsOwn) {

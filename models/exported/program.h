@@ -113,6 +113,9 @@ struct Result {
 
 // The autocast state of a region, for the device type on which it runs.
 struct Autocast {
+  // The type on which it works; none: any. A region for the devices of the
+  // export works on every device on which the program runs.
+  std::optional<c10::DeviceType> device;
   bool enabled = false;
   bool cache = true;
   std::optional<c10::ScalarType> dtype;  // none: LibTorch's default
@@ -121,7 +124,7 @@ struct Autocast {
 // What holds for some nodes: `with torch.no_grad()`, `with torch.autocast`.
 struct Region {
   bool no_grad = false;
-  std::optional<Autocast> autocast;
+  std::vector<Autocast> autocasts;  // the innermost last
 };
 
 // Operators of Python that run graphs, their bodies:

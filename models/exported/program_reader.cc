@@ -83,9 +83,32 @@ constexpr std::string_view kNoGradRegion = "wrap_with_set_grad_enabled",
                            kAutocastRegion = "wrap_with_autocast",
                            kCheckpointRegion = "tag_activation_checkpoint";
 
-Autocast read_autocast(const Json& dtype, const Json& enabled,
-                       const Json& cache) {
+// Returns the type of a device such as "cuda"; none if LibTorch knows no such
+// device.
+std::optional<c10::DeviceType> device_type(const Json& name) {
+  try {
+    return c10::Device(text(name)).type();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+// `graph`: that of the region, which has the devices of the export.
+Autocast read_autocast(const Json& device, const Json& dtype,
+                       const Json& enabled, const Json& cache,
+                       const Json& graph) {
   Autocast autocast;
+  const auto tensors = graph.find("tensor_values");
+  if (tensors != graph.end() && !tensors->empty()) {
+    const auto own = device_type(field(device, "as_string"));
+    const bool is_exports =
+        own && std::ranges::any_of(*tensors, [&](const Json& each) {
+          return device_type(field(field(each, "device"), "type")) == own;
+        });
+    // Nothing runs on a device that LibTorch does not know, or has autocast on
+    // the meta device.
+    if (!is_exports) autocast.device = own.value_or(c10::kMeta);
+  }
   if (alternative(dtype).name == "as_scalar_type") {
     autocast.dtype = dtype_of(integer(alternative(dtype).value));
   }
@@ -114,14 +137,15 @@ std::optional<RegionCall> read_region(const Json& json,
     return field(inputs[k], "arg");
   };
   while (alternative(argument(at)).name != "as_graph") ++at;
+  const Json& graph = field(field(argument(at), "as_graph"), "graph");
   Region region = outer;
   if (kind == kNoGradRegion) {
     region.no_grad |= !boolean(field(argument(0), "as_bool"));
   } else if (kind == kAutocastRegion) {
-    region.autocast = read_autocast(argument(1), argument(2), argument(3));
+    region.autocasts.push_back(read_autocast(argument(0), argument(1),
+                                             argument(2), argument(3), graph));
   }
-  return RegionCall{region, field(field(argument(at), "as_graph"), "graph"),
-                    inputs, at + 1};
+  return RegionCall{region, graph, inputs, at + 1};
 }
 
 // ---- Nodes
@@ -472,8 +496,10 @@ class GraphReader {
       const bool is_condition =
           node.control == Control::kWhile && &body == &node.bodies[0];
       const std::size_t wanted = is_condition ? 1 : node.results.size();
+      const bool has_more = node.results.size() > replaced;
       TORCH_CHECK_VALUE(
-          body.outputs.size() == wanted && node.results.size() >= replaced,
+          body.outputs.size() == wanted && node.results.size() >= replaced &&
+              !(has_more && node.control == Control::kWhile),
           "has ", node.results.size(), " results, and a graph with ",
           body.outputs.size(), " outputs; the file is damaged");
     }

@@ -1,8 +1,11 @@
 #include "models/exported/program_reader.h"
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
 #include <string>
 
 #include "models/exported/archive.h"
@@ -93,7 +96,7 @@ TEST(RegionReaderTest, NoGradTurnsGradientsOffAndStaysOff) {
   const auto call = read_region(off, target, Region());
   ASSERT_TRUE(call);
   EXPECT_TRUE(call->region.no_grad);
-  EXPECT_FALSE(call->region.autocast);
+  EXPECT_TRUE(call->region.autocasts.empty());
   EXPECT_EQ(&call->inputs, &off["inputs"]);
   EXPECT_EQ(&call->graph, &off["inputs"][1]["arg"]["as_graph"]["graph"]);
   EXPECT_EQ(call->first, 2u);
@@ -113,31 +116,46 @@ TEST(RegionReaderTest, AutocastHasADtypeAndACache) {
   const Json given =
       call_with(autocast(R"({"as_scalar_type": 13})", R"({"as_bool": false})"));
   const auto call = read_region(given, target, outer);
-  ASSERT_TRUE(call && call->region.autocast);
+  ASSERT_TRUE(call && call->region.autocasts.size() == 1);
   EXPECT_TRUE(call->region.no_grad);
-  EXPECT_TRUE(call->region.autocast->enabled);
-  EXPECT_FALSE(call->region.autocast->cache);
-  EXPECT_EQ(call->region.autocast->dtype, c10::ScalarType::BFloat16);
+  EXPECT_TRUE(call->region.autocasts[0].enabled);
+  EXPECT_FALSE(call->region.autocasts[0].cache);
+  EXPECT_EQ(call->region.autocasts[0].dtype, c10::ScalarType::BFloat16);
   EXPECT_EQ(call->first, 5u);
 
   const Json defaults =
       call_with(autocast(R"({"as_none": true})", R"({"as_none": true})"));
   const auto other = read_region(defaults, target, Region());
-  ASSERT_TRUE(other && other->region.autocast);
-  EXPECT_TRUE(other->region.autocast->cache);
-  EXPECT_FALSE(other->region.autocast->dtype);
+  ASSERT_TRUE(other && other->region.autocasts.size() == 1);
+  EXPECT_TRUE(other->region.autocasts[0].cache);
+  EXPECT_FALSE(other->region.autocasts[0].dtype);
+}
+
+TEST(RegionReaderTest, AutocastOfAnotherDeviceThanTheExportsIsForThatDevice) {
+  for (const auto& [exported, expected] :
+       std::map<std::string, std::optional<c10::DeviceType>>{
+           {"cpu", std::nullopt}, {"cuda", c10::kCPU}}) {
+    Json json =
+        call_with(autocast(R"({"as_none": true})", R"({"as_none": true})"));
+    json["inputs"][4]["arg"]["as_graph"]["graph"]["tensor_values"]["x"]
+        ["device"]["type"] = exported;
+    const auto call =
+        read_region(json, kOperator + "wrap_with_autocast", Region());
+    ASSERT_TRUE(call && call->region.autocasts.size() == 1);
+    EXPECT_EQ(call->region.autocasts[0].device, expected) << exported;
+  }
 }
 
 TEST(RegionReaderTest, ACheckpointHasTheStateAroundIt) {
   Region outer;
   outer.no_grad = true;
-  outer.autocast = Autocast{true, false, c10::ScalarType::Half};
+  outer.autocasts = {{std::nullopt, true, false, c10::ScalarType::Half}};
   const Json json = call_with("");
   const auto call =
       read_region(json, kOperator + "tag_activation_checkpoint", outer);
-  ASSERT_TRUE(call && call->region.autocast);
+  ASSERT_TRUE(call && call->region.autocasts.size() == 1);
   EXPECT_TRUE(call->region.no_grad);
-  EXPECT_EQ(call->region.autocast->dtype, c10::ScalarType::Half);
+  EXPECT_EQ(call->region.autocasts[0].dtype, c10::ScalarType::Half);
   EXPECT_EQ(call->first, 1u);
 }
 

@@ -111,7 +111,7 @@ const std::vector<std::string>& example_names() {
                                    "stateless", "seen",     "resized",
                                    "deep",      "branches", "other_branches",
                                    "scanned",   "mapped",   "looped",
-                                   "experts"};
+                                   "alone",     "experts"};
   return *names;
 }
 

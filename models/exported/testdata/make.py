@@ -559,6 +559,23 @@ class Looped(nn.Module):
         return self.last(h) * (count + 1)
 
 
+class Alone(nn.Module):
+    """A map and a loop that take nothing from outside, and autocast for other devices than
+    those of the export."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.last = (nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, x):
+        x = map_rows(lambda row: row.sin(), self.first(x))
+        count, h = while_loop(
+            lambda count, h: count < 3, lambda count, h: (count + 1, h.tanh() * 2),
+            (torch.zeros((), dtype=torch.long), x))
+        with torch.autocast("cuda", enabled=False):
+            return self.last(h) * count
+
+
 class Experts(nn.Module):
     """A mixture of experts as transformers exports it: rows in the order of experts."""
 
@@ -713,10 +730,11 @@ MODELS = {
     "scanned": (Scanned, lambda: (torch.randn(8, 5, 4),)),
     "mapped": (Mapped, lambda: (torch.randn(8, 4),)),
     "looped": (Looped, lambda: (torch.randn(8, 4) * 3,)),
+    "alone": (Alone, lambda: (torch.randn(8, 4),)),
     "experts": (Experts, lambda: (torch.randn(8, 4),)),
 }
 EXPORTED_IN_EVAL_MODE = {"quiet", "steady"}
-DETAILS = {"aliased", "alternating", "branches", "deep", "dropped", "experts", "generated",
+DETAILS = {"aliased", "alone", "alternating", "branches", "deep", "dropped", "experts", "generated",
            "looped", "mapped", "other_branches", "ramps", "resized", "scanned", "stateless", "styles",
            "vmapped"}
 
