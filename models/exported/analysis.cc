@@ -392,15 +392,65 @@ std::string output_problem(const Value& output, const std::set<int>& rows) {
   return "";
 }
 
+// Returns the values that have the rows of several tensors one after the other,
+// as torch.cat() along dimension 0 gives them. The concatenated outputs of
+// micro-batches have these rows in another order.
+std::set<ValueId> joined_rows(const Program& program) {
+  std::set<ValueId> joined;
+  const auto rows = [&](ValueId each) {
+    const std::vector<Extent>& sizes = program.values[each].sizes;
+    return sizes.empty() ? Extent() : sizes[0];
+  };
+  for (const Node& node : program.nodes) {
+    const bool joins = std::ranges::any_of(
+        std::array{"cat.", "concat.", "repeat.", "tile."},
+        [&](const std::string& name) {
+          return node.target.starts_with("torch.ops.aten." + name);
+        });
+    for_each_result(node, [&](ValueId result) {
+      const Extent own = rows(result);
+      const auto is_as_long = [&](ValueId each) {
+        return rows(each).symbol == own.symbol &&
+               rows(each).factor == own.factor;
+      };
+      const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
+        return joined.contains(each) && is_as_long(each);
+      });
+      const bool has_other_rows =
+          std::ranges::none_of(node.reads, is_as_long) &&
+          std::ranges::any_of(node.reads, [&](ValueId each) {
+            return rows(each).symbol == own.symbol;
+          });
+      // torch.stack() along dimension 0, and then one dimension of both.
+      const bool flattens = std::ranges::any_of(node.reads, [&](ValueId each) {
+        const std::vector<Extent>& sizes = program.values[each].sizes;
+        return sizes.size() > 1 && sizes[0].symbol == Extent::kNone &&
+               sizes[0].factor > 1 && sizes[1].symbol == own.symbol &&
+               sizes[0].factor * sizes[1].factor == own.factor;
+      });
+      if (own.symbol != Extent::kNone &&
+          (keeps || flattens || (joins && has_other_rows))) {
+        joined.insert(result);
+      }
+    });
+  }
+  return joined;
+}
+
 void check_outputs(Program& program, bool concatenates) {
   if (program.outputs.empty()) {
     program.problems.emplace_back("the program returns no tensor");
   }
   if (!concatenates) return;
   const std::set<int> rows = row_symbols(program);
+  const std::set<ValueId> joined = joined_rows(program);
   for (const ValueId each : program.outputs) {
     const Value& output = program.values[each];
-    const std::string problem = output_problem(output, rows);
+    const std::string problem =
+        joined.contains(each)
+            ? "has the rows of several tensors one after the other, as of "
+              "torch.cat() along dimension 0"
+            : output_problem(output, rows);
     if (problem.empty()) continue;
     program.problems.push_back(
         "output '" + output.name + "' " + problem +

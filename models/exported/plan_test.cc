@@ -107,6 +107,45 @@ TEST(AnalysisTest, OutputsNeedTheRowsInTheFirstDimensionOnly) {
             std::string::npos);
 }
 
+// Two views of each row, in the order a1 a2 b1 b2. Micro-batches of one row
+// would give a1 b1 a2 b2.
+TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const ValueId other = draft.node({input});
+  const Extent twice{draft.rows.symbol, 2 * draft.rows.factor};
+  const ValueId both = draft.node({input, other});
+  draft.program.nodes.back().target = "torch.ops.aten.cat.default";
+  draft.program.values[both].sizes = {twice};
+  const ValueId loss = draft.node({both});
+  draft.program.values[loss].sizes = {twice};
+  const ValueId half = draft.node({loss});
+  const ValueId wide = draft.node({input, other});  // along dimension 1
+  draft.program.nodes.back().target = "torch.ops.aten.cat.default";
+  const ValueId wide_loss = draft.node({other, loss});
+  draft.program.nodes.back().target = "torch.ops.aten.cat.default";
+  draft.program.values[wide_loss].sizes = {twice};
+  const ValueId table = draft.add(Origin::kParameter);
+  draft.program.values[table].sizes = {{Extent::kNone, 1}};
+  const ValueId queries = draft.node({table});  // one for each row
+  draft.program.nodes.back().target = "torch.ops.aten.repeat.default";
+  const ValueId stack = draft.node({input, other});
+  draft.program.values[stack].sizes = {{Extent::kNone, 2}, draft.rows};
+  const ValueId flat = draft.node({stack});
+  draft.program.values[flat].sizes = {twice};
+  draft.program.outputs = {loss, half, wide, wide_loss, queries, flat};
+  analyze(draft.program, /*keep_random=*/true);
+  std::vector<std::string> expected;
+  for (const ValueId each : {loss, wide_loss, flat}) {
+    expected.push_back(
+        "output '" + draft.program.values[each].name +
+        "' has the rows of several tensors one after the other, as of "
+        "torch.cat() along dimension 0, so the outputs of micro-batches cannot "
+        "be concatenated; choose other outputs with ExportedOptions::outputs");
+  }
+  EXPECT_EQ(draft.program.problems, expected);
+}
+
 // Dim.AUTO gives inputs that meet in no operator a symbol each.
 TEST(AnalysisTest, InputsMayHaveASymbolEachForTheirRows) {
   Draft draft;
