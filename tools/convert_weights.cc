@@ -166,7 +166,8 @@ std::optional<torch::Dtype> wanted_dtype() {
 gpipe::StateDict converted(const gpipe::StateDict& tensors,
                            torch::Dtype dtype) {
   gpipe::StateDict result;
-  std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>>,
+  std::map<std::tuple<const void*, torch::Dtype, std::vector<int64_t>,
+                      std::vector<int64_t>, bool>,
            at::Tensor>
       known;
   for (const auto& item : tensors) {
@@ -175,8 +176,9 @@ gpipe::StateDict converted(const gpipe::StateDict& tensors,
       result.insert(item.key(), from);
       continue;
     }
-    at::Tensor& to = known[{from.const_data_ptr(), from.sizes().vec(),
-                            from.strides().vec()}];
+    at::Tensor& to =
+        known[{from.const_data_ptr(), from.scalar_type(), from.sizes().vec(),
+               from.strides().vec(), from.is_neg()}];
     if (!to.defined()) {
       to = gpipe::internal::convert_in_range(item.key(), from, dtype);
     }

@@ -388,7 +388,7 @@ using internal::together;
 // Returns the tensors without those that are there under an earlier name.
 StateDict without_tied(const StateDict& tensors) {
   using Key = std::tuple<const void*, at::ScalarType, std::vector<int64_t>,
-                         std::vector<int64_t>>;
+                         std::vector<int64_t>, bool, bool>;
   std::set<Key> known;
   StateDict result;
   for (const auto& item : tensors) {
@@ -397,7 +397,8 @@ StateDict without_tied(const StateDict& tensors) {
         each.numel() > 0 &&
         !known
              .emplace(each.const_data_ptr(), each.scalar_type(),
-                      each.sizes().vec(), each.strides().vec())
+                      each.sizes().vec(), each.strides().vec(), each.is_conj(),
+                      each.is_neg())
              .second) {
       continue;
     }

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -365,6 +366,12 @@ class LyingFolderTest : public ::testing::Test {
   std::string folder_;
 };
 
+TEST(LoadHuggingFaceTest, AFolderThatCannotBeFollowedIsAnErrorOfTheUser) {
+  const std::string loop = new_folder() + "loop";
+  ASSERT_EQ(symlink(loop.c_str(), loop.c_str()), 0);
+  expect_error(loop, {": has neither model.safetensors nor "});
+}
+
 TEST_F(LyingFolderTest, AMissingFileIsNamedWithATensor) {
   std::filesystem::remove(path(shard(2)));
   expect_error(folder_, {shard(2) + ": cannot be read: No such file",
@@ -498,6 +505,21 @@ TEST(SaveHuggingFaceTest, ShardsHaveAtMostTheirBytesUnlessATensorIsLarger) {
   EXPECT_EQ(read_safetensors(folder + "model-00001-of-00002.safetensors")
                 .tensors.keys(),
             (std::vector<std::string>{"b", "a"}));
+}
+
+TEST(SaveHuggingFaceTest, ViewsOfOneMemoryWithOtherValuesAreNotTied) {
+  const std::string folder = new_folder();
+  const at::Tensor z =
+      at::view_as_complex(at::tensor({1.0f, 2.0f}).view({1, 2}));
+  StateDict dict;
+  dict.insert("z", z);
+  dict.insert("conj", z.conj());
+  dict.insert("again", z);
+  save_hugging_face(folder, dict);
+  const StateDict found = read_hugging_face(folder);
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_TRUE(bit_equal(found["z"], z));
+  EXPECT_TRUE(bit_equal(found["conj"], z.conj().resolve_conj()));
 }
 
 TEST(SaveHuggingFaceTest, IsWhatTransformersWrites) {

@@ -74,10 +74,11 @@ struct PickleValue {
 // A pickle is a program. The constructor runs it and builds texts, numbers and
 // containers. The reader knows these names: collections.OrderedDict, torch.Size
 // and Tensor, torch.nn.parameter.Parameter and Buffer, the functions
-// _rebuild_tensor, _rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter
-// and _rebuild_parameter_with_state of torch._utils,
-// torch._tensor._rebuild_from_type_v2, and torch's storage classes and dtypes.
-// A "call" of a name creates one of the values above; no code is executed.
+// _rebuild_tensor, _rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter,
+// _rebuild_parameter_with_state and _rebuild_device_tensor_from_cpu_tensor of
+// torch._utils, torch._tensor._rebuild_from_type_v2, and torch's storage
+// classes and dtypes. A "call" of a name creates one of the values above; no
+// code is executed.
 //
 // Any other name is a kName, and its call a kObject: a placeholder that keeps
 // the name alone. So entries beside the weights, such as options, generators

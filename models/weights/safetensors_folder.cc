@@ -88,7 +88,8 @@ bool exists(const std::string& path) {
 }  // namespace
 
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) {
-  if (std::filesystem::is_regular_file(folder)) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(folder, error)) {
     open(folder);
     return;
   }

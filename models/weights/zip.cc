@@ -89,7 +89,8 @@ Directory read_directory(const FileReader& file) {
                     "damaged");
   const std::string_view end = std::string_view(tail).substr(in_tail);
   const uint64_t end_at = tail_at + in_tail;
-  if (end_at >= kLocatorBytes) {
+  // As LibTorch's reader: a locator needs a directory before it.
+  if (end_at >= kLocatorBytes + kEnd64Bytes) {
     const std::string locator =
         read(file, end_at - kLocatorBytes, kLocatorBytes);
     if (locator.starts_with(kEnd64Locator)) {
