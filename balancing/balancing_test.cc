@@ -84,13 +84,8 @@ TEST(BalanceByTimeTest, TakesTuplesAndVectors) {
 }
 
 TEST(BalanceByTimeTest, RefusesPartitionsThatCannotBe) {
-  const Sequential model = sleepers({0, 0});
-  EXPECT_THAT(error_of_cut(0, model), HasSubstr("2 layers into 0 partitions"));
-  EXPECT_THAT(error_of_cut(-1, model),
-              HasSubstr("2 layers into -1 partitions"));
-  EXPECT_THAT(error_of_cut(3, model), HasSubstr("2 layers into 3 partitions"));
-  EXPECT_THAT(error_of_cut(1, Sequential()),
-              HasSubstr("0 layers into 1 partitions"));
+  EXPECT_THAT(error_of_cut(3, sleepers({0, 0})),
+              HasSubstr("2 layers into 3 partitions"));
 }
 
 TEST(BalanceByTimeTest, RefusesAModelWithGradients) {

@@ -19,7 +19,6 @@
 #include <tuple>
 #include <vector>
 
-#include "balancing/infeasible.h"
 #include "balancing/profile/testing.h"
 #include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
@@ -159,21 +158,6 @@ TEST(PlanTest, CountsMemoryByModeAndTakesTheFastestThatFits) {
   EXPECT_GT(except_last.step_seconds, never.step_seconds);
   EXPECT_TRUE(std::isinf(except_last.candidates[0].step_seconds));
   EXPECT_NE(except_last.candidates[0].remark, "");
-}
-
-TEST(PlanTest, SaysWhatWouldBeEnough) {
-  const auto profile = even_profile({1, 1, 1, 1});
-  const auto options = fill_drain_options().chunks({8});
-  double enough = 0;
-  try {
-    plan(profile, 8, devices(2, 30), options);
-    FAIL() << "fits";
-  } catch (const InfeasibleError& error) {
-    enough = error.least_bytes();
-  }
-  EXPECT_NO_THROW(plan(profile, 8, devices(2, enough), options));
-  EXPECT_THROW(plan(profile, 8, devices(2, enough - 1), options),
-               InfeasibleError);
 }
 
 TEST(PlanTest, KnowsSpeedsAndWorkers) {

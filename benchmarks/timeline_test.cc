@@ -6,7 +6,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -14,7 +13,6 @@
 
 #include "benchmarks/harness/experiment.h"
 #include "benchmarks/skip_layers.h"
-#include "gpipe/meta.h"
 #include "gpipe/simulation.h"
 
 namespace gpipe::benchmarks {
@@ -151,21 +149,6 @@ TEST(TimelineBenchmark, TorchgpipesRowsAlwaysRecomputeEarly) {
   for (const Experiment& row : timeline_benchmark().paper.experiments) {
     EXPECT_TRUE(!row.published.at(0) || mechanisms_of(row).early_recompute)
         << row.name;
-  }
-}
-
-TEST(TimelineBenchmark, BalancesAreOfTheWholeModelAtBothSizes) {
-  const Benchmark benchmark = timeline_benchmark();
-  for (const Workload* workload : {&benchmark.paper, &benchmark.small}) {
-    const MetaGuard meta;
-    const auto layers = static_cast<int64_t>(
-        benchmark.model(workload->experiments.front())->size());
-    for (const Experiment& row : workload->experiments) {
-      EXPECT_EQ(
-          std::accumulate(row.balance.begin(), row.balance.end(), int64_t{0}),
-          layers);
-      EXPECT_EQ(row.balance.size(), 4u);
-    }
   }
 }
 

@@ -43,11 +43,6 @@ TEST(FillDrain, RunsAllForwardsThenBackwardsInReverse) {
             "1F0 1F1 1F2 1B2 1B1 1B0 \n");
 }
 
-TEST(FillDrain, RefusesNothingToDo) {
-  EXPECT_THROW(fill_drain(0, 1), std::invalid_argument);
-  EXPECT_THROW(fill_drain(1, 0), std::invalid_argument);
-}
-
 TEST(ClockOrder, PutsForwardOfMicrobatchIOnStageJAtClockIPlusJ) {
   const auto forward = select(fill_drain(3, 4), is_forward);
   const auto order = clock_order(forward);

@@ -51,8 +51,9 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
   expect_refused(with([](Options& o) { o.precision = "fp8"; }),
                  "--precision=fp8: must be float32, amp-float16");
   expect_refused(with([](Options& o) { o.lr_schedule = "up"; }), "up");
-  expect_refused(with([](Options& o) { o.optimizer = "lion"; }),
-                 "--optimizer=lion: must be sgd");
+  expect_refused(
+      with([](Options& o) { o.optimizer = "lion"; }),
+      "--optimizer=lion: must be sgd, adam, adamw, rmsprop or adagrad");
   expect_refused(with([](Options& o) { o.lr = 0; }), "--lr=0");
   expect_refused(with([](Options& o) { o.schedule = "abc"; }),
                  "there are fill-drain, 1f1b");

@@ -181,20 +181,6 @@ TEST(OptimizerTest, UnlessTheyAreToHaveIt) {
   EXPECT_EQ(optimizer->param_groups()[0].params().size(), 4);
 }
 
-TEST(OptimizerTest, ThereAreFive) {
-  const auto of = model();
-  Options options;
-  for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad"}) {
-    options.optimizer = name;
-    EXPECT_NE(make_optimizer(options, of->parameters()), nullptr) << name;
-  }
-  options.optimizer = "lion";
-  EXPECT_NE(gpipe::testing::value_error_of([&] {
-              make_optimizer(options, of->parameters());
-            }).find("must be sgd, adam, adamw, rmsprop or adagrad"),
-            std::string::npos);
-}
-
 // Nesterov's momentum m with equal gradients g changes a parameter by
 // lr (g + m b), where b is g at first and g + m b after it.
 TEST(OptimizerTest, NesterovLooksAheadAlongTheMomentum) {
