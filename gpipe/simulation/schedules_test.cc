@@ -63,7 +63,7 @@ struct Form {
 // Cases for which the closed form holds.
 struct Cases {
   int v = 1;            // stages per rank; 0: 1 to 3
-  bool copies = false;  // whether c is not 0
+  bool copies = false;  // whether c may be above 0
   std::function<void(Case&)> make_hold = [](Case&) {};
 };
 
@@ -82,7 +82,7 @@ void expect_closed_form(const std::function<Schedule(const Case&)>& schedule,
     k.i = draw(1, 20);
     k.w = draw(1, 20);
     k.r = draw(1, 20);
-    k.c = cases.copies ? draw(1, 20) : 0;
+    k.c = cases.copies ? draw(0, 20) : 0;
     cases.make_hold(k);
     const Timeline timeline = simulate(schedule(k), costs_of_case(k));
     const int idle = form.idle(k);
@@ -123,7 +123,7 @@ TEST(ClosedForm, FillDrainWithUnequalStages) {
   std::mt19937 random(0);
   std::uniform_int_distribution<int> seconds(0, 20), sizes(1, 8);
   for (int n = 0; n < kCases; ++n) {
-    const int p = sizes(random), m = 2 * sizes(random) - 1;
+    const int p = sizes(random), m = sizes(random) + sizes(random) - 1;
     Costs costs;
     costs.latency = seconds(random);
     double sum = 2 * (p - 1) * costs.latency, forward = 0, backward = 0;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -27,46 +26,9 @@ namespace gpipe {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-// The makespan is (m + n - 1)(f + b), of which each rank is idle for
-// (n - 1)(f + b).
-TEST(SimulateTest, GivesTheClosedFormOfFillDrain) {
-  for (const int n : {1, 2, 4, 7}) {
-    for (const int m : {1, 2, 8, 31}) {
-      const Timeline timeline =
-          simulate(fill_drain(n, m), equal_costs(n, 2, 5));
-      EXPECT_EQ(timeline.makespan, (m + n - 1) * 7);
-      EXPECT_THAT(timeline.idle, Each((n - 1) * 7));
-      EXPECT_THAT(timeline.peak_in_flight, Each(m));
-      EXPECT_DOUBLE_EQ(timeline.bubble_fraction, (n - 1.0) / (m + n - 1));
-    }
-  }
-}
-
-// The makespan is the sum over all stages plus
-// (m - 1)(largest forward + largest backward).
-TEST(SimulateTest, GivesTheProportionateFlowShopOfUnequalStages) {
-  std::mt19937 random(0);
-  std::uniform_int_distribution<int> seconds(0, 9), sizes(1, 6);
-  for (int k = 0; k < 1000; ++k) {
-    const int n = sizes(random), m = sizes(random);
-    Costs costs = equal_costs(n, 0, 0);
-    double sum = 0, forward = 0, backward = 0;
-    for (int stage = 0; stage < n; ++stage) {
-      costs.forward[stage] = seconds(random);
-      costs.backward[stage] = seconds(random);
-      sum += costs.forward[stage] + costs.backward[stage];
-      forward = std::max(forward, costs.forward[stage]);
-      backward = std::max(backward, costs.backward[stage]);
-    }
-    EXPECT_EQ(simulate(fill_drain(n, m), costs).makespan,
-              sum + (m - 1) * (forward + backward));
-  }
-}
 
 TEST(SimulateTest, RecomputesWhileItWaits) {
   Costs costs = equal_costs(2, 1, 2);
@@ -109,28 +71,6 @@ TEST(SimulateTest, RunsBackwardsInTwoParts) {
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_EQ(timeline.makespan, 14);
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(2));
-}
-
-// The makespan is (m + n - 1)(f + b) + m r if R runs while the rank waits, and
-// (m + n - 1)(f + r + b) if R is in a block with its backward.
-TEST(SimulateTest, ARecomputeInABlockWaitsForTheGradient) {
-  for (const int n : {1, 2, 5}) {
-    for (const int m : {1, 2, 9}) {
-      Costs costs = equal_costs(n, 2, 5);
-      costs.recompute.assign(n, 2);
-      Schedule schedule =
-          with_recompute(fill_drain(n, m), [](int) { return true; });
-      EXPECT_EQ(simulate(schedule, costs).makespan, (m + n - 1) * 7 + m * 2);
-      for (auto& actions : schedule.ranks) {
-        for (Action& action : actions) {
-          action.fused_with_next = action.kind == ActionKind::kRecompute;
-        }
-      }
-      const Timeline late = simulate(schedule, costs);
-      EXPECT_EQ(late.makespan, (m + n - 1) * 9);
-      EXPECT_THAT(late.idle, Each((n - 1) * 9));
-    }
-  }
 }
 
 Action paired(Action action) {
@@ -301,7 +241,6 @@ TEST(SimulateTest, NamesCostsThatAreMissing) {
 // ---- Copies to and from the host, in the simulator and in all pictures.
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
