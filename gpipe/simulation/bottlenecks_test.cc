@@ -4,15 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/schedule/transform.h"
+#include "gpipe/schedule/text.h"
 #include "gpipe/simulation/simulate.h"
 #include "gpipe/simulation/timeline_testing.h"
 
@@ -23,18 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
-
-std::vector<std::string> steps(const Timeline& timeline) {
-  std::vector<std::string> result;
-  for (const CriticalStep& step : critical_path(timeline)) {
-    std::ostringstream text;
-    text << to_string(step.action);
-    if (step.is_transfer()) text << " " << step.from << ">" << step.to;
-    text << " " << step.start << "-" << step.end;
-    result.push_back(text.str());
-  }
-  return result;
-}
 
 TEST(CriticalPathTest, GoesThroughTheSlowestStage) {
   Costs costs = equal_costs(3, 1, 1);
@@ -63,9 +49,7 @@ TEST(CriticalPathTest, GoesThroughCopiesThatWaitForTheirLink) {
 }
 
 TEST(CriticalPathTest, ALateRecomputeIsBetweenTheGradientAndItsBackward) {
-  Schedule schedule =
-      with_recompute(fill_drain(2, 1), [](int) { return true; });
-  schedule.ranks[0][1].fused_with_next = true;
+  const Schedule schedule = parse_schedule("0F0,(0R0;0B0)\n1F0,1R0,1B0\n");
   EXPECT_THAT(steps(simulate(schedule, equal_costs(2, 1, 2))),
               ElementsAre("0F0 0-1", "1F0 1-2", "1R0 2-3", "1B0 3-5", "0R0 5-6",
                           "0B0 6-8"));
@@ -81,10 +65,8 @@ TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
 
 TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
   const Timeline measured =
-      timeline_of({{{{0, ActionKind::kForward, 0}, 0.5, 1},
-                    {{0, ActionKind::kForward, 1}, 1.5, 2}},
-                   {{{1, ActionKind::kForward, 0}, 1.25, 1.75},
-                    {{1, ActionKind::kForward, 1}, 2.5, 3}}});
+      timeline_of({{{act("0F0"), 0.5, 1}, {act("0F1"), 1.5, 2}},
+                   {{act("1F0"), 1.25, 1.75}, {act("1F1"), 2.5, 3}}});
   EXPECT_THAT(steps(measured),
               ElementsAre("0F0 0.5-1", "0F1 1.5-2", "1F1 2.5-3"));
 }
@@ -93,13 +75,12 @@ TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
 // skip tensor to stage 2. The skip tensor arrives at `skip`. 2F0 begins at
 // `last`.
 Timeline with_skip(double skip, double last) {
-  Timeline timeline =
-      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1}},
-                   {{{1, ActionKind::kForward, 0}, 1.2, 2.2}},
-                   {{{2, ActionKind::kForward, 0}, last, last + 1}}});
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 1.2, 1.2},
-                        {{0, ActionKind::kForward, 0}, 0, 2, 1, skip, skip},
-                        {{1, ActionKind::kForward, 0}, 1, 2, 2.2, 2.4, 2.4}};
+  Timeline timeline = timeline_of({{{act("0F0"), 0, 1}},
+                                   {{act("1F0"), 1.2, 2.2}},
+                                   {{act("2F0"), last, last + 1}}});
+  timeline.transfers = {{act("0F0"), 0, 1, 1, 1.2, 1.2},
+                        {act("0F0"), 0, 2, 1, skip, skip},
+                        {act("1F0"), 1, 2, 2.2, 2.4, 2.4}};
   return timeline;
 }
 
@@ -115,28 +96,23 @@ TEST(CriticalPathTest, ASkipTensorThatComesLastIsWhatIsWaitedFor) {
 }
 
 TEST(CriticalPathTest, ASkipTensorsGradientMayBeWhatIsWaitedFor) {
-  Timeline timeline =
-      timeline_of({{{{0, ActionKind::kBackwardInput, 0}, 3, 4}},
-                   {{{1, ActionKind::kBackwardInput, 0}, 1.5, 2}},
-                   {{{2, ActionKind::kBackwardInput, 0}, 0, 1}}});
-  timeline.transfers = {
-      {{2, ActionKind::kBackwardInput, 0}, 2, 1, 1, 1.5, 1.5},
-      {{2, ActionKind::kBackwardInput, 0}, 2, 0, 1, 3, 3},
-      {{1, ActionKind::kBackwardInput, 0}, 1, 0, 2, 2.5, 2.5}};
+  Timeline timeline = timeline_of(
+      {{{act("0I0"), 3, 4}}, {{act("1I0"), 1.5, 2}}, {{act("2I0"), 0, 1}}});
+  timeline.transfers = {{act("2I0"), 2, 1, 1, 1.5, 1.5},
+                        {act("2I0"), 2, 0, 1, 3, 3},
+                        {act("1I0"), 1, 0, 2, 2.5, 2.5}};
   EXPECT_THAT(steps(timeline),
               ElementsAre("2I0 0-1", "2I0 2>0 1-3", "0I0 3-4"));
 }
 
 // Stages 1 and 3 are on one rank. The second copy of 0F0 is for stage 3.
 TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
-  Timeline timeline = timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
-                                    {{2, ActionKind::kForward, 0}, 3.5, 6.5}},
-                                   {{{1, ActionKind::kForward, 0}, 2, 3},
-                                    {{3, ActionKind::kForward, 0}, 7, 8}}});
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 1, 2, 2},
-                        {{0, ActionKind::kForward, 0}, 0, 1, 2, 6, 6},
-                        {{1, ActionKind::kForward, 0}, 1, 0, 3, 3.5, 3.5},
-                        {{2, ActionKind::kForward, 0}, 0, 1, 6.5, 7, 7}};
+  Timeline timeline = timeline_of({{{act("0F0"), 0, 1}, {act("2F0"), 3.5, 6.5}},
+                                   {{act("1F0"), 2, 3}, {act("3F0"), 7, 8}}});
+  timeline.transfers = {{act("0F0"), 0, 1, 1, 2, 2},
+                        {act("0F0"), 0, 1, 2, 6, 6},
+                        {act("1F0"), 1, 0, 3, 3.5, 3.5},
+                        {act("2F0"), 0, 1, 6.5, 7, 7}};
   EXPECT_THAT(steps(timeline),
               ElementsAre("0F0 0-1", "0F0 0>1 1-2", "1F0 2-3", "1F0 1>0 3-3.5",
                           "2F0 3.5-6.5", "2F0 0>1 6.5-7", "3F0 7-8"));
@@ -145,16 +121,14 @@ TEST(CriticalPathTest, NothingWaitsForACopyThatComesLater) {
 // The timeline of rank 1 of three. The copy of a gradient names a whole
 // backward, since the process does not know the actions of other ranks.
 TEST(CriticalPathTest, OfOneProcessBeginsWithWhatCameFromAnother) {
-  Timeline timeline =
-      timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
-                    {{1, ActionKind::kForward, 1}, 4, 5},
-                    {{1, ActionKind::kBackwardInput, 0}, 7, 8}}});
+  Timeline timeline = timeline_of(
+      {{{act("1F0"), 3.5, 4}, {act("1F1"), 4, 5}, {act("1I0"), 7, 8}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3},
-                        {{0, ActionKind::kForward, 1}, 0, 1, 3, 3.5, 3.5},
-                        {{1, ActionKind::kForward, 0}, 1, 2, 4, 4.5, 4.5},
-                        {{2, ActionKind::kBackward, 0}, 2, 1, 6, 7, 7},
-                        {{1, ActionKind::kBackwardInput, 0}, 1, 0, 8, 9, 9}};
+  timeline.transfers = {{act("0F0"), 0, 1, 2, 3, 3},
+                        {act("0F1"), 0, 1, 3, 3.5, 3.5},
+                        {act("1F0"), 1, 2, 4, 4.5, 4.5},
+                        {act("2B0"), 2, 1, 6, 7, 7},
+                        {act("1I0"), 1, 0, 8, 9, 9}};
   EXPECT_THAT(steps(timeline), ElementsAre("2B0 2>1 6-7", "1I0 7-8"));
   const auto path = critical_path(timeline);
   EXPECT_EQ(path[1].from, 1);
@@ -170,8 +144,8 @@ TEST(CriticalPathTest, NothingHasNone) {
 }
 
 TEST(CriticalPathTest, RefusesATimelineThatCannotBe) {
-  const Timeline wrong = timeline_of({{{{0, ActionKind::kBackward, 0}, 0, 1},
-                                       {{0, ActionKind::kForward, 0}, 1, 2}}});
+  const Timeline wrong =
+      timeline_of({{{act("0B0"), 0, 1}, {act("0F0"), 1, 2}}});
   EXPECT_THAT([&] { critical_path(wrong); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("for itself")));
 }
@@ -220,10 +194,8 @@ TEST(Idle, WaitsForCopiesAreThoseOfOtherRanksToo) {
 // 1.
 TEST(Idle, WhereNothingWasMissingIsOverhead) {
   const auto timeline =
-      timeline_of({{{{0, ActionKind::kForward, 0}, 0, 1},
-                    {{0, ActionKind::kForward, 1}, 1.25, 2.25}},
-                   {{{1, ActionKind::kForward, 0}, 1.5, 2.5},
-                    {{1, ActionKind::kForward, 1}, 2.5, 3.5}}});
+      timeline_of({{{act("0F0"), 0, 1}, {act("0F1"), 1.25, 2.25}},
+                   {{act("1F0"), 1.5, 2.5}, {act("1F1"), 2.5, 3.5}}});
   const auto parts = idle_parts(timeline);
   // After its last forward rank 0 waits for the end.
   expect_parts(parts[0], 1, 0.25, 0, 0.25);
@@ -233,10 +205,7 @@ TEST(Idle, WhereNothingWasMissingIsOverhead) {
 // Rank 0 recomputes only when the gradient has arrived.
 TEST(Idle, ALateRecomputeWaitsForTheGradient) {
   Costs costs = equal_costs(2, 1, 1);
-  Schedule schedule = fill_drain(2, 1);
-  schedule.ranks[0] = {{0, ActionKind::kForward, 0},
-                       {0, ActionKind::kRecompute, 0, /*fused_with_next=*/true},
-                       {0, ActionKind::kBackward, 0}};
+  const Schedule schedule = parse_schedule("0F0,(0R0;0B0)\n1F0,1B0\n");
   const Timeline timeline = simulate(schedule, costs);
   ASSERT_EQ(timeline.makespan, 5);
   const auto parts = idle_parts(timeline);
@@ -307,12 +276,7 @@ TEST(Idle, SpansSayWhenEachCauseWas) {
 // Rank 0 waits for 4 s before each of its two forwards of stage 2. With equal
 // stages it would wait for 2 s there.
 TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {2, ActionKind::kForward, 0},
-        {0, ActionKind::kForward, 1},
-        {2, ActionKind::kForward, 1}},
-       {{1, ActionKind::kForward, 0}, {1, ActionKind::kForward, 1}}}};
+  const Schedule schedule = parse_schedule("0F0,2F0,0F1,2F1\n1F0,1F1\n");
   Costs costs = equal_costs(3, 1, 1);
   costs.forward = {1, 4, 1};
   // The times are 0F0 0-1, 1F0 1-5, 2F0 5-6, 0F1 6-7, 1F1 7-11, 2F1 11-12. With
@@ -330,11 +294,10 @@ TEST(Idle, TheSchedulesWaitingIsWhereTheScheduleWaits) {
 // The two actions of a measured pair have a span each. The time between them is
 // idle.
 TEST(Idle, OfAMeasuredPairAddsUp) {
-  const Timeline timeline = timeline_of(
-      {{{{0, ActionKind::kForward, 0}, 0, 1},
-        {{0, ActionKind::kForward, 1, /*fused_with_next=*/true}, 1, 2},
-        {{0, ActionKind::kBackward, 0}, 2.5, 3},
-        {{0, ActionKind::kBackward, 1}, 3, 4}}});
+  const Timeline timeline = timeline_of({{{act("0F0"), 0, 1},
+                                          {paired(act("0F1")), 1, 2},
+                                          {act("0B0"), 2.5, 3},
+                                          {act("0B1"), 3, 4}}});
   ASSERT_EQ(timeline.idle[0], 0.5);
   expect_parts(idle_parts(timeline)[0], 0, 0, 0, 0.5);
 }
@@ -342,13 +305,12 @@ TEST(Idle, OfAMeasuredPairAddsUp) {
 // The timeline of a process that knows only its own rank. The copies from other
 // ranks show for what it waited.
 TEST(Idle, OfOneProcessIsRemoteUntilSomethingComes) {
-  Timeline timeline = timeline_of({{{{1, ActionKind::kForward, 0}, 3.5, 4},
-                                    {{1, ActionKind::kBackward, 0}, 7, 8}}});
+  Timeline timeline = timeline_of({{{act("1F0"), 3.5, 4}, {act("1B0"), 7, 8}}});
   timeline.first_rank = 1;
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 0, 1, 2, 3, 3, 64},
-                        {{1, ActionKind::kForward, 0}, 1, 2, 4, 4.5, 4.5, 64},
-                        {{2, ActionKind::kBackward, 0}, 2, 1, 6, 7, 7, 64},
-                        {{1, ActionKind::kBackward, 0}, 1, 0, 8, 9, 9, 64}};
+  timeline.transfers = {{act("0F0"), 0, 1, 2, 3, 3, 64},
+                        {act("1F0"), 1, 2, 4, 4.5, 4.5, 64},
+                        {act("2B0"), 2, 1, 6, 7, 7, 64},
+                        {act("1B0"), 1, 0, 8, 9, 9, 64}};
   const IdleParts parts = idle_parts(timeline)[0];
   expect_parts(parts, 0, 0, 2, 0.5);
   EXPECT_DOUBLE_EQ(parts.remote, 4);
@@ -362,18 +324,15 @@ TEST(Idle, OfOneProcessIsRemoteUntilSomethingComes) {
 
 TEST(Idle, IsRefusedWhereActionsWaitForEachOther) {
   // 0F0 runs last, although all other actions depend on it.
-  const auto timeline = timeline_of({{{{0, ActionKind::kBackward, 0}, 3, 4},
-                                      {{0, ActionKind::kForward, 0}, 5, 6}},
-                                     {{{1, ActionKind::kForward, 0}, 3, 4},
-                                      {{1, ActionKind::kBackward, 0}, 5, 6}}});
+  const auto timeline = timeline_of({{{act("0B0"), 3, 4}, {act("0F0"), 5, 6}},
+                                     {{act("1F0"), 3, 4}, {act("1B0"), 5, 6}}});
   EXPECT_THAT([&] { idle_parts(timeline); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("0B0")));
 }
 
 // The error comes before a list of so many stages takes 16 GB.
 TEST(Idle, IsRefusedForStagesFarBeyondTheNumberOfActions) {
-  const auto timeline =
-      timeline_of({{{{2000000000, ActionKind::kForward, 0}, 0, 1}}});
+  const auto timeline = timeline_of({{{act("2000000000F0"), 0, 1}}});
   EXPECT_THAT([&] { idle_spans(timeline); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("1 actions has a stage 2000000000")));

@@ -74,7 +74,7 @@ TEST(TimelineTextTest, CopiesAfterTheLastActionAreNotDrawn) {
 
 TEST(TimelineTextTest, NumbersOfRanksAreAligned) {
   Timeline timeline = timeline_of(std::vector<std::vector<Span>>(11));
-  timeline.ranks[10] = {{{0, ActionKind::kForward, 0}, 0, 1}};
+  timeline.ranks[10] = {{act("0F0"), 0, 1}};
   const std::string text = to_text(timeline_of(timeline.ranks), 4);
   EXPECT_THAT(text, HasSubstr("rank  9 |....| idle 100.0 %\n"));
   EXPECT_THAT(text, HasSubstr("rank 10 |0F0-| idle 0.0 %\n"));
@@ -180,8 +180,7 @@ TEST(SvgTest, APairSharesItsLane) {
 }
 
 TEST(SvgTest, ALaterStageOfARankIsPaler) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0}, {1, ActionKind::kForward, 0}}}};
+  const Schedule schedule = parse_schedule("0F0,1F0\n");
   const std::string svg = to_svg(simulate(schedule, costs_of(2)));
   EXPECT_EQ(fault_of(svg), "");
   EXPECT_EQ(count(svg, "fill-opacity=\"0.75\"><title>1F0"), 1);

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
-#include <utility>
-#include <vector>
 
 #include "gpipe/schedule/breadth_first.h"
+#include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -20,15 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
-
-std::vector<std::pair<double, double>> pairs(
-    const std::vector<MemoryPoint>& points) {
-  std::vector<std::pair<double, double>> result;
-  for (const MemoryPoint& point : points) {
-    result.emplace_back(point.time, point.bytes);
-  }
-  return result;
-}
 
 TEST(MemoryTest, IsUnknownWithoutBytes) {
   const Timeline timeline = simulate(fill_drain(2, 2), costs_of(2));
@@ -95,9 +86,7 @@ TEST(MemoryTest, ALateRecomputeTakesMemoryWhenTheGradientIsThere) {
 }
 
 TEST(MemoryTest, InputBackwardLeavesWhatWeightBackwardNeeds) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kBackwardInput, 0},
-                               {0, ActionKind::kBackwardWeight, 0}}}};
+  const Schedule schedule = parse_schedule("0F0,0I0,0W0\n");
   Costs costs = costs_of(1);
   costs.activation_bytes = {10};
   EXPECT_THAT(pairs(simulate(schedule, costs).memory[0]),
@@ -118,28 +107,21 @@ TEST(MemoryTest, WhatIsNotInTheScheduleCountsAsDone) {
   costs.activation_bytes = {10};
   costs.input_bytes = {1};
   costs.weight_activation_bytes = {4};
-  const auto memory = [&](const std::vector<Action>& actions) {
-    return pairs(simulate(Schedule{{actions}}, costs).memory[0]);
+  const auto memory = [&](const char* csv) {
+    return pairs(simulate(parse_schedule(csv), costs).memory[0]);
   };
-  const Action r = {0, ActionKind::kRecompute, 0},
-               b = {0, ActionKind::kBackward, 0},
-               i = {0, ActionKind::kBackwardInput, 0},
-               w = {0, ActionKind::kBackwardWeight, 0};
-  EXPECT_THAT(memory({{0, ActionKind::kForward, 0}}), ElementsAre(Pair(0, 10)));
-  EXPECT_THAT(memory({b}), ElementsAre(Pair(0, 10), Pair(2, 0)));
-  EXPECT_THAT(memory({i, w}), ElementsAre(Pair(0, 10), Pair(1, 4), Pair(2, 0)));
-  EXPECT_THAT(memory({w}), ElementsAre(Pair(0, 4), Pair(1, 0)));
-  EXPECT_THAT(memory({r, i, w}),
+  EXPECT_THAT(memory("0F0\n"), ElementsAre(Pair(0, 10)));
+  EXPECT_THAT(memory("0B0\n"), ElementsAre(Pair(0, 10), Pair(2, 0)));
+  EXPECT_THAT(memory("0I0,0W0\n"),
+              ElementsAre(Pair(0, 10), Pair(1, 4), Pair(2, 0)));
+  EXPECT_THAT(memory("0W0\n"), ElementsAre(Pair(0, 4), Pair(1, 0)));
+  EXPECT_THAT(memory("0R0,0I0,0W0\n"),
               ElementsAre(Pair(0, 11), Pair(2, 5), Pair(3, 0)));
 }
 
 // The forward of a pair takes memory before the backward of the pair frees any.
 TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
-  const Schedule schedule = {
-      {{{0, ActionKind::kForward, 0},
-        {0, ActionKind::kBackward, 0, /*fused_with_next=*/true},
-        {0, ActionKind::kForward, 1},
-        {0, ActionKind::kBackward, 1}}}};
+  const Schedule schedule = parse_schedule("0F0,(0B0;0F1)OVERLAP_F_B,0B1\n");
   Costs costs = costs_of(1);
   costs.overlap = 1;
   costs.activation_bytes = {10};
@@ -152,11 +134,10 @@ TEST(MemoryTest, AnOverlappedPairHoldsBoth) {
 TEST(MemoryTest, MeasuredTimelinesMayHaveIt) {
   Costs costs;
   costs.activation_bytes = {10, 10};
-  const Timeline timeline =
-      with_memory(timeline_of({{{{0, ActionKind::kForward, 0}, 0.5, 2},
-                                {{0, ActionKind::kForward, 1}, 1, 3},
-                                {{0, ActionKind::kBackward, 1}, 2.5, 4}}}),
-                  costs);
+  const Timeline timeline = with_memory(
+      timeline_of(
+          {{{act("0F0"), 0.5, 2}, {act("0F1"), 1, 3}, {act("0B1"), 2.5, 4}}}),
+      costs);
   EXPECT_THAT(pairs(timeline.memory[0]),
               ElementsAre(Pair(0, 0), Pair(0.5, 10), Pair(1, 20), Pair(4, 10)));
 }
@@ -166,8 +147,7 @@ TEST(MemoryTest, NamesAListThatIsTooShort) {
   costs.input_bytes = {1};
   EXPECT_THAT(
       [&] {
-        with_memory(timeline_of({{{{1, ActionKind::kForward, 0}, 0, 1}}}),
-                    costs);
+        with_memory(timeline_of({{{act("1F0"), 0, 1}}}), costs);
       },
       ThrowsMessage<std::invalid_argument>(
           HasSubstr("no input_bytes cost of stage 1")));

@@ -9,7 +9,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/schedule/breadth_first.h"
@@ -28,6 +27,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
 TEST(SimulateTest, RecomputesWhileItWaits) {
@@ -37,8 +37,7 @@ TEST(SimulateTest, RecomputesWhileItWaits) {
       with_recompute(fill_drain(2, 2), [](int) { return true; });
   // Rank 0 runs 0R1 while it waits for the gradient. 0R0 is not hidden.
   const Timeline timeline = simulate(schedule, costs);
-  EXPECT_EQ(timeline.ranks[0][2].action,
-            (Action{0, ActionKind::kRecompute, 1}));
+  EXPECT_EQ(timeline.ranks[0][2].action, act("0R1"));
   EXPECT_EQ(timeline.ranks[0][2].start, 2);
   EXPECT_EQ(timeline.ranks[0][3].start, 6);
   EXPECT_EQ(timeline.makespan, 11);
@@ -50,20 +49,12 @@ TEST(SimulateTest, WaitsForWhatComesFromOtherRanks) {
   costs.latency = 0.5;
   EXPECT_EQ(simulate(fill_drain(3, 1), costs).makespan, 6 + 4 * 0.5);
   // If all stages are on one rank, there are no copies.
-  const Schedule one = {{{{0, ActionKind::kForward, 0},
-                          {1, ActionKind::kForward, 0},
-                          {1, ActionKind::kBackward, 0},
-                          {0, ActionKind::kBackward, 0}}}};
+  const Schedule one = parse_schedule("0F0,1F0,1B0,0B0\n");
   EXPECT_EQ(simulate(one, costs).makespan, 4);
 }
 
 TEST(SimulateTest, RunsBackwardsInTwoParts) {
-  const Schedule schedule = {{{{0, ActionKind::kForward, 0},
-                               {0, ActionKind::kForward, 1},
-                               {0, ActionKind::kBackwardInput, 0},
-                               {0, ActionKind::kBackwardInput, 1},
-                               {0, ActionKind::kBackwardWeight, 0},
-                               {0, ActionKind::kBackwardWeight, 1}}}};
+  const Schedule schedule = parse_schedule("0F0,0F1,0I0,0I1,0W0,0W1\n");
   Costs costs;
   costs.forward = {1};
   costs.backward_input = {2};
@@ -73,22 +64,13 @@ TEST(SimulateTest, RunsBackwardsInTwoParts) {
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(2));
 }
 
-Action paired(Action action) {
-  action.fused_with_next = true;
-  return action;
-}
-
 TEST(SimulateTest, AnOverlappedPairHidesAPartOfTheShorterAction) {
-  const Action f0 = {0, ActionKind::kForward, 0},
-               f1 = {0, ActionKind::kForward, 1},
-               b0 = {0, ActionKind::kBackward, 0},
-               b1 = {0, ActionKind::kBackward, 1};
   Costs costs = equal_costs(1, 2, 3);
   for (const double overlap : {0.0, 0.5, 1.0}) {
     costs.overlap = overlap;
-    for (const Schedule& schedule : {Schedule{{{f0, paired(f1), b0, b1}}},
-                                     Schedule{{{f0, paired(b0), f1, b1}}}}) {
-      const Timeline timeline = simulate(schedule, costs);
+    for (const char* csv :
+         {"0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "0F0,(0B0;0F1)OVERLAP_F_B,0B1\n"}) {
+      const Timeline timeline = simulate(parse_schedule(csv), costs);
       const double end = 7 - 2 * overlap;
       for (const int k : {1, 2}) {
         EXPECT_EQ(timeline.ranks[0][k].start, 2);
@@ -142,11 +124,7 @@ TEST(SimulateTest, CopiesOfALinkGoOneAfterTheOther) {
 // Stages 0 and 2 are on rank 0, stage 1 is on rank 1. The outputs of 2B0 and
 // 0F1 are both copied from rank 0 to rank 1.
 TEST(SimulateTest, ActivationsAndGradientsShareALink) {
-  const Schedule schedule = {
-      {{{2, ActionKind::kForward, 0},
-        {2, ActionKind::kBackward, 0},
-        {0, ActionKind::kForward, 1}},
-       {{1, ActionKind::kBackward, 0}, {1, ActionKind::kForward, 1}}}};
+  const Schedule schedule = parse_schedule("2F0,2B0,0F1\n1B0,1F1\n");
   Costs costs = equal_costs(3, 1, 1);
   costs.bandwidth = 1;
   costs.boundary_bytes = {2, 3};
@@ -158,9 +136,7 @@ TEST(SimulateTest, ActivationsAndGradientsShareALink) {
 TEST(SimulateTest, NothingIsSentToAStageThatIsNotThere) {
   Costs costs = equal_costs(2, 1, 1);
   costs.latency = 1;
-  const Schedule forwards = {
-      {{{0, ActionKind::kForward, 0}, {0, ActionKind::kForward, 1}},
-       {{1, ActionKind::kForward, 1}}}};
+  const Schedule forwards = parse_schedule("0F0,0F1\n1F1\n");
   const Timeline timeline = simulate(forwards, costs);
   ASSERT_EQ(timeline.transfers.size(), 1);
   EXPECT_EQ(to_string(timeline.transfers[0].action), "0F1");
@@ -184,16 +160,14 @@ TEST(SimulateTest, NamesWhatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{ranks}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, ActionKind::kForward, 0},
-               b0 = {0, ActionKind::kBackward, 0};
+  const Action f0 = act("0F0"), b0 = act("0B0");
   refuse({{b0, f0}}, "0B0 of rank 0 waits for 0F0", "never ends");
   refuse({{f0}, {f0}}, "0F0", "twice, on rank 0 and on rank 1");
   refuse({{f0, f0}}, "0F0", "twice");
   refuse({{{-1, ActionKind::kForward, 0}}}, "-1", "from 0");
   refuse({{{0, ActionKind::kForward, -2}}}, "-2", "from 0");
   refuse({{f0}, {b0}}, "stage 0 is on rank 0", "0B0, on rank 1");
-  refuse({{{0, ActionKind::kForward, 2000000000}}}, "micro-batch 2000000000",
-         "without gaps");
+  refuse({{act("0F2000000000")}}, "micro-batch 2000000000", "without gaps");
 }
 
 TEST(SimulateTest, NamesBlocksThatCannotBe) {
@@ -203,17 +177,14 @@ TEST(SimulateTest, NamesBlocksThatCannotBe) {
                           const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { simulate(Schedule{{actions}}, costs); }, refuses(a, b));
   };
-  const Action f0 = {0, ActionKind::kForward, 0},
-               f1 = {0, ActionKind::kForward, 1},
-               b0 = {0, ActionKind::kBackward, 0},
-               b1 = {0, ActionKind::kBackward, 1},
-               r0 = {0, ActionKind::kRecompute, 0};
+  const Action f0 = act("0F0"), f1 = act("0F1"), b0 = act("0B0"),
+               b1 = act("0B1"), r0 = act("0R0");
   refuse({paired(f0)}, "0F0 of rank 0", "with nothing");
   refuse({paired(f0), f1}, "0F0 of rank 0", "with 0F1");
   refuse({f0, f1, paired(r0), b1}, "0R0 of rank 0", "with 0B1");
   refuse({f0, f1, paired(b0), b1}, "0B0 of rank 0", "with 0B1");
-  refuse({f0, f1, paired(b0), paired({1, ActionKind::kForward, 0}), b1},
-         "0B0 of rank 0", "with 1F0");
+  refuse({f0, f1, paired(b0), paired(act("1F0")), b1}, "0B0 of rank 0",
+         "with 1F0");
   // A backward cannot be in a block with its own forward.
   refuse({paired(f0), b0}, "0B0 of rank 0 waits for 0F0", "never ends");
 }
@@ -236,15 +207,7 @@ TEST(SimulateTest, NamesCostsThatAreMissing) {
               refuses("no activation_bytes cost of stage 1", "none at all"));
 }
 
-}  // namespace
-
 // ---- Copies to and from the host, in the simulator and in all pictures.
-namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Pair;
-using ::testing::ThrowsMessage;
 
 // Returns costs of 1 s for F and R, 2 s for B = I + W, and 10 bytes that are
 // held and copied. A copy takes `seconds`; 0: no time.
@@ -262,25 +225,6 @@ std::vector<std::string> copies(const Timeline& timeline, std::size_t rank) {
     std::ostringstream text;
     text << to_string(copy.action) << " " << copy.start << "-" << copy.end;
     result.push_back(text.str());
-  }
-  return result;
-}
-
-std::vector<std::string> path(const Timeline& timeline) {
-  std::vector<std::string> result;
-  for (const CriticalStep& step : critical_path(timeline)) {
-    std::ostringstream text;
-    text << to_string(step.action) << " " << step.start << "-" << step.end;
-    result.push_back(text.str());
-  }
-  return result;
-}
-
-std::vector<std::pair<double, double>> memory(const Timeline& timeline,
-                                              std::size_t rank) {
-  std::vector<std::pair<double, double>> result;
-  for (const MemoryPoint& point : timeline.memory.at(rank)) {
-    result.emplace_back(point.time, point.bytes);
   }
   return result;
 }
@@ -303,7 +247,7 @@ TEST(HostCopyTest, RunsBesideComputeAndHoldsUpItsBackward) {
 }
 
 TEST(HostCopyTest, FreesMemoryAtItsEndAndTakesItAtItsStart) {
-  EXPECT_THAT(memory(one_wait(), 0),
+  EXPECT_THAT(pairs(one_wait().memory[0]),
               ElementsAre(Pair(0, 10), Pair(1, 20), Pair(1.5, 10), Pair(2, 20),
                           Pair(4.5, 10), Pair(6.5, 0)));
   EXPECT_THAT(one_wait().peak_bytes, ElementsAre(20));
@@ -316,11 +260,11 @@ TEST(HostCopyTest, MayBeAPartOfTheActivations) {
   const Timeline timeline =
       simulate(parse_schedule("0F0,0O0,0L0,0I0,0W0\n"), costs);
   EXPECT_THAT(copies(timeline, 0), ElementsAre("0O0 1-1.5", "0L0 1.5-2"));
-  EXPECT_THAT(memory(timeline, 0),
+  EXPECT_THAT(pairs(timeline.memory[0]),
               ElementsAre(Pair(0, 14), Pair(1.5, 14), Pair(4, 0)));
   costs.weight_activation_bytes = {3};
   EXPECT_THAT(
-      memory(simulate(parse_schedule("0F0,0O0,0L0,0I0,0W0\n"), costs), 0),
+      pairs(simulate(parse_schedule("0F0,0O0,0L0,0I0,0W0\n"), costs).memory[0]),
       ElementsAre(Pair(0, 14), Pair(1.5, 14), Pair(3, 3), Pair(4, 0)));
 }
 
@@ -330,7 +274,7 @@ TEST(HostCopyTest, OfARecomputedCellComesAfterTheRecompute) {
   const Timeline timeline =
       simulate(parse_schedule("0F0,0R0,0O0,0F1,0L0,0B0,0B1\n"), costs);
   EXPECT_THAT(copies(timeline, 0), ElementsAre("0O0 2-2.5", "0L0 3-3.5"));
-  EXPECT_THAT(memory(timeline, 0),
+  EXPECT_THAT(pairs(timeline.memory[0]),
               ElementsAre(Pair(0, 1), Pair(1, 11), Pair(2, 21), Pair(2.5, 11),
                           Pair(3, 21), Pair(5.5, 10), Pair(7.5, 0)));
 }
@@ -342,7 +286,7 @@ TEST(HostCopyTest, WaitsForItsLinkAndTheCopyBackForTheCopyThere) {
                copying_costs(1, 1.5));
   EXPECT_THAT(copies(timeline, 0),
               ElementsAre("0O0 1-2.5", "0O1 2.5-4", "0L0 2.5-4", "0L1 6-7.5"));
-  EXPECT_THAT(path(timeline),
+  EXPECT_THAT(steps(timeline),
               ElementsAre("0F0 0-1", "0O0 1-2.5", "0L0 2.5-4", "0B0 4-6",
                           "0L1 6-7.5", "0B1 7.5-9.5"));
   EXPECT_EQ(timeline.makespan, 9.5);
@@ -352,7 +296,7 @@ TEST(HostCopyTest, OnTheCriticalPathMayWaitForTheLink) {
   const Timeline timeline =
       simulate(parse_schedule("0F0,0O0,0F1,0O1,0L1,0L0,0B1,0B0\n"),
                copying_costs(1, 2.5));
-  EXPECT_THAT(path(timeline),
+  EXPECT_THAT(steps(timeline),
               ElementsAre("0F0 0-1", "0O0 1-3.5", "0O1 3.5-6", "0L1 6-8.5",
                           "0L0 8.5-11", "0B0 11-13"));
   EXPECT_EQ(timeline.makespan, 13);
@@ -423,7 +367,7 @@ TEST(HostCopyTest, ShorterThanForwardsCostsNoTimeIn1F1B) {
 TEST(HostCopyTest, MayBeginOrEndInAPartOfASchedule) {
   const Costs costs = copying_costs(1, 0.5);
   const auto memory_of = [&](const char* csv) {
-    return memory(simulate(parse_schedule(csv), costs), 0);
+    return pairs(simulate(parse_schedule(csv), costs).memory[0]);
   };
   EXPECT_THAT(memory_of("0F0,0O0\n"), ElementsAre(Pair(0, 10), Pair(1.5, 0)));
   EXPECT_THAT(memory_of("0L0,0B0\n"), ElementsAre(Pair(0, 10), Pair(2.5, 0)));

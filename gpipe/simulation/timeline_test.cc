@@ -17,6 +17,7 @@
 #include "gpipe/simulation/costs.h"
 #include "gpipe/simulation/draw.h"
 #include "gpipe/simulation/simulate.h"
+#include "gpipe/simulation/timeline_testing.h"
 
 namespace gpipe {
 namespace {
@@ -26,18 +27,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const Action kForward0 = {0, ActionKind::kForward, 0};
-const Action kForward1 = {0, ActionKind::kForward, 1};
-
 TEST(TimelineTest, IdleTimeIsOutsideOfAllSpans) {
   // The first three spans overlap and cover the time from 1 to 6.
-  const Timeline timeline =
-      timeline_of({{{kForward0, 1, 5},
-                    {kForward1, 2, 3},
-                    {{0, ActionKind::kForward, 2}, 4, 6},
-                    {{0, ActionKind::kBackward, 2}, 8, 9}},
-                   {{{1, ActionKind::kForward, 0}, 0, 10}},
-                   {}});
+  const Timeline timeline = timeline_of({{{act("0F0"), 1, 5},
+                                          {act("0F1"), 2, 3},
+                                          {act("0F2"), 4, 6},
+                                          {act("0B2"), 8, 9}},
+                                         {{act("1F0"), 0, 10}},
+                                         {}});
   EXPECT_EQ(timeline.makespan, 10);
   EXPECT_THAT(timeline.idle, ElementsAre(4, 0, 10));
   EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 14.0 / 30);
@@ -59,20 +56,19 @@ TEST(TimelineTest, BubblesAreThoseOfThePapers) {
 }
 
 TEST(TimelineTest, CountsWhatIsInFlight) {
-  const Timeline timeline =
-      timeline_of({{{kForward0, 0, 1},
-                    {kForward1, 1, 2},
-                    {{0, ActionKind::kBackwardInput, 0}, 2, 3},
-                    {{0, ActionKind::kForward, 2}, 3, 4},
-                    {{0, ActionKind::kBackwardWeight, 0}, 4, 5},
-                    {{0, ActionKind::kForward, 3}, 5, 6}}});
+  const Timeline timeline = timeline_of({{{act("0F0"), 0, 1},
+                                          {act("0F1"), 1, 2},
+                                          {act("0I0"), 2, 3},
+                                          {act("0F2"), 3, 4},
+                                          {act("0W0"), 4, 5},
+                                          {act("0F3"), 5, 6}}});
   EXPECT_THAT(timeline.peak_in_flight, ElementsAre(3));
 }
 
 TEST(TimelineTest, RefusesSpansOfHostCopies) {
   EXPECT_THAT(
       [] {
-        timeline_of({{{{0, ActionKind::kOffload, 3}, 0, 1}}});
+        timeline_of({{{act("0O3"), 0, 1}}});
       },
       ThrowsMessage<std::invalid_argument>(
           "the span of 0O3 on rank 0 is a copy to or from the host: spans are "
@@ -85,7 +81,7 @@ TEST(TimelineTest, NamesASpanThatCannotBe) {
   const auto refuse = [](double start, double end) {
     EXPECT_THAT(
         [&] {
-          timeline_of({{}, {{kForward0, 1, 2}, {kForward1, start, end}}});
+          timeline_of({{}, {{act("0F0"), 1, 2}, {act("0F1"), start, end}}});
         },
         ThrowsMessage<std::invalid_argument>(
             AllOf(HasSubstr("0F1 on rank 1"), HasSubstr("after a start at 1"))))
@@ -200,14 +196,13 @@ TEST(MergeTest, ClocksThatDifferAreNoError) {
 }
 
 TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
-  const Action input{1, ActionKind::kBackwardInput, 0};
+  const Action input = act("1I0");
   Timeline sender = timeline_of({{{input, 0, 1}}});
   sender.first_rank = 1;
   sender.transfers = {{input, 1, 0, 1, 1.5, 1.5, 64}};
-  Timeline receiver = timeline_of({{{{0, ActionKind::kBackward, 0}, 2, 3}}});
+  Timeline receiver = timeline_of({{{act("0B0"), 2, 3}}});
   // The receiver takes it for a whole backward.
-  receiver.transfers = {
-      {{1, ActionKind::kBackward, 0}, 1, 0, 1.75, 1.75, 1.75, 64}};
+  receiver.transfers = {{act("1B0"), 1, 0, 1.75, 1.75, 1.75, 64}};
   const Timeline merged = merge_timelines({receiver, sender});
   ASSERT_EQ(merged.transfers.size(), 1u);
   EXPECT_EQ(merged.transfers[0].action.kind, ActionKind::kBackwardInput);
@@ -217,7 +212,7 @@ TEST(MergeTest, ASplitBackwardIsOneCopyAtBothEnds) {
 }
 
 TEST(MergeTest, SumsOfGradientsStayWithTheirRanks) {
-  const Action action{0, ActionKind::kForward, 0};
+  const Action action = act("0F0");
   Timeline first = timeline_of({{{action, 0, 1}}}), second = first;
   second.first_rank = 1;
   second.began = 0.5;
@@ -240,14 +235,13 @@ TEST(MergeTest, RefusesRanksThatDoNotFollow) {
 }
 
 Timeline timeline_with_all() {
-  Timeline timeline = timeline_of(
-      {{{{0, ActionKind::kForward, 0}, 0.1, 0.30000000000000004},
-        {{0, ActionKind::kRecompute, 0, /*fused_with_next=*/true}, 1, 2},
-        {{0, ActionKind::kBackward, 0}, 2, 3}}});
+  Timeline timeline = timeline_of({{{act("0F0"), 0.1, 0.30000000000000004},
+                                    {paired(act("0R0")), 1, 2},
+                                    {act("0B0"), 2, 3}}});
   timeline.first_rank = 3;
   timeline.began = 12345.6789;
-  timeline.transfers = {{{0, ActionKind::kForward, 0}, 3, 4, 1, 2, 2.5, 64}};
-  timeline.host_copies = {{{{0, ActionKind::kOffload, 0}, 1, 0.5, 0.75}}};
+  timeline.transfers = {{act("0F0"), 3, 4, 1, 2, 2.5, 64}};
+  timeline.host_copies = {{{act("0O0"), 1, 0.5, 0.75}}};
   timeline.gradient_sums = {{{2, 2.5, 1024}}};
   timeline.memory = {{{0, 8}, {1, 16}}};
   timeline.peak_bytes = {16};
