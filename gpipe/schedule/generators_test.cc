@@ -35,21 +35,6 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-// Returns one line per rank. A '+' joins the actions of a block, and a blank
-// follows every other action.
-std::string lines_of(const Schedule& schedule) {
-  std::string result;
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) {
-      // to_string() does not contain `fused_with_next`.
-      const Action plain{action.stage, action.kind, action.microbatch};
-      result += to_string(plain) + (action.fused_with_next ? "+" : " ");
-    }
-    result += "\n";
-  }
-  return result;
-}
-
 struct Sizes {
   int ranks, microbatches, stages_per_rank;
 };
@@ -172,7 +157,9 @@ TEST(Generators, RefuseMoreCellsThanTheyCanNumber) {
 }
 
 TEST(ForwardOnly, RunsMicrobatchesInOrder) {
-  EXPECT_EQ(lines_of(forward_only(2, 3)), "0F0 0F1 0F2 \n1F0 1F1 1F2 \n");
+  EXPECT_EQ(to_csv(forward_only(2, 3)),
+            "0F0,0F1,0F2\n"
+            "1F0,1F1,1F2\n");
 }
 
 // The rule of the schedules of the 1F1B family. A rank runs a forward if it
@@ -231,35 +218,35 @@ std::vector<Action> row(const Rule& rule, int rank) {
   return out;
 }
 
-std::string lines_of(const Rule& rule) {
+std::string csv_of(const Rule& rule) {
   Schedule schedule;
   for (int r = 0; r < rule.sizes.ranks; ++r) {
     schedule.ranks.push_back(row(rule, r));
   }
-  return lines_of(schedule);
+  return to_csv(schedule);
 }
 
 TEST(OneForwardOneBackward, GoesForwardWheneverItMayHoldAnother) {
-  EXPECT_EQ(lines_of(one_forward_one_backward(3, 4)),
-            "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3 \n"
-            "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3 \n"
-            "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 \n");
+  EXPECT_EQ(to_csv(one_forward_one_backward(3, 4)),
+            "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n"
+            "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"
+            "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n");
   for (const auto& [p, m, v] : grid()) {
     if (v > 1) continue;
     const auto holds = [p = p](int r) { return p - r; };
     const auto holds_eager = [p = p](int r) { return 2 * (p - 1 - r) + 1; };
-    EXPECT_EQ(lines_of(one_forward_one_backward(p, m)),
-              lines_of(Rule{{p, m, 1}, m, holds, {}}));
-    EXPECT_EQ(lines_of(eager_one_forward_one_backward(p, m)),
-              lines_of(Rule{{p, m, 1}, m, holds_eager, {}}));
+    EXPECT_EQ(to_csv(one_forward_one_backward(p, m)),
+              csv_of(Rule{{p, m, 1}, m, holds, {}}));
+    EXPECT_EQ(to_csv(eager_one_forward_one_backward(p, m)),
+              csv_of(Rule{{p, m, 1}, m, holds_eager, {}}));
   }
 }
 
 TEST(Interleaved, TakesGroupsChunkByChunk) {
-  EXPECT_EQ(lines_of(interleaved(2, 4, 2)),
-            "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3 \n"
-            "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 "
-            "\n");
+  EXPECT_EQ(
+      to_csv(interleaved(2, 4, 2)),
+      "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+      "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
   for (const auto& [p, m, v] : grid()) {
     for (int g = 1; g <= m; ++g) {
       // The condition of Megatron-LM, which does not accept m < p.
@@ -272,10 +259,10 @@ TEST(Interleaved, TakesGroupsChunkByChunk) {
         return 2 * (p - 1 - r) + (v - 1) * g + 1;
       };
       const Schedule schedule = interleaved(p, m, v, g);
-      ASSERT_EQ(lines_of(schedule), lines_of(Rule{{p, m, v}, g, holds, {}}));
+      ASSERT_EQ(to_csv(schedule), csv_of(Rule{{p, m, v}, g, holds, {}}));
       ASSERT_NO_THROW(clock_order(schedule));
       if (g == default_group(p, m)) {
-        ASSERT_EQ(lines_of(interleaved(p, m, v)), lines_of(schedule));
+        ASSERT_EQ(to_csv(interleaved(p, m, v)), to_csv(schedule));
       }
     }
   }
@@ -306,9 +293,9 @@ TEST(Interleaved, RefusesGroupsThatAreNone) {
 }
 
 TEST(LoopedBfs, GoesChunkByChunk) {
-  EXPECT_EQ(lines_of(looped_bfs(2, 2, 2)),
-            "0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0 \n"
-            "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0 \n");
+  EXPECT_EQ(to_csv(looped_bfs(2, 2, 2)),
+            "0F0,0F1,2F0,2F1,2B1,2B0,0B1,0B0\n"
+            "1F0,1F1,3F0,3F1,3B1,3B0,1B1,1B0\n");
   // Forwards are in ascending order of stages. Backwards mirror the forwards.
   for (const auto& [p, m, v] : grid()) {
     const Schedule schedule = looped_bfs(p, m, v);
@@ -329,58 +316,58 @@ TEST(LoopedBfs, GoesChunkByChunk) {
 }
 
 TEST(ZeroBubble, KeepsWeightsForLater) {
-  EXPECT_EQ(lines_of(zero_bubble_h1(3, 4)),
-            "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3 \n"
-            "1F0 1F1 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3 \n"
-            "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3 \n");
-  EXPECT_EQ(lines_of(zero_bubble_h2(2, 3)),
-            "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2 \n"
-            "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2 \n");
+  EXPECT_EQ(to_csv(zero_bubble_h1(3, 4)),
+            "0F0,0F1,0F2,0I0,0W0,0F3,0I1,0W1,0I2,0W2,0I3,0W3\n"
+            "1F0,1F1,1I0,1F2,1I1,1W0,1F3,1I2,1W1,1I3,1W2,1W3\n"
+            "2F0,2I0,2F1,2I1,2F2,2I2,2W0,2F3,2I3,2W1,2W2,2W3\n");
+  EXPECT_EQ(to_csv(zero_bubble_h2(2, 3)),
+            "0F0,0F1,0F2,0I0,0W0,0I1,0W1,0I2,0W2\n"
+            "1F0,1I0,1F1,1I1,1F2,1I2,1W0,1W1,1W2\n");
   for (const auto& [p, m, v] : grid()) {
     SCOPED_TRACE(name_of({p, m, v}));
     const int g = default_group(p, m);
     const auto lag = [](int r) { return r; };
     const auto holds = [p = p, v = v, g](int r) { return p - r + (v - 1) * g; };
-    ASSERT_EQ(lines_of(zero_bubble_interleaved(p, m, v)),
-              lines_of(Rule{{p, m, v}, g, holds, lag}));
+    ASSERT_EQ(to_csv(zero_bubble_interleaved(p, m, v)),
+              csv_of(Rule{{p, m, v}, g, holds, lag}));
     if (v > 1) continue;
-    ASSERT_EQ(lines_of(zero_bubble_h1(p, m)),
-              lines_of(Rule{{p, m, 1}, m, holds, lag}));
+    ASSERT_EQ(to_csv(zero_bubble_h1(p, m)),
+              csv_of(Rule{{p, m, 1}, m, holds, lag}));
     const auto holds_2 = [p = p](int r) { return 2 * (p - 1 - r) + 1; };
     const auto lag_2 = [](int r) { return 2 * r; };
-    ASSERT_EQ(lines_of(zero_bubble_h2(p, m)),
-              lines_of(Rule{{p, m, 1}, m, holds_2, lag_2}));
+    ASSERT_EQ(to_csv(zero_bubble_h2(p, m)),
+              csv_of(Rule{{p, m, 1}, m, holds_2, lag_2}));
   }
 }
 
 TEST(ZeroBubbleV, FollowsItsPhases) {
-  EXPECT_EQ(
-      lines_of(zero_bubble_v(2, 4)),
-      "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 "
-      "0I1 0W1 3F3 3I3 3W3 0I2 0W2 0I3 0W3 \n"
-      "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1F3 1I1 1W1 2F3 2I2 2W2 "
-      "1I2 2I3 1I3 1W2 2W3 1W3 \n");
+  EXPECT_EQ(to_csv(zero_bubble_v(2, 4)),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0F3,0I0,0W0,3F2,3I2,3W2,0I1,"
+            "0W1,3F3,3I3,3W3,0I2,0W2,0I3,0W3\n"
+            "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1F3,1I1,1W1,2F3,"
+            "2I2,2W2,1I2,2I3,1I3,1W2,2W3,1W3\n");
 }
 
 TEST(ZeroBubbleV, LeavesOutMicrobatchesThatAreNotThere) {
-  EXPECT_EQ(lines_of(zero_bubble_v(2, 1)),
-            "0F0 3F0 3I0 3W0 0I0 0W0 \n"
-            "1F0 2F0 2I0 2W0 1I0 1W0 \n");
+  EXPECT_EQ(to_csv(zero_bubble_v(2, 1)),
+            "0F0,3F0,3I0,3W0,0I0,0W0\n"
+            "1F0,2F0,2I0,2W0,1I0,1W0\n");
 }
 
 TEST(DualPipeV, FollowsItsPhases) {
-  EXPECT_EQ(lines_of(dual_pipe_v(2, 4)),
-            "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3+3B1 3F2+0B0 3B2 3F3+0B1 3B3 0I2 "
-            "0W2 0I3 0W3 \n"
-            "1F0 2F0 1F1 2F1 1F2 2B0 2F2+1B0 1F3+2B1 2F3+1B1 2B2 1B2 2I3 1I3 "
-            "2W3 1W3 \n");
+  EXPECT_EQ(
+      to_csv(dual_pipe_v(2, 4)),
+      "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,"
+      "(3F2;0B0)OVERLAP_F_B,3B2,(3F3;0B1)OVERLAP_F_B,3B3,0I2,0W2,0I3,0W3\n"
+      "1F0,2F0,1F1,2F1,1F2,2B0,(2F2;1B0)OVERLAP_F_B,(1F3;2B1)OVERLAP_F_B,"
+      "(2F3;1B1)OVERLAP_F_B,2B2,1B2,2I3,1I3,2W3,1W3\n");
 }
 
 TEST(DualPipeV, LeavesOutMicrobatchesThatAreNotThere) {
   // One action is left of each of the blocks 0F3+3B1, 3F2+0B0 and 3F3+0B1.
-  EXPECT_EQ(lines_of(dual_pipe_v(2, 2)),
-            "0F0 0F1 3F0 3I0 3W0 3F1 3B1 0B0 0B1 \n"
-            "1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1 \n");
+  EXPECT_EQ(to_csv(dual_pipe_v(2, 2)),
+            "0F0,0F1,3F0,3I0,3W0,3F1,3B1,0B0,0B1\n"
+            "1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n");
 }
 
 TEST(DualPipeV, PutsForwardsOfAChunkWithBackwardsOfTheOther) {

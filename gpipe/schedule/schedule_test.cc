@@ -11,6 +11,7 @@
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/schedule/order.h"
+#include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/v_shape.h"
 
@@ -23,24 +24,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-// Returns the schedule as text: one line per rank, a blank after each action.
-std::string ranks_text(const Schedule& schedule) {
-  std::string result;
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) result += to_string(action) + " ";
-    result += "\n";
-  }
-  return result;
-}
-
 bool is_forward(const Action& action) {
   return action.kind == ActionKind::kForward;
 }
 
 TEST(FillDrain, RunsAllForwardsThenBackwardsInReverse) {
-  EXPECT_EQ(ranks_text(fill_drain(2, 3)),
-            "0F0 0F1 0F2 0B2 0B1 0B0 \n"
-            "1F0 1F1 1F2 1B2 1B1 1B0 \n");
+  EXPECT_EQ(to_csv(fill_drain(2, 3)),
+            "0F0,0F1,0F2,0B2,0B1,0B0\n"
+            "1F0,1F1,1F2,1B2,1B1,1B0\n");
 }
 
 TEST(ClockOrder, PutsForwardOfMicrobatchIOnStageJAtClockIPlusJ) {

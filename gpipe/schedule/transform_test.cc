@@ -21,17 +21,6 @@ constexpr ActionKind F = ActionKind::kForward, B = ActionKind::kBackward,
 
 bool always(int) { return true; }
 
-// Returns the actions of the first rank. A '+' joins the actions of a block.
-std::string first_rank(const Schedule& schedule) {
-  std::string result;
-  for (const Action& action : schedule.ranks.at(0)) {
-    const Action plain{action.stage, action.kind, action.microbatch};
-    if (!result.empty() && result.back() != '+') result += " ";
-    result += to_string(plain) + (action.fused_with_next ? "+" : "");
-  }
-  return result;
-}
-
 // The second of three ranks of 1F1B, and a rank of a zero-bubble schedule.
 const Schedule kWhole = {
     {{{1, F, 0}, {1, F, 1}, {1, B, 0}, {1, F, 2}, {1, B, 1}, {1, B, 2}}}};
@@ -48,18 +37,18 @@ const Schedule kBlocks = {{{{0, F, 2},
 
 TEST(WithRecompute, PutsOneRightBeforeEachCheckpointedBackward) {
   const auto except_last = [](int i) { return i < 2; };
-  EXPECT_EQ(first_rank(with_recompute(kWhole, except_last)),
-            "1F0 1F1 1R0 1B0 1F2 1R1 1B1 1B2");
-  EXPECT_EQ(first_rank(with_recompute(kParts, always)),
-            "0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1");
+  EXPECT_EQ(to_csv(with_recompute(kWhole, except_last)),
+            "1F0,1F1,1R0,1B0,1F2,1R1,1B1,1B2\n");
+  EXPECT_EQ(to_csv(with_recompute(kParts, always)),
+            "0F0,0F1,0R0,0I0,0R1,0I1,0W0,0W1\n");
 }
 
 TEST(WithRecompute, ChoosesCellsByStageAndMicrobatch) {
   const auto odd = [](int stage, int i) { return (stage + i) % 2 == 1; };
-  EXPECT_EQ(first_rank(with_recompute(kWhole, odd)),
-            "1F0 1F1 1R0 1B0 1F2 1B1 1R2 1B2");
-  EXPECT_EQ(first_rank(with_recompute(kParts, odd)),
-            "0F0 0F1 0I0 0R1 0I1 0W0 0W1");
+  EXPECT_EQ(to_csv(with_recompute(kWhole, odd)),
+            "1F0,1F1,1R0,1B0,1F2,1B1,1R2,1B2\n");
+  EXPECT_EQ(to_csv(with_recompute(kParts, odd)),
+            "0F0,0F1,0I0,0R1,0I1,0W0,0W1\n");
 }
 
 TEST(WithRecompute, GivesTheSameForAPredicateOfTheMicrobatchAlone) {
@@ -82,36 +71,37 @@ TEST(WithRecompute, GivesTheSameForAPredicateOfTheMicrobatchAlone) {
 
 TEST(WithRecompute, MakesABlockWithTheBackward) {
   const auto with = RecomputePlacement::kWithBackward;
-  EXPECT_EQ(first_rank(with_recompute(kWhole, always, with)),
-            "1F0 1F1 1R0+1B0 1F2 1R1+1B1 1R2+1B2");
-  EXPECT_EQ(first_rank(with_recompute(kParts, always, with)),
-            "0F0 0F1 0R0+0I0 0R1+0I1 0W0 0W1");
+  EXPECT_EQ(to_csv(with_recompute(kWhole, always, with)),
+            "1F0,1F1,(1R0;1B0),1F2,(1R1;1B1),(1R2;1B2)\n");
+  EXPECT_EQ(to_csv(with_recompute(kParts, always, with)),
+            "0F0,0F1,(0R0;0I0),(0R1;0I1),0W0,0W1\n");
 }
 
 TEST(WithRecompute, GoesAheadOfForwardsButNotOfItsOwn) {
   const auto ahead = RecomputePlacement::kAhead;
   // 1R0 stays behind 1F0, 1R1 goes ahead of 1F2, 1R2 stays behind 1B1.
-  EXPECT_EQ(first_rank(with_recompute(kWhole, always, ahead)),
-            "1F0 1R0 1F1 1B0 1R1 1F2 1B1 1R2 1B2");
+  EXPECT_EQ(to_csv(with_recompute(kWhole, always, ahead)),
+            "1F0,1R0,1F1,1B0,1R1,1F2,1B1,1R2,1B2\n");
   const auto odd = [](int i) { return i % 2 == 1; };
-  EXPECT_EQ(first_rank(with_recompute(kWhole, odd, ahead)),
-            "1F0 1F1 1B0 1R1 1F2 1B1 1B2");
+  EXPECT_EQ(to_csv(with_recompute(kWhole, odd, ahead)),
+            "1F0,1F1,1B0,1R1,1F2,1B1,1B2\n");
   // R does not move ahead of a W either.
   const Schedule weights = {
       {{{0, F, 0}, {0, F, 1}, {0, I, 0}, {0, W, 0}, {0, F, 2}, {0, I, 1}}}};
-  EXPECT_EQ(first_rank(with_recompute(weights, odd, ahead)),
-            "0F0 0F1 0I0 0W0 0R1 0F2 0I1");
+  EXPECT_EQ(to_csv(with_recompute(weights, odd, ahead)),
+            "0F0,0F1,0I0,0W0,0R1,0F2,0I1\n");
 }
 
 TEST(WithRecompute, StaysOutOfBlocks) {
-  const std::string right_before = "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2 3B2";
-  EXPECT_EQ(first_rank(with_recompute(kBlocks, always)), right_before);
+  const std::string right_before =
+      "0F2,3F1,3R1,(0F3;3B1)OVERLAP_F_B,0R0,(3F2;0B0)OVERLAP_F_B,3R2,3B2\n";
+  EXPECT_EQ(to_csv(with_recompute(kBlocks, always)), right_before);
+  EXPECT_EQ(to_csv(with_recompute(kBlocks, always, RecomputePlacement::kAhead)),
+            right_before);
   EXPECT_EQ(
-      first_rank(with_recompute(kBlocks, always, RecomputePlacement::kAhead)),
-      right_before);
-  EXPECT_EQ(first_rank(with_recompute(kBlocks, always,
-                                      RecomputePlacement::kWithBackward)),
-            "0F2 3F1 3R1 0F3+3B1 0R0 3F2+0B0 3R2+3B2");
+      to_csv(
+          with_recompute(kBlocks, always, RecomputePlacement::kWithBackward)),
+      "0F2,3F1,3R1,(0F3;3B1)OVERLAP_F_B,0R0,(3F2;0B0)OVERLAP_F_B,(3R2;3B2)\n");
 }
 
 // The block begins with the backward. R may not join the block as a third
@@ -122,14 +112,14 @@ TEST(WithRecompute, StaysOutOfBlocksThatBeginWithTheBackward) {
   const auto out = [&](RecomputePlacement placement) {
     const Schedule result = with_recompute(schedule, always, placement);
     EXPECT_NO_THROW(validate(result));
-    return first_rank(result);
+    return to_csv(result);
   };
   EXPECT_EQ(out(RecomputePlacement::kBeforeBackward),
-            "0F0 0F1 0R0 0B0+0F2 0R1 0B1 0R2 0B2");
+            "0F0,0F1,0R0,(0B0;0F2)OVERLAP_F_B,0R1,0B1,0R2,0B2\n");
   EXPECT_EQ(out(RecomputePlacement::kWithBackward),
-            "0F0 0F1 0R0 0B0+0F2 0R1+0B1 0R2+0B2");
+            "0F0,0F1,0R0,(0B0;0F2)OVERLAP_F_B,(0R1;0B1),(0R2;0B2)\n");
   EXPECT_EQ(out(RecomputePlacement::kAhead),
-            "0F0 0R0 0F1 0B0+0F2 0R1 0B1 0R2 0B2");
+            "0F0,0R0,0F1,(0B0;0F2)OVERLAP_F_B,0R1,0B1,0R2,0B2\n");
 }
 
 TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
@@ -172,47 +162,47 @@ TEST(WithRecompute, AddsOneForEachBackwardOfAnySchedule) {
 TEST(WithRecompute, TakesOutTheOffloadsOfItsCells) {
   const Schedule offloaded =
       with_offload(kWhole, [](int, int) { return true; });
-  EXPECT_EQ(first_rank(with_recompute(offloaded, [](int i) { return i == 0; })),
-            "1F0 1F1 1O1 1R0 1B0 1L1 1F2 1O2 1L2 1B1 1B2");
+  EXPECT_EQ(to_csv(with_recompute(offloaded, [](int i) { return i == 0; })),
+            "1F0,1F1,1O1,1R0,1B0,1L1,1F2,1O2,1L2,1B1,1B2\n");
 }
 
 bool any_cell(int, int) { return true; }
 
 TEST(WithOffload, CopiesAfterTheForwardAndBackSomeActionsBeforeTheBackward) {
-  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell, 0)),
-            "1F0 1O0 1F1 1O1 1L0 1B0 1F2 1O2 1L1 1B1 1L2 1B2");
-  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell)),
-            "1F0 1O0 1L0 1F1 1O1 1B0 1L1 1F2 1O2 1L2 1B1 1B2");
-  EXPECT_EQ(first_rank(with_offload(kWhole, any_cell, 2)),
-            "1F0 1O0 1L0 1F1 1O1 1L1 1B0 1F2 1O2 1L2 1B1 1B2");
-  EXPECT_EQ(first_rank(with_offload(kParts, any_cell)),
-            "0F0 0O0 0L0 0F1 0O1 0L1 0I0 0I1 0W0 0W1");
+  EXPECT_EQ(to_csv(with_offload(kWhole, any_cell, 0)),
+            "1F0,1O0,1F1,1O1,1L0,1B0,1F2,1O2,1L1,1B1,1L2,1B2\n");
+  EXPECT_EQ(to_csv(with_offload(kWhole, any_cell)),
+            "1F0,1O0,1L0,1F1,1O1,1B0,1L1,1F2,1O2,1L2,1B1,1B2\n");
+  EXPECT_EQ(to_csv(with_offload(kWhole, any_cell, 2)),
+            "1F0,1O0,1L0,1F1,1O1,1L1,1B0,1F2,1O2,1L2,1B1,1B2\n");
+  EXPECT_EQ(to_csv(with_offload(kParts, any_cell)),
+            "0F0,0O0,0L0,0F1,0O1,0L1,0I0,0I1,0W0,0W1\n");
 }
 
 TEST(WithOffload, ChoosesCells) {
-  EXPECT_EQ(first_rank(with_offload(
+  EXPECT_EQ(to_csv(with_offload(
                 kWhole, [](int stage, int i) { return stage == 1 && i == 1; })),
-            "1F0 1F1 1O1 1B0 1L1 1F2 1B1 1B2");
-  EXPECT_EQ(first_rank(with_offload(kWhole,
-                                    [](int stage, int) { return stage == 0; })),
-            first_rank(kWhole));
+            "1F0,1F1,1O1,1B0,1L1,1F2,1B1,1B2\n");
+  EXPECT_EQ(
+      to_csv(with_offload(kWhole, [](int stage, int) { return stage == 0; })),
+      to_csv(kWhole));
 }
 
 TEST(WithOffload, KeepsAPairRightBeforeItsBackward) {
   EXPECT_EQ(
-      first_rank(with_offload(Schedule{{{{0, F, 0}, {0, B, 0}}}}, any_cell, 3)),
-      "0F0 0O0 0L0 0B0");
+      to_csv(with_offload(Schedule{{{{0, F, 0}, {0, B, 0}}}}, any_cell, 3)),
+      "0F0,0O0,0L0,0B0\n");
 }
 
 TEST(WithOffload, CopiesWhatARecomputeMakes) {
   const Schedule ahead =
       with_recompute(kWhole, always, RecomputePlacement::kAhead);
-  EXPECT_EQ(first_rank(with_offload(ahead, any_cell)),
-            "1F0 1R0 1O0 1L0 1F1 1B0 1R1 1O1 1L1 1F2 1B1 1R2 1O2 1L2 1B2");
+  EXPECT_EQ(to_csv(with_offload(ahead, any_cell)),
+            "1F0,1R0,1O0,1L0,1F1,1B0,1R1,1O1,1L1,1F2,1B1,1R2,1O2,1L2,1B2\n");
   // Nothing is held between the actions of a block.
   const Schedule late =
       with_recompute(kWhole, always, RecomputePlacement::kWithBackward);
-  EXPECT_EQ(first_rank(with_offload(late, any_cell)), first_rank(late));
+  EXPECT_EQ(to_csv(with_offload(late, any_cell)), to_csv(late));
 }
 
 TEST(WithOffload, StaysOutOfBlocks) {
@@ -221,28 +211,30 @@ TEST(WithOffload, StaysOutOfBlocks) {
   const auto out = [&](int ahead) {
     const Schedule result = with_offload(schedule, any_cell, ahead);
     EXPECT_NO_THROW(validate(result));
-    return first_rank(result);
+    return to_csv(result);
   };
-  EXPECT_EQ(out(0), "0F0 0O0 0F1 0O1 0L0 0F2+0B0 0O2 0L1 0B1 0L2 0B2");
+  EXPECT_EQ(out(0),
+            "0F0,0O0,0F1,0O1,0L0,(0F2;0B0)OVERLAP_F_B,0O2,0L1,0B1,0L2,0B2\n");
   // 0L1 would be between the actions of the block.
-  EXPECT_EQ(out(1), "0F0 0O0 0L0 0F1 0O1 0L1 0F2+0B0 0O2 0L2 0B1 0B2");
+  EXPECT_EQ(out(1),
+            "0F0,0O0,0L0,0F1,0O1,0L1,(0F2;0B0)OVERLAP_F_B,0O2,0L2,0B1,0B2\n");
   EXPECT_EQ(out(2), out(1));
 }
 
 TEST(WithOffload, KeepsPairsThatAreThere) {
   const auto even = [](int, int i) { return i % 2 == 0; };
   const Schedule some = with_offload(kWhole, even, 0);
-  EXPECT_EQ(first_rank(with_offload(some, even, 2)), first_rank(some));
-  EXPECT_EQ(first_rank(with_offload(some, any_cell, 0)),
-            first_rank(with_offload(kWhole, any_cell, 0)));
+  EXPECT_EQ(to_csv(with_offload(some, even, 2)), to_csv(some));
+  EXPECT_EQ(to_csv(with_offload(some, any_cell, 0)),
+            to_csv(with_offload(kWhole, any_cell, 0)));
   // The copies that are there do not count as actions.
-  EXPECT_EQ(first_rank(with_offload(some, any_cell, 1)),
-            "1F0 1O0 1F1 1O1 1L0 1B0 1L1 1F2 1O2 1B1 1L2 1B2");
+  EXPECT_EQ(to_csv(with_offload(some, any_cell, 1)),
+            "1F0,1O0,1F1,1O1,1L0,1B0,1L1,1F2,1O2,1B1,1L2,1B2\n");
 }
 
 TEST(WithOffload, DoesNothingWithoutBackward) {
   const Schedule forwards = {{{{0, F, 0}, {0, F, 1}}}};
-  EXPECT_EQ(first_rank(with_offload(forwards, any_cell)), first_rank(forwards));
+  EXPECT_EQ(to_csv(with_offload(forwards, any_cell)), to_csv(forwards));
 }
 
 TEST(WithOffload, RefusesANegativeDistance) {
@@ -296,7 +288,7 @@ TEST(DistantCells, CountsTheActionsBetweenForwardAndBackward) {
 
 TEST(Select, KeepsTheOrder) {
   const auto forwards = [](const Action& a) { return a.kind == F; };
-  EXPECT_EQ(first_rank(select(kWhole, forwards)), "1F0 1F1 1F2");
+  EXPECT_EQ(to_csv(select(kWhole, forwards)), "1F0,1F1,1F2\n");
 }
 
 TEST(Select, UndoesBlocksThatAreNotWhole) {
@@ -306,10 +298,10 @@ TEST(Select, UndoesBlocksThatAreNotWhole) {
              a.microbatch != out.microbatch;
     };
   };
-  EXPECT_EQ(first_rank(select(kBlocks, without({3, B, 1}))),
-            "0F2 3F1 0F3 3F2+0B0 3B2");
-  EXPECT_EQ(first_rank(select(kBlocks, without({0, F, 3}))),
-            "0F2 3F1 3B1 3F2+0B0 3B2");
+  EXPECT_EQ(to_csv(select(kBlocks, without({3, B, 1}))),
+            "0F2,3F1,0F3,(3F2;0B0)OVERLAP_F_B,3B2\n");
+  EXPECT_EQ(to_csv(select(kBlocks, without({0, F, 3}))),
+            "0F2,3F1,3B1,(3F2;0B0)OVERLAP_F_B,3B2\n");
 }
 
 }  // namespace
