@@ -154,17 +154,28 @@ struct Case {
   std::string message;
 };
 
+// The parts that several errors have in common.
+const std::string kGap = ": number them from 0 without a gap";
+const std::string kForwards =
+    ", and every stage needs a forward of every micro-batch; add it to rank ";
+const std::string kWholeOrParts =
+    " are both there: a backward is whole (B) or in two parts (I and W); take "
+    "out one or the other";
+const std::string kNoBackward =
+    " is for a backward, and this schedule has none: take it out";
+const std::string kOrder = ", which it needs: move it behind that";
+const std::string kNoBlock =
+    " cannot be a block: a block is a forward and a backward of two "
+    "micro-batches, or a recompute and its backward; clear the fused_with_next "
+    "of ";
+
 const Case kWrong[] = {
     // Gaps.
-    {"0F0\n2F0\n",
-     "there is 2F0 (rank 1, position 0), but no stage 1: number them from 0 "
-     "without a gap"},
+    {"0F0\n2F0\n", "there is 2F0 (rank 1, position 0), but no stage 1" + kGap},
     {"0F1,0F2,0B2,0B1\n",
-     "there is 0F1 (rank 0, position 0), but no micro-batch 0: number them "
-     "from 0 without a gap"},
+     "there is 0F1 (rank 0, position 0), but no micro-batch 0" + kGap},
     {"0F0,2147483647F0\n",
-     "there is 2147483647F0 (rank 0, position 1), but no stage 1: number "
-     "them from 0 without a gap"},
+     "there is 2147483647F0 (rank 0, position 1), but no stage 1" + kGap},
     // Ranks.
     {"0F0,0F1,1F0\n1F1\n1F2,1F3,0F2,0F3,1B0\n",
      "1F0 (rank 0, position 2) is not on rank 2 with the rest of stage 1: a "
@@ -172,13 +183,9 @@ const Case kWrong[] = {
     // Forwards. In 1F1B of torch 2.11, for 2 ranks and 3 micro-batches, their
     // numbers are off by one on the last rank.
     {"0F0,0F1,0B0,0F2,0B1,0B2\n1F1,1B0,1F2,1B1,1F3,1B2\n",
-     "0F3 is missing: there is 1F3 (rank 1, position 4), and every stage "
-     "needs a forward of every micro-batch; "
-     "add it to rank 0"},
+     "0F3 is missing: there is 1F3 (rank 1, position 4)" + kForwards + "0"},
     {"0F0,0B0\n1B0\n",
-     "1F0 is missing: there is 0F0 (rank 0, position 0), and every stage "
-     "needs a forward of every micro-batch; "
-     "add it to rank 1"},
+     "1F0 is missing: there is 0F0 (rank 0, position 0)" + kForwards + "1"},
     // Doubles.
     {"0F0,0F1,0F0\n",
      "0F0 comes twice, at positions 0 and 2 of rank 0: take one out"},
@@ -186,31 +193,21 @@ const Case kWrong[] = {
      "0R0 comes twice, at positions 1 and 3 of rank 0: take one out"},
     // Backwards.
     {"0F0,0B0,0F1\n",
-     "0B1 is missing: 0F1 (rank 0, position 2) has no backward, but others "
-     "do; add it, or 0I1 and 0W1"},
+     "0B1 is missing: 0F1 (rank 0, position 2) has no backward, but others do; "
+     "add it, or 0I1 and 0W1"},
     {"0F0,0I0\n",
-     "0W0 is missing: 0I0 (rank 0, position 1) is one part of a backward "
-     "and needs the other; add it to rank 0"},
+     "0W0 is missing: 0I0 (rank 0, position 1) is one part of a backward and "
+     "needs the other; add it to rank 0"},
     {"0F0,0W0\n",
-     "0I0 is missing: 0W0 (rank 0, position 1) is one part of a backward "
-     "and needs the other; add it to rank 0"},
+     "0I0 is missing: 0W0 (rank 0, position 1) is one part of a backward and "
+     "needs the other; add it to rank 0"},
     {"0F0,0I0,0W0,0B0\n",
-     "0B0 (rank 0, position 3) and 0I0 (rank 0, position 1) are both there: "
-     "a backward is whole (B) or in two parts (I and W); take out one or "
-     "the other"},
+     "0B0 (rank 0, position 3) and 0I0 (rank 0, position 1)" + kWholeOrParts},
     {"0F0,0B0,0W0\n",
-     "0B0 (rank 0, position 1) and 0W0 (rank 0, position 2) are both there: "
-     "a backward is whole (B) or in two parts (I and W); take out one or "
-     "the other"},
-    {"0F0,0R0\n",
-     "0R0 (rank 0, position 1) is for a backward, and this schedule has "
-     "none: take it out"},
-    {"0F0,0O0\n",
-     "0O0 (rank 0, position 1) is for a backward, and this schedule has "
-     "none: take it out"},
-    {"0F0,0L0\n",
-     "0L0 (rank 0, position 1) is for a backward, and this schedule has "
-     "none: take it out"},
+     "0B0 (rank 0, position 1) and 0W0 (rank 0, position 2)" + kWholeOrParts},
+    {"0F0,0R0\n", "0R0 (rank 0, position 1)" + kNoBackward},
+    {"0F0,0O0\n", "0O0 (rank 0, position 1)" + kNoBackward},
+    {"0F0,0L0\n", "0L0 (rank 0, position 1)" + kNoBackward},
     // Copies to and from the host.
     {"0F0,0O0,0B0\n",
      "0L0 is missing: 0O0 (rank 0, position 1) copies to the host what the "
@@ -224,60 +221,38 @@ const Case kWrong[] = {
      "0L0 comes twice, at positions 2 and 3 of rank 0: take one out"},
     // Order on a rank.
     {"0O0,0F0,0L0,0B0\n",
-     "0O0 (rank 0, position 0) comes before 0F0 (position 1), which it "
-     "needs: move it behind that"},
+     "0O0 (rank 0, position 0) comes before 0F0 (position 1)" + kOrder},
     {"0F0,0O0,0R0,0L0,0B0\n",
-     "0O0 (rank 0, position 1) comes before 0R0 (position 2), which it "
-     "needs: move it behind that"},
+     "0O0 (rank 0, position 1) comes before 0R0 (position 2)" + kOrder},
     {"0F0,0L0,0O0,0B0\n",
-     "0L0 (rank 0, position 1) comes before 0O0 (position 2), which it "
-     "needs: move it behind that"},
+     "0L0 (rank 0, position 1) comes before 0O0 (position 2)" + kOrder},
     {"0F0,0O0,0B0,0L0\n",
-     "0B0 (rank 0, position 2) comes before 0L0 (position 3), which it "
-     "needs: move it behind that"},
+     "0B0 (rank 0, position 2) comes before 0L0 (position 3)" + kOrder},
     {"0F0,0O0,0I0,0L0,0W0\n",
-     "0I0 (rank 0, position 2) comes before 0L0 (position 3), which it "
-     "needs: move it behind that"},
+     "0I0 (rank 0, position 2) comes before 0L0 (position 3)" + kOrder},
     {"0B0,0F0\n",
-     "0B0 (rank 0, position 0) comes before 0F0 (position 1), which it "
-     "needs: move it behind that"},
+     "0B0 (rank 0, position 0) comes before 0F0 (position 1)" + kOrder},
     {"0F0,0W0,0I0\n",
-     "0W0 (rank 0, position 1) comes before 0I0 (position 2), which it "
-     "needs: move it behind that"},
+     "0W0 (rank 0, position 1) comes before 0I0 (position 2)" + kOrder},
     {"0F0,0B0,0R0\n",
-     "0B0 (rank 0, position 1) comes before 0R0 (position 2), which it "
-     "needs: move it behind that"},
+     "0B0 (rank 0, position 1) comes before 0R0 (position 2)" + kOrder},
     {"0R0,0F0,0B0\n",
-     "0R0 (rank 0, position 0) comes before 0F0 (position 1), which it "
-     "needs: move it behind that"},
+     "0R0 (rank 0, position 0) comes before 0F0 (position 1)" + kOrder},
     // Blocks.
-    {"(0F0;0F1)\n",
-     "0F0 and 0F1 (rank 0, position 0) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0F0"},
+    {"(0F0;0F1)\n", "0F0 and 0F1 (rank 0, position 0)" + kNoBlock + "0F0"},
     {"(0F0;0B0)OVERLAP_F_B\n",
-     "0F0 and 0B0 (rank 0, position 0) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0F0"},
+     "0F0 and 0B0 (rank 0, position 0)" + kNoBlock + "0F0"},
     {"0F0,0F1,0R0,(0R1;0B0),0B1\n",
-     "0R1 and 0B0 (rank 0, position 3) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0R1"},
+     "0R1 and 0B0 (rank 0, position 3)" + kNoBlock + "0R1"},
     {"0F0,1F0,(0R0;1B0),0B0\n",
-     "0R0 and 1B0 (rank 0, position 2) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0R0"},
+     "0R0 and 1B0 (rank 0, position 2)" + kNoBlock + "0R0"},
     {"(0F0;0O0),0L0,0B0\n",
-     "0F0 and 0O0 (rank 0, position 0) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0F0"},
+     "0F0 and 0O0 (rank 0, position 0)" + kNoBlock + "0F0"},
     {"0F0,0O0,(0L0;0B0)\n",
-     "0L0 and 0B0 (rank 0, position 2) cannot be a block: a block is a "
-     "forward and a backward of two micro-batches, or a recompute and its "
-     "backward; clear the fused_with_next of 0L0"},
+     "0L0 and 0B0 (rank 0, position 2)" + kNoBlock + "0L0"},
     {"0F0,(0F1;0B0;0B1)\n",
-     "0B0 (rank 0, position 2) makes a block with both its neighbours: a "
-     "block has two actions; clear a fused_with_next"},
+     "0B0 (rank 0, position 2) makes a block with both its neighbours: a block "
+     "has two actions; clear a fused_with_next"},
 };
 TEST(Validate, SaysWhatIsWrongWhereAndWhatToDo) {
   for (const Case& c : kWrong) {
