@@ -1,5 +1,6 @@
 #include "tools/exported_runs.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -15,6 +16,8 @@ namespace {
 
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string path_of(const std::string& file) {
   return "models/exported/testdata/" + file;
@@ -37,8 +40,8 @@ TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
                                   " partitions, 1f1b, except_last, 4 "
                                   "micro-batches, compared with one piece: ");
       ASSERT_NE(line, std::string::npos) << text;
-      EXPECT_EQ(text.substr(line, text.find('\n', line) - line).find("differ"),
-                std::string::npos)
+      EXPECT_THAT(text.substr(line, text.find('\n', line) - line),
+                  Not(HasSubstr("differ")))
           << text;
     }
   }
@@ -52,7 +55,7 @@ TEST(ExportedCompareTest, AllSettingsHaveTheBitsOfOnePiece) {
   std::set<std::string> equal;
   for (std::string line; std::getline(lines, line);) {
     if (line.find("partitions") == std::string::npos) continue;
-    EXPECT_EQ(line.find("differ"), std::string::npos) << line;
+    EXPECT_THAT(line, Not(HasSubstr("differ")));
     equal.insert(line.substr(0, line.find(", 4 micro-batches")));
   }
   EXPECT_EQ(equal.size(), 18u) << out.str();
@@ -76,9 +79,7 @@ TEST(ExportedCompareTest, OutputsInEvalModeAreCompared) {
       std::string line;
       std::getline(lines, line);  // one piece
       if (!same) {
-        EXPECT_NE(line.find("1 outputs in eval() differ by up to "),
-                  std::string::npos)
-            << line;
+        EXPECT_THAT(line, HasSubstr("1 outputs in eval() differ by up to "));
       }
       while (std::getline(lines, line)) {
         EXPECT_TRUE(line.ends_with(", 1 outputs in eval() bit-equal")) << line;
@@ -94,8 +95,7 @@ TEST(ExportedCompareTest, AProgramWithoutEvalModeSaysWhy) {
   EXPECT_TRUE(out.str().starts_with(
       "in eval(): the exported program cannot be switched to eval(): "))
       << out.str();
-  EXPECT_EQ(out.str().find("outputs in eval()"), std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(), Not(HasSubstr("outputs in eval()")));
 }
 
 TEST(ExportedCompareTest, AnOtherGradientIsReported) {
@@ -106,11 +106,8 @@ TEST(ExportedCompareTest, AnOtherGradientIsReported) {
   std::ostringstream out;
   EXPECT_FALSE(compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
                                 false, out));
-  EXPECT_NE(out.str().find("7 gradients differ by up to "), std::string::npos)
-      << out.str();
-  EXPECT_NE(out.str().find("of the largest element (head.bias)"),
-            std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(), HasSubstr("7 gradients differ by up to "));
+  EXPECT_THAT(out.str(), HasSubstr("of the largest element (head.bias)"));
 }
 
 TEST(ExportedCompareTest, PipelinesAreComparedWithPythonsMicrobatches) {
@@ -118,10 +115,9 @@ TEST(ExportedCompareTest, PipelinesAreComparedWithPythonsMicrobatches) {
   EXPECT_TRUE(compare_exported(path_of("averages.pt2"), path_of("averages.pt"),
                                4, kTolerance, false, out))
       << out.str();
-  EXPECT_NE(out.str().find("2 partitions, 1f1b, except_last, 4 micro-batches, "
-                           "compared with Python's micro-batches: "),
-            std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(),
+              HasSubstr("2 partitions, 1f1b, except_last, 4 micro-batches, "
+                        "compared with Python's micro-batches: "));
 
   StateDict tensors = read_torch_file(path_of("averages.pt"));
   tensors["micro.buffer.norm.running_var"].add_(1);
@@ -141,11 +137,11 @@ TEST(ExportedCompareTest, AReferenceWithoutGradientsIsRefused) {
   const std::string changed = new_folder() + "changed.safetensors";
   write_safetensors(changed, tensors);
   std::ostringstream out;
-  EXPECT_NE(value_error_of([&] {
-              compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
-                               false, out);
-            }).find("the reference has no gradient of "),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] {
+                compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
+                                 false, out);
+              }),
+              HasSubstr("the reference has no gradient of "));
 }
 
 TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {
@@ -153,17 +149,17 @@ TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {
   EXPECT_TRUE(compare_exported(path_of("photos.pt2"),
                                path_of("photos.safetensors"), 0, kTolerance,
                                false, out));
-  EXPECT_EQ(out.str().find("partitions"), std::string::npos) << out.str();
+  EXPECT_THAT(out.str(), Not(HasSubstr("partitions")));
 }
 
 TEST(ExportedCompareTest, AFileWithoutInputsIsNamed) {
   const std::string path = new_folder() + "none.safetensors";
   write_safetensors(path, StateDict());
   std::ostringstream out;
-  EXPECT_NE(value_error_of([&] {
-              compare_exported(path_of("photos.pt2"), path, 4, 0, false, out);
-            }).find("none.safetensors"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] {
+                compare_exported(path_of("photos.pt2"), path, 4, 0, false, out);
+              }),
+              HasSubstr("none.safetensors"));
 }
 
 using gpipe::testing::value_error_of;
@@ -183,12 +179,9 @@ TEST(ExportedMemoryTest, CountsTheBytesOfEachDevice) {
   options.batch = 4;
   options.checkpoint = Checkpoint::kNever;
   const std::string text = table_of(options);
-  EXPECT_NE(text.find("4 rows in 4 micro-batches, 1F1B on 2 devices"),
-            std::string::npos)
-      << text;
+  EXPECT_THAT(text, HasSubstr("4 rows in 4 micro-batches, 1F1B on 2 devices"));
   // 2 x 16 + 8 weights and 2 biases of 4 bytes.
-  EXPECT_NE(text.find("weights of all devices: 168 B"), std::string::npos)
-      << text;
+  EXPECT_THAT(text, HasSubstr("weights of all devices: 168 B"));
 }
 
 // Of micro-batches of one row. Device 0 holds at most the mini-batch (64 B),
@@ -199,14 +192,13 @@ TEST(ExportedMemoryTest, ActivationsAreThePeakOfTheStep) {
   options.batch = 4;
   options.checkpoint = Checkpoint::kNever;
   const std::string text = table_of(options);
-  EXPECT_NE(
-      text.find("  device  layers  weights  gradients  optimizer  activations  "
+  EXPECT_THAT(
+      text,
+      HasSubstr("  device  layers  weights  gradients  optimizer  activations  "
                 "  sum\n"
                 "       0       1     64 B       64 B      128 B        160 B  "
                 "416 B\n"
-                "       1       3    104 B      104 B      208 B        "),
-      std::string::npos)
-      << text;
+                "       1       3    104 B      104 B      208 B        "));
 }
 
 // Among them numbers in the program, BatchNorm, skip tensors, several inputs
@@ -219,8 +211,7 @@ TEST(ExportedMemoryTest, EachDeviceOfFilesWithValuesIsMeasured) {
     options.chunks = 4;
     std::ostringstream out;
     measure_exported("models/exported/testdata/" + name + ".pt2", options, out);
-    EXPECT_NE(out.str().find("largest sum of a device: "), std::string::npos)
-        << name;
+    EXPECT_THAT(out.str(), HasSubstr("largest sum of a device: ")) << name;
   }
 }
 
@@ -245,11 +236,8 @@ TEST(ExportedMemoryTest, FrozenWeightsHaveNoGradientsAndNoState) {
   options.memory_gib = 1;
   std::ostringstream out;
   EXPECT_TRUE(measure_exported(kPath, options, out));
-  EXPECT_NE(out.str().find("  256 B       88 B      176 B"), std::string::npos)
-      << out.str();
-  EXPECT_NE(out.str().find("all devices have enough with 1 GiB"),
-            std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(), HasSubstr("  256 B       88 B      176 B"));
+  EXPECT_THAT(out.str(), HasSubstr("all devices have enough with 1 GiB"));
 }
 
 TEST(ExportedMemoryTest, MissingMemoryIsNamed) {
@@ -259,27 +247,21 @@ TEST(ExportedMemoryTest, MissingMemoryIsNamed) {
   options.memory_gib = 400.0 / (1 << 30);
   std::ostringstream out;
   EXPECT_FALSE(measure_exported(kPath, options, out));
-  EXPECT_NE(out.str().find("device 0 lacks 16 B of its 400 B"),
-            std::string::npos)
-      << out.str();
+  EXPECT_THAT(out.str(), HasSubstr("device 0 lacks 16 B of its 400 B"));
 }
 
 TEST(ExportedMemoryTest, WrongOptionsAreRefusedWithTheirNumbers) {
   ExportedMemoryOptions options;
-  EXPECT_NE(value_error_of([&] { table_of(options); }).find("--batch=0"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { table_of(options); }),
+              HasSubstr("--batch=0"));
   options.batch = 2;
   options.chunks = 3;
-  EXPECT_NE(value_error_of([&] {
-              table_of(options);
-            }).find("--chunks=3: must be 1 to --batch=2"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { table_of(options); }),
+              HasSubstr("--chunks=3: must be 1 to --batch=2"));
   options.chunks = 0;
   options.partitions = 129;
-  EXPECT_NE(value_error_of([&] {
-              table_of(options);
-            }).find("--partitions=129: must be 1 to 128"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { table_of(options); }),
+              HasSubstr("--partitions=129: must be 1 to 128"));
 }
 
 }  // namespace

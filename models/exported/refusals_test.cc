@@ -1,5 +1,6 @@
 // Files that load_exported() refuses, and what it says.
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@ namespace {
 using testing::edit_archive;
 using testing::edit_program;
 using testing::example_file;
+using ::testing::HasSubstr;
 using testing::new_folder;
 using testing::value_error_of;
 
@@ -113,9 +115,8 @@ TEST(ExportedRefusalsTest, OperatorsThatLibTorchLacks) {
             "operator that LibTorch does not have; load the library that "
             "registers it (programs: --operators=LIBRARY.so), or export the "
             "model without it");
-  EXPECT_NE(error_with("\"name\": \"p\"", "\"name\": \"q\"")
-                .find("lacks the argument 'p' of the operator"),
-            std::string::npos);
+  EXPECT_THAT(error_with("\"name\": \"p\"", "\"name\": \"q\""),
+              HasSubstr("lacks the argument 'p' of the operator"));
 }
 
 TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
@@ -142,10 +143,9 @@ TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
 
 TEST(ExportedRefusalsTest, ACallOfVmapIsNamedOnce) {
   const std::string error = error_for(example_file("vmapped.pt2"));
-  EXPECT_NE(error.find("in forward: return torch.vmap(torch.sin)(self.fc(x)) "
-                       "is a step of torch.vmap or torch.func.jvp"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error,
+              HasSubstr("in forward: return torch.vmap(torch.sin)(self.fc(x)) "
+                        "is a step of torch.vmap or torch.func.jvp"));
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
 }
 
@@ -159,31 +159,27 @@ TEST(ExportedRefusalsTest, DamagedControlFlow) {
   };
   const std::string output =
       R"("outputs": [{"as_tensor": {"name": "sin"}}], "nodes")";
-  EXPECT_NE(error_of("alternating.pt2", output, R"("outputs": [], "nodes")")
-                .find("has 1 results, and a graph with 0 outputs; the file is "
-                      "damaged"),
-            std::string::npos);
-  EXPECT_NE(
-      error_of("alternating.pt2", "higher_order.cond", "higher_order.scan")
-          .find("has 2 graphs and 2 other arguments, but is known with 1 "
-                "and 3"),
-      std::string::npos);
-  EXPECT_NE(error_of("looped.pt2", "{\"as_tensors\": [{\"name\": \"zeros\"}",
-                     "{\"as_tensor\": {\"name\": \"zeros\"}, \"x\": [{}")
-                .find("the file is damaged"),
-            std::string::npos);
+  EXPECT_THAT(
+      error_of("alternating.pt2", output, R"("outputs": [], "nodes")"),
+      HasSubstr("has 1 results, and a graph with 0 outputs; the file is "
+                "damaged"));
+  EXPECT_THAT(
+      error_of("alternating.pt2", "higher_order.cond", "higher_order.scan"),
+      HasSubstr("has 2 graphs and 2 other arguments, but is known with 1 "
+                "and 3"));
+  EXPECT_THAT(error_of("looped.pt2", "{\"as_tensors\": [{\"name\": \"zeros\"}",
+                       "{\"as_tensor\": {\"name\": \"zeros\"}, \"x\": [{}"),
+              HasSubstr("the file is damaged"));
   // An operator in a branch that LibTorch lacks has a name and a place.
-  EXPECT_NE(error_of("alternating.pt2", "torch.ops.aten.sin.default",
-                     "torch.ops.my.op.default")
-                .find("node 'sin' (torch.ops.my.op.default)"),
-            std::string::npos);
+  EXPECT_THAT(error_of("alternating.pt2", "torch.ops.aten.sin.default",
+                       "torch.ops.my.op.default"),
+              HasSubstr("node 'sin' (torch.ops.my.op.default)"));
 }
 
 TEST(ExportedRefusalsTest, OutputsThatCannotBeConcatenated) {
-  EXPECT_NE(error_with("\"user_output\"", "\"buffer_mutation\"")
-                .find("an output is a buffer_mutation, as in a decomposed "
-                      "program"),
-            std::string::npos);
+  EXPECT_THAT(error_with("\"user_output\"", "\"buffer_mutation\""),
+              HasSubstr("an output is a buffer_mutation, as in a decomposed "
+                        "program"));
 }
 
 TEST(ExportedRefusalsTest, DamagedWeights) {
@@ -269,17 +265,15 @@ TEST(ExportedRefusalsTest, WeightsThatShareMemoryAndChange) {
 }
 
 TEST(ExportedRefusalsTest, DamagedGraphs) {
-  EXPECT_NE(error_with("{\"as_tensor\": {\"name\": \"linear\"}}, \"kind\"",
-                       "{\"as_tensor\": {\"name\": \"linea\"}}, \"kind\"")
-                .find("the value 'linea' is read before it is computed; the "
-                      "file is damaged"),
-            std::string::npos);
+  EXPECT_THAT(error_with("{\"as_tensor\": {\"name\": \"linear\"}}, \"kind\"",
+                         "{\"as_tensor\": {\"name\": \"linea\"}}, \"kind\""),
+              HasSubstr("the value 'linea' is read before it is computed; the "
+                        "file is damaged"));
   EXPECT_EQ(error_with("\"range_constraints\"", "\"range_constraint\""),
             "an entry 'range_constraints' is missing in an object of 7 "
             "entries; the file is damaged");
-  EXPECT_NE(error_with("{\"graph_module\"", "{graph_module\"")
-                .find("record 'models/model.json' is not JSON: "),
-            std::string::npos);
+  EXPECT_THAT(error_with("{\"graph_module\"", "{graph_module\""),
+              HasSubstr("record 'models/model.json' is not JSON: "));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <caffe2/serialize/inline_container.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
@@ -20,6 +21,7 @@ namespace gpipe {
 namespace {
 
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::new_folder;
 using testing::value_error_of;
 using testing::write_bytes;
@@ -219,27 +221,22 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error(archive({{"data.pkl", "cos\nsystem\n)R."}})),
             "holds no dict of tensors, as torch.save(model.state_dict(), path) "
             "writes it; what there is: 'os.system'");
-  EXPECT_NE(error(archive({{"data.pkl", pickle}, {"constants.pkl", ")."}}))
-                .find("TorchScript"),
-            std::string::npos);
+  EXPECT_THAT(error(archive({{"data.pkl", pickle}, {"constants.pkl", ")."}})),
+              HasSubstr("TorchScript"));
   // What C++ writes.
   const std::string module = new_folder() + "module.pt";
   torch::save(torch::nn::Linear(2, 1), module);
   const std::string saved = value_error_of([&] { read_torch_file(module); });
-  EXPECT_NE(saved.find("is an archive of TorchScript, as torch.jit.save writes "
-                       "in Python and torch::save in C++"),
-            std::string::npos)
-      << saved;
-  EXPECT_NE(saved.find("torch::load(module, path), then "
-                       "gpipe::write_torch_file(path, "
-                       "gpipe::state_dict(*module))"),
-            std::string::npos)
-      << saved;
+  EXPECT_THAT(
+      saved, HasSubstr("is an archive of TorchScript, as torch.jit.save writes "
+                       "in Python and torch::save in C++"));
+  EXPECT_THAT(saved, HasSubstr("torch::load(module, path), then "
+                               "gpipe::write_torch_file(path, "
+                               "gpipe::state_dict(*module))"));
   const std::string zeros(1 << 20, '\0');
-  EXPECT_NE(error(archive({{"data.pkl", pickle}, {"data/0", zeros}}, true))
-                .find("has a record 'data/0' of 1048576 bytes, but is a file "
-                      "of "),
-            std::string::npos);
+  EXPECT_THAT(error(archive({{"data.pkl", pickle}, {"data/0", zeros}}, true)),
+              HasSubstr("has a record 'data/0' of 1048576 bytes, but is a file "
+                        "of "));
 
   // The archive is cut off at various sizes.
   const std::string whole = archive({{"data.pkl", pickle}, {"data/0", data}});

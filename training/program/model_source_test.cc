@@ -1,6 +1,7 @@
 #include "training/program/model_source.h"
 
 #include <ATen/Functions.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -26,6 +27,7 @@ namespace {
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
 using models::DataKind;
+using ::testing::HasSubstr;
 
 // ---- --model
 
@@ -91,14 +93,10 @@ TEST(ModelSourceTest, OtherInputsAndOutputsAreNamedWithTheFormsThatFit) {
       0u)
       << error;
   // Three dimensions of floats.
-  EXPECT_NE(value_error_of([] {
-              ModelSource source(exported_file("lstm"));
-            }).find("0  x  Float [s77, 5, 6]"),
-            std::string::npos);
-  EXPECT_NE(value_error_of([] {
-              ModelSource source("nowhere.pt2");
-            }).find("nowhere.pt2"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([] { ModelSource source(exported_file("lstm")); }),
+              HasSubstr("0  x  Float [s77, 5, 6]"));
+  EXPECT_THAT(value_error_of([] { ModelSource source("nowhere.pt2"); }),
+              HasSubstr("nowhere.pt2"));
 }
 
 TEST(ModelSourceTest, OneOfSeveralOutputsIsChosen) {
@@ -107,9 +105,9 @@ TEST(ModelSourceTest, OneOfSeveralOutputsIsChosen) {
   const std::string error = value_error_of([&] {
     ModelSource source(exported_file("masked"), exported_options(options));
   });
-  EXPECT_NE(error.find("and the outputs\n  0  tanh  Float [s23, 3]\nwhich fit"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(
+      error,
+      HasSubstr("and the outputs\n  0  tanh  Float [s23, 3]\nwhich fit"));
   options.output = -2;
   EXPECT_EQ(value_error_of([&] { exported_options(options); }),
             "--output=-2: must be the number of an output, counted from 0, or "
@@ -174,26 +172,24 @@ TEST(ModelSourceTest, ImagesHaveTheSizeOfTheFile) {
   EXPECT_EQ(ModelSource(options.model).fitted(options).size, 32);
   options.size = 0;
   EXPECT_EQ(ModelSource(options.model).fitted(options).size, 0);
-  EXPECT_NE(task_error("unet", set_nothing)
-                .find("was exported for images of 2 channels, but this program "
-                      "reads 3"),
-            std::string::npos);
+  EXPECT_THAT(
+      task_error("unet", set_nothing),
+      HasSubstr("was exported for images of 2 channels, but this program "
+                "reads 3"));
 }
 
 TEST(ModelSourceTest, ATextHasTheNumberOfTokensOfTheFile) {
-  EXPECT_NE(
-      task_error("gpt", [](Options& o) { o.length = 128; })
-          .find(
-              "--length=128, but --model=models/exported/testdata/gpt.pt2 was "
-              "exported for 12 tokens; use --length=12"),
-      std::string::npos);
-  EXPECT_NE(task_error("gpt",
-                       [](Options& o) {
-                         o.length = 12;
-                         o.bucket = 4;
-                       })
-                .find("--bucket=4 makes micro-batches of several lengths"),
-            std::string::npos);
+  EXPECT_THAT(
+      task_error("gpt", [](Options& o) { o.length = 128; }),
+      HasSubstr(
+          "--length=128, but --model=models/exported/testdata/gpt.pt2 was "
+          "exported for 12 tokens; use --length=12"));
+  EXPECT_THAT(task_error("gpt",
+                         [](Options& o) {
+                           o.length = 12;
+                           o.bucket = 4;
+                         }),
+              HasSubstr("--bucket=4 makes micro-batches of several lengths"));
   EXPECT_EQ(task_error("gpt", [](Options& o) { o.length = 12; }), "no error");
   // With buckets of 12, each line of a text is padded to 12 tokens.
   EXPECT_EQ(task_error("gpt",
@@ -207,9 +203,9 @@ TEST(ModelSourceTest, ATextHasTheNumberOfTokensOfTheFile) {
 }
 
 TEST(ModelSourceTest, TheWeightsOfAFileAreNotConverted) {
-  EXPECT_NE(task_error("letters", [](Options& o) { o.precision = "bfloat16"; })
-                .find("--precision=bfloat16 converts the weights"),
-            std::string::npos);
+  EXPECT_THAT(
+      task_error("letters", [](Options& o) { o.precision = "bfloat16"; }),
+      HasSubstr("--precision=bfloat16 converts the weights"));
   EXPECT_EQ(
       task_error("letters", [](Options& o) { o.precision = "amp-bfloat16"; }),
       "no error");
@@ -224,10 +220,9 @@ TEST(ModelSourceTest, TheFileNeedsAnOutputForEachClassOrCharacter) {
     o.data_dir = path;
     o.length = 2;
   };
-  EXPECT_NE(task_error("letters", with)
-                .find("has 16 outputs, but the data has 26 different "
-                      "characters; export a model with at least 26"),
-            std::string::npos);
+  EXPECT_THAT(task_error("letters", with),
+              HasSubstr("has 16 outputs, but the data has 26 different "
+                        "characters; export a model with at least 26"));
   EXPECT_EQ(
       value_error_of([] {
         ModelSource(exported_file("photos")).check_outputs(9, "classes");
@@ -395,11 +390,10 @@ TEST(EvalModelTest, ARunThatCannotBeEvaluatedIsRefusedAtItsStart) {
                   0),
       0u)
       << error;
-  EXPECT_NE(error.find("is random and has no training flag\nUse "
-                       "--eval_model=SECOND.pt2 with a second export of the "
-                       "same model, after model.eval(), or --eval_every=-1"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error,
+              HasSubstr("is random and has no training flag\nUse "
+                        "--eval_model=SECOND.pt2 with a second export of the "
+                        "same model, after model.eval(), or --eval_every=-1"));
   options.eval_every = -1;
   EXPECT_EQ(run_here(options).code, kDone);
 }
@@ -477,17 +471,14 @@ TEST(EvalModelTest, AFileThatDoesNotFitIsRefused) {
     return value_error_of([&] { run_here(options); });
   };
   std::string error = error_with("scattered");
-  EXPECT_NE(error.find("cannot be evaluated either"), std::string::npos)
-      << error;
-  EXPECT_NE(error.find("Export it after model.eval()"), std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("cannot be evaluated either"));
+  EXPECT_THAT(error, HasSubstr("Export it after model.eval()"));
   error = error_with("mlp");
-  EXPECT_NE(
-      error.find("mlp.pt2 has the inputs\n  Float [*, 10]\nbut --model="
-                 "models/exported/testdata/scattered.pt2 has\n  Float [*, 4]\n"
-                 "Export both from the same model"),
-      std::string::npos)
-      << error;
+  EXPECT_THAT(
+      error,
+      HasSubstr("mlp.pt2 has the inputs\n  Float [*, 10]\nbut --model="
+                "models/exported/testdata/scattered.pt2 has\n  Float [*, 4]\n"
+                "Export both from the same model"));
   // "quiet" has some of the parameters.
   error = error_with("quiet");
   EXPECT_EQ(error,
@@ -496,10 +487,8 @@ TEST(EvalModelTest, AFileThatDoesNotFitIsRefused) {
   options.model = "transformer";
   options.data_dir = "";
   error = error_with("steady");
-  EXPECT_NE(error.find("is for a --model that is a .pt2 file, but "
-                       "--model=transformer"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("is for a --model that is a .pt2 file, but "
+                               "--model=transformer"));
 }
 
 }  // namespace

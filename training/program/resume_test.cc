@@ -1,5 +1,6 @@
 // Tests that a run which was stopped and resumed is bitwise equal to an
 // uninterrupted run.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ using gpipe::testing::new_folder;
 using gpipe::testing::read_bytes;
 using gpipe::testing::value_error_of;
 using gpipe::testing::write_bytes;
+using ::testing::HasSubstr;
 
 // Returns options that use everything that a resumed run could get wrong.
 Options options_of(const std::string& model) {
@@ -94,8 +96,7 @@ TEST(ResumeTest, AnotherExportedProgramIsRefused) {
   run_here(options);
   options.model = "models/exported/testdata/letters.pt2";
   const std::string error = value_error_of([&] { run_here(options); });
-  EXPECT_NE(error.find("--model was 'gpt.pt2, checksum "), std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("--model was 'gpt.pt2, checksum "));
 }
 
 TEST(ResumeTest, MasksGoOnWithAutocast) {
@@ -208,11 +209,8 @@ TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
   options.batch = 2;
   options.optimizer = "sgd";
   const std::string error = value_error_of([&] { run_here(options); });
-  EXPECT_NE(error.find("--batch was '4' and is '2'"), std::string::npos)
-      << error;
-  EXPECT_NE(error.find("--optimizer was 'adamw' and is 'sgd'"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("--batch was '4' and is '2'"));
+  EXPECT_THAT(error, HasSubstr("--optimizer was 'adamw' and is 'sgd'"));
 }
 
 TEST(ResumeTest, AnotherBucketIsRefused) {
@@ -225,10 +223,8 @@ TEST(ResumeTest, AnotherBucketIsRefused) {
   for (const int64_t bucket : {0, 8}) {
     options.bucket = bucket;
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(
-        error.find("--bucket was '4' and is '" + std::to_string(bucket) + "'"),
-        std::string::npos)
-        << error;
+    EXPECT_THAT(error, HasSubstr("--bucket was '4' and is '" +
+                                 std::to_string(bucket) + "'"));
   }
 }
 
@@ -247,8 +243,7 @@ TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
   std::replace(text.begin(), text.end(), 'a', 'z');
   write_bytes(options.data_dir, text);
   const std::string error = value_error_of([&] { run_here(options); });
-  EXPECT_NE(error.find("the data was 'of checksum "), std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("the data was 'of checksum "));
   std::replace(text.begin(), text.end(), 'z', 'a');
   write_bytes(options.data_dir + ".moved", text);
   options.data_dir += ".moved";
@@ -286,9 +281,7 @@ TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
   for (const char* how : {"none", "1"}) {
     options.resume = how;
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(error.find("step-000000000002 is of an earlier run"),
-              std::string::npos)
-        << error;
+    EXPECT_THAT(error, HasSubstr("step-000000000002 is of an earlier run"));
   }
   options.resume = "2";
   options.steps = 3;
@@ -314,9 +307,8 @@ TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
       write_bytes(path, bytes);
     }
     const std::string error = value_error_of([&] { run_here(options); });
-    EXPECT_NE(error.find("all steps in " + options.run_dir + " are damaged"),
-              std::string::npos)
-        << error;
+    EXPECT_THAT(error,
+                HasSubstr("all steps in " + options.run_dir + " are damaged"));
     EXPECT_EQ(read_bytes(options.run_dir + "/metrics.csv"), log);
   }
 }
@@ -339,8 +331,7 @@ TEST(ResumeTest, TheLogHasEachStepOnce) {
   const std::string all = read_bytes(options.run_dir + "/metrics.csv");
   for (const char* column : {"loss", "lr", "grad_norm", "test_loss",
                              "test_perplexity", "windows_per_second"}) {
-    EXPECT_NE(all.substr(0, all.find('\n')).find(column), std::string::npos)
-        << column;
+    EXPECT_THAT(all.substr(0, all.find('\n')), HasSubstr(column)) << column;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 
@@ -34,6 +35,7 @@ using data::write_png;
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
 using gpipe::testing::write_bytes;
+using ::testing::HasSubstr;
 
 // ---- The choice of a task
 
@@ -149,60 +151,47 @@ TEST(MakeTaskTest, ALimitShortensEpochsOfEachKindOfData) {
 }
 
 TEST(MakeTaskTest, EachKindOfDataIsFound) {
-  EXPECT_NE(make_task(options_of("transformer", text_file()))
-                ->data()
-                .find("3 different ones"),
-            std::string::npos);
-  EXPECT_NE(make_task(options_of("unet", masks()))
-                ->data()
-                .find("9 images with masks for training and 1 for testing"),
-            std::string::npos);
-  EXPECT_NE(make_task(options_of("resnet50", images()))
-                ->data()
-                .find("18 images for training and 2 for testing, of 2 classes"),
-            std::string::npos);
+  EXPECT_THAT(make_task(options_of("transformer", text_file()))->data(),
+              HasSubstr("3 different ones"));
+  EXPECT_THAT(make_task(options_of("unet", masks()))->data(),
+              HasSubstr("9 images with masks for training and 1 for testing"));
+  EXPECT_THAT(
+      make_task(options_of("resnet50", images()))->data(),
+      HasSubstr("18 images for training and 2 for testing, of 2 classes"));
 }
 
 TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
   const std::string folder = masks();
   const std::string error =
       value_error_of([&] { make_task(options_of("resnet50", folder)); });
-  EXPECT_NE(error.find("--model=resnet50 needs a folder of labelled images"),
-            std::string::npos)
-      << error;
-  EXPECT_NE(error.find("which is for --model=unet"), std::string::npos);
-  EXPECT_NE(value_error_of([&] {
-              make_task(options_of("transformer", folder));
-            }).find("needs a text file"),
-            std::string::npos);
-  EXPECT_NE(value_error_of([&] {
-              make_task(options_of("unet", text_file()));
-            }).find("which is for --model=transformer"),
-            std::string::npos);
-  EXPECT_NE(value_error_of([&] {
-              make_task(options_of("unet", folder + "nowhere"));
-            }).find("no such file or folder"),
-            std::string::npos);
-  EXPECT_NE(value_error_of([&] {
-              make_task(options_of("vgg", ""));
-            }).find("must be one of resnet50, "),
-            std::string::npos);
+  EXPECT_THAT(error,
+              HasSubstr("--model=resnet50 needs a folder of labelled images"));
+  EXPECT_THAT(error, HasSubstr("which is for --model=unet"));
+  EXPECT_THAT(
+      value_error_of([&] { make_task(options_of("transformer", folder)); }),
+      HasSubstr("needs a text file"));
+  EXPECT_THAT(
+      value_error_of([&] { make_task(options_of("unet", text_file())); }),
+      HasSubstr("which is for --model=transformer"));
+  EXPECT_THAT(value_error_of(
+                  [&] { make_task(options_of("unet", folder + "nowhere")); }),
+              HasSubstr("no such file or folder"));
+  EXPECT_THAT(value_error_of([&] { make_task(options_of("vgg", "")); }),
+              HasSubstr("must be one of resnet50, "));
 }
 
 TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
   Options options = options_of("resnet50", images());
   options.batch = 19;
-  EXPECT_NE(value_error_of([&] {
-              make_task(options);
-            }).find("--batch=19 is more than the 18 items"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--batch=19 is more than the 18 items"));
   options.batch = 0;
-  EXPECT_NE(value_error_of([&] { make_task(options); }).find("--batch=0"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--batch=0"));
   options.batch = 2;
   options.crop = "round";
-  EXPECT_NE(value_error_of([&] { make_task(options); }).find("--crop=round"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--crop=round"));
 }
 
 TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
@@ -213,8 +202,8 @@ TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
   EXPECT_NEAR(static_cast<double>(make_task(options)->test_batches()),
               4.0 * static_cast<double>(eighth), 4);
   options.held_out = 1.5;
-  EXPECT_NE(value_error_of([&] { make_task(options); }).find("--held_out=1.5"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--held_out=1.5"));
 }
 
 TEST(MakeTaskTest, AnEpochHasAMiniBatchIfTheTextHasFewerWindows) {
@@ -226,28 +215,20 @@ TEST(MakeTaskTest, AnEpochHasAMiniBatchIfTheTextHasFewerWindows) {
 TEST(MakeTaskTest, SequencesThatDoNotFitAreRefused) {
   Options options = options_of("transformer", text_file());
   options.bucket = 2;
-  EXPECT_NE(value_error_of([&] {
-              make_task(options);
-            }).find("has no line end among its 402 characters"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("has no line end among its 402 characters"));
   write_bytes(options.data_dir, "a\nb\nc\n");
   options.held_out = 0.34;
   options.batch = 3;
-  EXPECT_NE(value_error_of([&] {
-              make_task(options);
-            }).find("--batch=3 is more than the 2 sequences"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--batch=3 is more than the 2 sequences"));
   options.held_out = 0.1;
-  EXPECT_NE(value_error_of([&] {
-              make_task(options);
-            }).find("--held_out=0.1 of 3 sequences is 0"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--held_out=0.1 of 3 sequences is 0"));
   options = options_of("unet", "");
   options.bucket = 2;
-  EXPECT_NE(value_error_of([&] {
-              make_task(options);
-            }).find("--bucket=2 with --model=unet"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+              HasSubstr("--bucket=2 with --model=unet"));
 }
 
 TEST(MakeTaskTest, RowsDoNotDependOnWhichOthersAreAskedFor) {
@@ -273,8 +254,8 @@ TEST(MakeTaskTest, ABrokenImageIsNamed) {
     }
     for (int64_t k = 0; k < task->test_batches(); ++k) task->test_batch(k);
   });
-  EXPECT_NE(error.find("a/3.png"), std::string::npos) << error;
-  EXPECT_NE(error.find("--skip_broken"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("a/3.png"));
+  EXPECT_THAT(error, HasSubstr("--skip_broken"));
 }
 
 TEST(MakeTaskTest, OrLeftOutAndNamedOnce) {
@@ -290,8 +271,8 @@ TEST(MakeTaskTest, OrLeftOutAndNamedOnce) {
   }
   const auto warnings = task->take_warnings();
   ASSERT_EQ(warnings.size(), 1);
-  EXPECT_NE(warnings[0].find("skipped, number 1: "), std::string::npos);
-  EXPECT_NE(warnings[0].find("a/3.png"), std::string::npos);
+  EXPECT_THAT(warnings[0], HasSubstr("skipped, number 1: "));
+  EXPECT_THAT(warnings[0], HasSubstr("a/3.png"));
   EXPECT_TRUE(task->take_warnings().empty());
   EXPECT_GE(labels, 1);
 }
@@ -528,8 +509,8 @@ TEST(SequencesTest, EvaluationScoresTheTokensOfAllHeldOutSequences) {
     tokens += task->test_batch(k).target.ne(kNone).sum().item<int64_t>();
   }
   EXPECT_EQ(score.items, tokens);
-  EXPECT_NE(task->data().find(" of " + std::to_string(tokens) + " for testing"),
-            std::string::npos);
+  EXPECT_THAT(task->data(),
+              HasSubstr(" of " + std::to_string(tokens) + " for testing"));
   EXPECT_NEAR(std::stod(logged(options.run_dir, 2, "test_loss")),
               score.loss / score.items, 1e-6);
 }
@@ -621,10 +602,9 @@ TEST(TensorRowsTest, RowsWithoutATargetAreNotUsed) {
   target.slice(0, 2).fill_(-100);
   dict.erase("target");
   dict.insert("target", target);
-  EXPECT_NE(value_error_of([&] {
-              make_task(options_for(dict, /*output=*/0));
-            }).find("--held_out=0.1 of 1 rows with a target is 0"),
-            std::string::npos);
+  EXPECT_THAT(
+      value_error_of([&] { make_task(options_for(dict, /*output=*/0)); }),
+      HasSubstr("--held_out=0.1 of 1 rows with a target is 0"));
 }
 
 TEST(TensorRowsTest, TheLossFollowsFromTheTarget) {
@@ -659,7 +639,7 @@ TEST(TensorRowsTest, FilesOfPythonAreRead) {
 
 TEST(TensorRowsTest, WhatDoesNotFitIsNamed) {
   const auto expect = [](const std::string& error, const std::string& part) {
-    EXPECT_NE(error.find(part), std::string::npos) << error;
+    EXPECT_THAT(error, HasSubstr(part));
   };
   expect(error_with("valid", {}),
          "has no tensor 'valid'; it has ids, target, but the model needs ids, "

@@ -1,5 +1,6 @@
 #include "training/program/weights.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -31,6 +32,7 @@ namespace {
 using gpipe::testing::bit_equal;
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
+using ::testing::HasSubstr;
 
 // ---- Initial weights
 
@@ -66,10 +68,10 @@ TEST(InitialWeightsTest, AreThoseOfTheFile) {
                                            folder + "other.safetensors", "")
                           .checksum),
       0);
-  EXPECT_NE(value_error_of([&] {
-              load_initial_weights(to, *source("unet"), folder + "w.bin", "");
-            }).find("should end in .pt, .pth or .safetensors"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] {
+                load_initial_weights(to, *source("unet"), folder + "w.bin", "");
+              }),
+              HasSubstr("should end in .pt, .pth or .safetensors"));
 }
 
 TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
@@ -81,10 +83,10 @@ TEST(InitialWeightsTest, TorchvisionsNamesWillDoAndSomeMayBeSkipped) {
   torch::manual_seed(2);
   auto to = models::resnet50(3);
   const at::Tensor fc = state_dict(*to)["fc.weight"].clone();
-  EXPECT_NE(value_error_of([&] {
-              load_initial_weights(to, *source("resnet50"), path, "");
-            }).find("fc.weight"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] {
+                load_initial_weights(to, *source("resnet50"), path, "");
+              }),
+              HasSubstr("fc.weight"));
   const auto loaded =
       load_initial_weights(to, *source("resnet50"), path, "fc.");
   EXPECT_EQ(loaded.line, "318 of 320 tensors loaded from " + path);
@@ -226,13 +228,12 @@ TEST(InitialWeightsTest, AModelOfGpipeTakesAFolder) {
   for (const auto& item : state_dict(*to)) {
     EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
   }
-  EXPECT_NE(
+  EXPECT_THAT(
       value_error_of([&] {
         load_initial_weights(to, *source("unet"), folder, "", "", "float32");
-      })
-          .find("--weights_dtype=float32: is for a folder of transformers "
-                "and a .pt2 file"),
-      std::string::npos);
+      }),
+      HasSubstr("--weights_dtype=float32: is for a folder of transformers "
+                "and a .pt2 file"));
 }
 
 TEST(InitialWeightsTest, FlagsOfWeightsThatAreNotGivenAreRefused) {
@@ -383,10 +384,9 @@ TEST(LoraSetup, AnotherBaseIsRefused) {
   }
   write_safetensors(options.weights, other);
   const std::string error = value_error_of([&] { run_here(options); });
-  EXPECT_NE(error.find("the base of the adapters was '--model with weights of "
-                       "checksum "),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error,
+              HasSubstr("the base of the adapters was '--model with weights of "
+                        "checksum "));
 
   options.run_dir = new_folder() + "run";
   options.steps = 1;
@@ -394,10 +394,9 @@ TEST(LoraSetup, AnotherBaseIsRefused) {
   ASSERT_EQ(run_here(options).code, kDone);
   options.steps = 2;
   options.weights_skip = "";
-  EXPECT_NE(value_error_of([&] {
-              run_here(options);
-            }).find("--weights_skip was '" + weights.keys()[0] + "' and is ''"),
-            std::string::npos);
+  EXPECT_THAT(
+      value_error_of([&] { run_here(options); }),
+      HasSubstr("--weights_skip was '" + weights.keys()[0] + "' and is ''"));
 }
 
 TEST(LoraSetup, FlagsThatDoNotFitAreRefused) {
