@@ -15,12 +15,13 @@
 #include "training/program/run.h"
 #include "training/program/step.h"
 #include "training/program/task.h"
+#include "training/testing/run_states.h"
 #include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
 namespace {
 
-using gpipe::testing::bit_equal;
+using gpipe::testing::expect_equal;
 using gpipe::testing::new_folder;
 
 Options options_of(const std::string& name) {
@@ -84,11 +85,7 @@ void expect_equals_plain_loop(const Options& options) {
     EXPECT_NEAR(loss, plain.losses[step], 1e-5 * plain.losses[step]) << step;
   }
   EXPECT_NE(plain.losses.front(), plain.losses.back());
-  const RunState state = state_in(options.run_dir);
-  EXPECT_EQ(state.model.size(), plain.weights.size());
-  for (const auto& item : plain.weights) {
-    EXPECT_TRUE(bit_equal(state.model[item.key()], item.value())) << item.key();
-  }
+  expect_equal(state_in(options.run_dir).model, plain.weights);
 }
 
 TEST(ExportedRunTest, ATextTrainsWithTheBitsOfAPlainLoop) {
@@ -153,10 +150,7 @@ TEST(ExportedRunTest, ARunOnNamedTensorsIsTestedAndResumes) {
   EXPECT_EQ(run_here(options).code, kDone);
   options.steps = 4;
   EXPECT_NE(run_here(options).line_with("resumes at step 2"), "");
-  for (const auto& item : state_in(whole.run_dir).model) {
-    EXPECT_TRUE(
-        bit_equal(state_in(options.run_dir).model[item.key()], item.value()));
-  }
+  expect_equal(state_in(options.run_dir).model, state_in(whole.run_dir).model);
   const auto task = make_task(options);
   const Score score = plain_score(options.run_dir, *task, task->model());
   EXPECT_EQ(score.items, 4);

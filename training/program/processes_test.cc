@@ -21,6 +21,7 @@
 #include "training/program/run.h"
 #include "training/program/task.h"
 #include "training/run_files.h"
+#include "training/testing/run_states.h"
 #include "training/testing/small_runs.h"
 
 namespace gpipe::train_program {
@@ -29,6 +30,7 @@ namespace {
 using gpipe::instruments::CountingAllocator;
 using gpipe::testing::argument;
 using gpipe::testing::bit_equal;
+using gpipe::testing::expect_equal;
 using gpipe::testing::new_folder;
 using gpipe::testing::RankProgramEntry;
 using gpipe::testing::RankResult;
@@ -162,10 +164,7 @@ void train_in_processes(const std::string& folder, int count, int copies,
 
 void expect_same_weights(const RunState& a, const RunState& b) {
   EXPECT_EQ(a.step, b.step);
-  ASSERT_EQ(a.model.size(), b.model.size());
-  for (const auto& item : a.model) {
-    EXPECT_TRUE(bit_equal(item.value(), b.model[item.key()])) << item.key();
-  }
+  expect_equal(a.model, b.model);
 }
 
 TEST(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
@@ -257,10 +256,7 @@ TEST(ProcessesTest, AdaptersTrainInProcessesAsInOne) {
   const std::string file = "/adapter/adapter_model.safetensors";
   const StateDict expected = read_safetensors(here + file).tensors;
   const StateDict found = read_safetensors(there + file).tensors;
-  ASSERT_EQ(found.size(), expected.size());
-  for (const auto& each : expected) {
-    EXPECT_TRUE(bit_equal(found[each.key()], each.value())) << each.key();
-  }
+  expect_equal(found, expected);
   // A process without adapters, which has the embeddings only.
   const std::string uneven = folder + "uneven";
   auto cut = more;
@@ -414,11 +410,7 @@ TEST(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
                         {"weights", folder + "given"},
                         {"save_weights", saved}});
     const StateDict found = saved_weights(saved, there);
-    if (copies == 1) {
-      for (const auto& item : expected) {
-        EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
-      }
-    }
+    if (copies == 1) expect_equal(found, expected);
   }
 }
 
@@ -438,12 +430,7 @@ TEST(ProcessesTest, MergedWeightsOfPartsAreThoseOfOneProcess) {
                       {"adapters", "true"},
                       {"merge_lora", "true"},
                       {"save_weights", saved}});
-  const StateDict expected = read_hugging_face(one.save_weights);
-  const StateDict found = read_hugging_face(saved);
-  EXPECT_EQ(found.size(), expected.size());
-  for (const auto& item : expected) {
-    EXPECT_TRUE(bit_equal(found[item.key()], item.value())) << item.key();
-  }
+  expect_equal(read_hugging_face(saved), read_hugging_face(one.save_weights));
 }
 
 // The file has noise in training, which the second one has not.

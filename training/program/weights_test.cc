@@ -55,10 +55,7 @@ TEST(InitialWeightsTest, AreThoseOfTheFile) {
     auto to = small(2);
     checksums.insert(
         load_initial_weights(to, *source("unet"), folder + name, "").checksum);
-    const StateDict expected = state_dict(*from);
-    for (const auto& item : state_dict(*to)) {
-      EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
-    }
+    gpipe::testing::expect_equal(state_dict(*to), state_dict(*from));
   }
   EXPECT_EQ(checksums.size(), 1);
   auto to = small(2);
@@ -141,9 +138,7 @@ TEST(InitialWeightsTest, ExportedProgramsTakePythonsNamesAndThoseOfARun) {
     const auto loaded = load_initial_weights(model, to, folder + name, "");
     EXPECT_EQ(loaded.line, std::string(count) + " of " + count +
                                " tensors loaded from " + folder + name);
-    for (const auto& item : to.exported()->state_dict()) {
-      EXPECT_TRUE(bit_equal(item.value(), python[item.key()])) << item.key();
-    }
+    gpipe::testing::expect_equal(to.exported()->state_dict(), python);
   }
   auto model = to.make({});
   const at::Tensor norm = to.exported()->state_dict()["norm.weight"].clone();
@@ -224,10 +219,7 @@ TEST(InitialWeightsTest, AModelOfGpipeTakesAFolder) {
   save_hugging_face(folder, state_dict(*from), 1000);
   auto to = small(2);
   load_initial_weights(to, *source("unet"), folder, "");
-  const StateDict expected = state_dict(*from);
-  for (const auto& item : state_dict(*to)) {
-    EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
-  }
+  gpipe::testing::expect_equal(state_dict(*to), state_dict(*from));
   EXPECT_THAT(
       value_error_of([&] {
         load_initial_weights(to, *source("unet"), folder, "", "", "float32");
