@@ -78,12 +78,18 @@ at::Tensor prepare(const at::Tensor& image, const AugmentOptions& options) {
   if (options.crop != Crop::kResized) {
     return normalise(resize(image, size, size), options);
   }
-  const int64_t height = image.size(1);
-  const int64_t width = image.size(2);
+  // The middle of an image that is long and thin: the whole of a small file
+  // could take gigabytes.
+  const int64_t most = 16 * std::min(image.size(1), image.size(2));
+  const int64_t height = std::min(image.size(1), most);
+  const int64_t width = std::min(image.size(2), most);
+  const at::Tensor middle =
+      cut(image, {(image.size(1) - height) / 2, (image.size(2) - width) / 2,
+                  height, width});
   const int64_t shorter = size * 8 / 7;
   const at::Tensor resized =
-      height < width ? resize(image, shorter, shorter * width / height)
-                     : resize(image, shorter * height / width, shorter);
+      height < width ? resize(middle, shorter, shorter * width / height)
+                     : resize(middle, shorter * height / width, shorter);
   return normalise(cut(resized, {(resized.size(1) - size) / 2,
                                  (resized.size(2) - size) / 2, size, size}),
                    options);

@@ -98,6 +98,19 @@ TEST(AugmentTest, MakesTheAskedSizeOfEveryImage) {
   }
 }
 
+// The whole image, resized, would have 24 * 8 / 7 * 40000 * 13 pixels.
+TEST(AugmentTest, PreparesTheMiddleOfALongImage) {
+  const at::Tensor image = test_image(2, 40000);
+  const at::Tensor middle = image.narrow(2, (40000 - 32) / 2, 32);
+  for (const bool turned : {false, true}) {
+    const auto turn = [&](const at::Tensor& each) {
+      return turned ? each.transpose(1, 2).contiguous() : each;
+    };
+    EXPECT_TRUE(at::equal(prepare(turn(image), raw(Crop::kResized, 24)),
+                          prepare(turn(middle), raw(Crop::kResized, 24))));
+  }
+}
+
 TEST(AugmentTest, NormalisesEveryChannel) {
   AugmentOptions options = raw(Crop::kNone, 2);
   options.mean = {0, 0.2F, 1};

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -106,9 +107,11 @@ ImageFolder::ImageFolder(const std::string& root) : root_(root) {
   for (size_t label = 0; label < classes_.size(); ++label) {
     const fs::path folder = fs::path(root) / classes_[label];
     const auto first = static_cast<int64_t>(paths_.size());
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      if (entry.is_regular_file() && has_image_name(entry.path())) {
-        paths_.push_back(entry.path().string());
+    for (fs::recursive_directory_iterator at(folder), end; at != end; ++at) {
+      if (at->path().filename().string().starts_with('.')) {
+        at.disable_recursion_pending();
+      } else if (at->is_regular_file() && has_image_name(at->path())) {
+        paths_.push_back(at->path().string());
       }
     }
     TORCH_CHECK_VALUE(size() > first, folder.string(),
@@ -340,7 +343,21 @@ std::vector<std::string> cifar_batches(const fs::path& folder) {
     }
   }
   std::sort(paths.begin(), paths.end());
+  for (std::size_t k = 1; k <= paths.size(); ++k) {
+    const std::string path =
+        (folder / ("data_batch_" + std::to_string(k) + ".bin")).string();
+    TORCH_CHECK_VALUE(std::ranges::find(paths, path) != paths.end(), path,
+                      ": there is no such file, but others of CIFAR-10 exist");
+  }
   return paths;
+}
+
+// Returns a name that only one of two sorted lists has; "" if they are equal.
+std::string other_name(const std::vector<std::string>& a,
+                       const std::vector<std::string>& b) {
+  std::vector<std::string> others;
+  std::ranges::set_symmetric_difference(a, b, std::back_inserter(others));
+  return others.empty() ? "" : others.front();
 }
 
 }  // namespace
@@ -358,11 +375,13 @@ Split open_images(const std::string& folder, double held_out, uint64_t seed) {
       if (!fs::is_directory(root / name)) continue;
       Split split{std::make_shared<ImageFolder>((root / "train").string()),
                   std::make_shared<ImageFolder>((root / name).string())};
-      TORCH_CHECK_VALUE(split.train->classes() == split.test->classes(), folder,
-                        ": train has ", split.train->classes().size(),
-                        " classes, ", name, " has ",
-                        split.test->classes().size(),
-                        "; both need the same class folders");
+      const std::string other =
+          other_name(split.train->classes(), split.test->classes());
+      TORCH_CHECK_VALUE(other.empty(), folder, ": train has ",
+                        split.train->classes().size(), " classes, ", name,
+                        " has ", split.test->classes().size(),
+                        ", and only one of them has '", other,
+                        "'; both need the same class folders");
       return split;
     }
     TORCH_CHECK_VALUE(false, folder,

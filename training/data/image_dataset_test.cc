@@ -39,6 +39,8 @@ TEST(ImageFolderTest, SortsClassesAndFiles) {
   write_jpeg(root + "cat/a.jpeg", plain_image(2, 3, 3, 3, 3));
   write_bytes(root + "cat/readme.txt", "not an image");
   write_bytes(root + "cat/._a.jpg", "not an image");
+  std::filesystem::create_directory(root + "cat/.copies");
+  write_png(root + "cat/.copies/a.png", plain_image(2, 3, 4, 4, 4));
   const ImageFolder folder(root);
   EXPECT_THAT(folder.classes(), ElementsAre("cat", "dog"));
   EXPECT_THAT(folder.labels(), ElementsAre(0, 0, 1));
@@ -340,6 +342,11 @@ TEST(OpenImagesTest, TakesCifarsBinaryFiles) {
   const Split split = open_images(root, 0.2, 0);
   EXPECT_EQ(split.train->size(), 3);
   EXPECT_EQ(split.test->size(), 1);
+  std::filesystem::remove(root + "data_batch_1.bin");
+  EXPECT_EQ(error_of_open(root),
+            root +
+                "data_batch_1.bin: there is no such file, but others of "
+                "CIFAR-10 exist");
 }
 
 TEST(OpenImagesTest, TakesMnistsFiles) {
@@ -364,7 +371,9 @@ TEST(OpenImagesTest, TellsWhatDoesNotFit) {
   write_classes(root + "train/", 2, 1);
   EXPECT_THAT(error_of_open(root), HasSubstr("neither test/ nor val/"));
   write_classes(root + "val/", 3, 1);
-  EXPECT_THAT(error_of_open(root), HasSubstr("train has 2 classes, val has 3"));
+  EXPECT_THAT(error_of_open(root),
+              HasSubstr("train has 2 classes, val has 3, and only one of "
+                        "them has 'class2'; both need"));
   const std::string single = new_folder();
   write_classes(single, 3, 1);
   EXPECT_EQ(error_of_open(single),
