@@ -229,9 +229,15 @@ Cut make_cut(const Options& options, const CutSources& sources) {
                     "--schedule=", options.schedule, " does not train");
   check_at_least("accumulate", options.accumulate, 1);
   (void)int_of("accumulate", options.accumulate);  // checks
+  (void)int_of("chunks", options.chunks);
   // A step splits its --accumulate mini-batches as one large mini-batch.
   const int64_t micro_batches = num_microbatches(
       sources.rows * options.accumulate, options.chunks * options.accumulate);
+  TORCH_CHECK_VALUE(micro_batches <= std::numeric_limits<int>::max(),
+                    "--accumulate=", options.accumulate,
+                    " and --chunks=", options.chunks, " are ", micro_batches,
+                    " micro-batches per step; must be at most ",
+                    std::numeric_limits<int>::max());
   const auto fixed = fixed_stages_per_rank(options.schedule);
   Cut cut;
   cut.chunks = options.chunks;

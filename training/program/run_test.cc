@@ -73,6 +73,9 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "--stages_per_rank=4294967297: must be at most");
   expect_refused(with([](Options& o) { o.accumulate = kNoInt; }),
                  "--accumulate=4294967297: must be at most");
+  expect_refused(with([](Options& o) { o.accumulate = int64_t{1} << 30; }),
+                 "--accumulate=1073741824 and --chunks=2 are 2147483648 "
+                 "micro-batches per step; must be at most");
   expect_refused(with([](Options& o) {
                    o.steps = 0;
                    o.epochs = std::numeric_limits<int64_t>::max();
