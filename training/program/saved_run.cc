@@ -342,6 +342,8 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   if (found_) check_found(saved.has_value());
   if (!saved) return {};
   load_tensors(engine.module(), wanted, saved->model, adapters_only);
+  // A run that died after its last step may not have written them.
+  if (adapters_only) save_adapter(engine, options_);
   load_optimizer_state(optimizer, saved->optimizer.value(),
                        engine.module().named_parameters());
   set_generator_states(saved->generators);

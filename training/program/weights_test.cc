@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -288,6 +289,11 @@ TEST_P(LoraSetupTest, AStoppedRunGoesOnWithAdaptersAlone) {
   const StateDict late = adapter_in(options.run_dir);
   ASSERT_EQ(late.size(), adapters);
   EXPECT_FALSE(late[0].value().equal(early[0].value()));
+
+  // As if the run had died before it wrote the adapters of its last step.
+  std::filesystem::remove_all(options.run_dir + "/adapter");
+  EXPECT_EQ(run_here(options).code, kDone);
+  gpipe::testing::expect_equal(adapter_in(options.run_dir), late);
 }
 
 TEST_P(LoraSetupTest, AnAdapterBeginsWithTheValuesOfAFolder) {
