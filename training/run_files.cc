@@ -158,8 +158,6 @@ void RunFiles::report(const std::string& line) const {
   if (options_.report()) options_.report()(line);
 }
 
-// Returns the steps that the first process sees. In a network file system,
-// other processes may see an older list.
 std::vector<int64_t> RunFiles::common_steps() {
   return parse_numbers(
       "steps", together([&] {

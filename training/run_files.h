@@ -88,7 +88,8 @@ class RunFiles {
   // models/weights/safetensors.h) or if the states of the processes do not fit
   // together. Throws c10::Error, with the path and the reason, if the disk is
   // full or fails. After an error the earlier steps are unchanged and nothing
-  // is left of the new one. With several processes, all of them throw
+  // is left of the new one; but if only the sync of its final name fails, it is
+  // complete and stays. With several processes, all of them throw
   // c10::Error, which names the process that failed.
   void save(const RunState& state);
 
@@ -135,6 +136,10 @@ class RunFiles {
   // order.
   std::vector<int64_t> steps() const;
 
+  // Returns the steps() that the first process sees. In a network file system,
+  // other processes may see an older list. All processes call it.
+  std::vector<int64_t> common_steps();
+
   // Returns the folder of a step: "/data/run7/step-000000000123".
   std::string folder_of(int64_t step) const;
 
@@ -146,7 +151,6 @@ class RunFiles {
   // Returns a writer whose folder exists.
   std::unique_ptr<internal::StepWriter> begin(int64_t step);
   void finish();  // the thread of `saver_`
-  std::vector<int64_t> common_steps();
   std::string damage_of(int64_t step, const std::optional<Names>& names,
                         std::optional<RunState>& state);
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "gpipe/base/threads.h"
@@ -177,8 +178,8 @@ void BackgroundSaver::start(std::unique_ptr<StepWriter> writer,
   std::promise<void> written, complete;
   written_ = written.get_future();
   complete_ = complete.get_future();
-  thread_ = background_thread([this, &copy, keep, written = std::move(written),
-                               complete = std::move(complete)]() mutable {
+  auto write = [this, &copy, keep, written = std::move(written),
+                complete = std::move(complete)]() mutable {
     bool is_written = false;
     try {
       const std::string mine = writer_->write_part(copy);
@@ -195,7 +196,14 @@ void BackgroundSaver::start(std::unique_ptr<StepWriter> writer,
     }
     // Removes what is not complete.
     writer_.reset();
-  });
+  };
+  try {
+    thread_ = background_thread(std::move(write));
+  } catch (const std::system_error& error) {
+    writer_.reset();
+    TORCH_CHECK(false,
+                "no thread can be started to save a step: ", error.what());
+  }
 }
 
 void BackgroundSaver::complete_step(const std::string& mine, int64_t keep) {

@@ -308,7 +308,7 @@ SavedRun::SavedRun(const Options& options, const RunProcesses& processes,
 std::optional<FlagValues> SavedRun::flags() {
   if (!files_) return std::nullopt;
   const auto state = files_->resume(options_.resume, RunFiles::Names());
-  const auto steps = files_->steps();
+  const auto steps = files_->common_steps();
   // Otherwise a later --resume=auto would load the other run's step.
   TORCH_CHECK_VALUE(
       options_.resume == "auto" || steps.empty() ||
