@@ -25,10 +25,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -429,6 +434,9 @@ class Output {
 
 }  // namespace
 
+// The pause between two looks at the processes of ranks that have ended.
+constexpr std::chrono::milliseconds kLook{10};
+
 // The process of a rank.
 struct Processes::Rank {
   internal::Child child;
@@ -492,8 +500,14 @@ Processes::~Processes() {
   signal_all(SIGTERM);
   // A stopped process gets SIGTERM only after it continues.
   signal_all(SIGCONT);
-  wait_all(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(grace_seconds_)));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(grace_seconds_));
+  wait_all(deadline);
+  // A program may outlive the shell that started it, for example to save.
+  while (Clock::now() < deadline && has_running_groups()) {
+    std::this_thread::sleep_for(kLook);
+  }
   signal_all(SIGKILL);
   wait_all(Clock::time_point::max());
   const std::uint64_t one = 1;
@@ -539,6 +553,30 @@ pid_t Processes::pid_of(int rank) const { return ranks_.at(rank)->child.pid; }
 void Processes::signal(int rank, int number) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!ranks_.at(rank)->is_reaped) kill(-pid_of(rank), number);
+}
+
+bool Processes::has_running_groups() const {
+  std::set<pid_t> groups;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& rank : ranks_) {
+      if (!rank->is_reaped) groups.insert(rank->child.pid);
+    }
+  }
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc", error), end;
+       !error && at != end; at.increment(error)) {
+    // "pid (name) state parent group ...", where the name may hold anything.
+    std::ifstream file(at->path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    std::istringstream fields(text.substr(text.rfind(')') + 1));
+    char state = 'Z';
+    pid_t parent = 0, group = 0;
+    fields >> state >> parent >> group;
+    if (state != 'Z' && groups.contains(group)) return true;
+  }
+  return false;
 }
 
 void Processes::signal_all(int number) {

@@ -137,6 +137,9 @@ class Processes {
  private:
   struct Rank;
 
+  // Returns whether a process that a rank has started still runs.
+  bool has_running_groups() const;
+
   // On the thread: starts the ranks, reads their output and notices their ends.
   void start(const internal::Program& program);
   void run();

@@ -403,6 +403,19 @@ TEST(ProcessesTest, DestructorLetsRanksEndByThemselves) {
   EXPECT_THAT(log.lines(0), ElementsAre("ready", "bye"));
 }
 
+// The shell of the rank ends at once.
+TEST(ProcessesTest, DestructorLetsWhatARankHasStartedEndByItself) {
+  Log log;
+  {
+    Processes processes({shell("(trap 'sleep 0.3; echo saved; exit' TERM; "
+                               "echo ready; while :; do sleep 0.01; done) & "
+                               "wait")},
+                        log.listener());
+    ASSERT_EQ(log.first(0), "ready");
+  }
+  EXPECT_THAT(log.lines(0), ElementsAre("ready", "saved"));
+}
+
 TEST(ProcessesTest, DestructorKillsARankThatIgnoresSigterm) {
   Log log;
   pid_t rank = 0;
