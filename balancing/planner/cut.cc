@@ -271,9 +271,21 @@ std::vector<Balance> starting_cuts(const Problem& problem,
   const std::vector<double> work = layer_work(problem, candidate);
   std::vector<StageLimit> stages = stages_of(problem, evaluator);
   std::vector<Balance> cuts = {even_cut(blocks, work, stages)};
-  const bool may_not_fit = has_limits(problem) && !candidate.offload;
-  const double fullness = may_not_fit ? evaluator.fullness(cuts[0]) : 0;
-  if (fullness > 1) {
+  const double fullness = has_limits(problem) ? evaluator.fullness(cuts[0]) : 0;
+  const auto leanest_cut = [&](std::size_t calls) {
+    return refine(
+        cuts[0],
+        [&](const Balance& balance) { return evaluator.fullness(balance); },
+        {static_cast<int64_t>(calls)});
+  };
+  if (fullness > 1 && candidate.offload) {
+    // What a rank holds depends on times, so that no limit of a block is known.
+    constexpr std::size_t kActions = 1'000'000;  // about a second
+    if (fullness < kHopeless) {
+      cuts.push_back(leanest_cut(
+          std::min<std::size_t>(kLeanestCuts, kActions / evaluator.actions())));
+    }
+  } else if (fullness > 1) {
     limit_memory(problem, blocks, candidate.recompute == kWhereNeeded,
                  evaluator, cuts[0], stages);
     const auto within = bottleneck_cut(blocks, work, stages);
@@ -282,10 +294,7 @@ std::vector<Balance> starting_cuts(const Problem& problem,
     } else if (candidate.stages_per_rank == 1) {
       return cuts;  // no cut fits
     } else if (fullness < kHopeless) {
-      cuts.push_back(refine(
-          cuts[0],
-          [&](const Balance& balance) { return evaluator.fullness(balance); },
-          {kLeanestCuts}));
+      cuts.push_back(leanest_cut(kLeanestCuts));
     }
   }
   return cuts;

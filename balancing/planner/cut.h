@@ -11,7 +11,7 @@
 namespace gpipe::balancing::planner {
 
 // How many cuts are looked at to find the one that takes least memory, with
-// several stages per rank.
+// several stages per rank or offload.
 constexpr int64_t kLeanestCuts = 300;
 
 // One stage of a cut that is to be found.

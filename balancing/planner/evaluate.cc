@@ -263,7 +263,15 @@ std::vector<double> Evaluator::least_peaks(const Balance& balance) {
 }
 
 double Evaluator::fullness(const Balance& balance) {
-  const std::vector<double> bytes = least_peaks(balance);
+  std::vector<double> bytes;
+  if (candidate_.offload) {
+    const StageTable table = table_of(balance);
+    const Variant& variant = this->variant(Recomputed(table.size()));
+    ++simulations_;
+    bytes = peaks(variant.engine->timeline(durations(variant, table)), table);
+  } else {
+    bytes = least_peaks(balance);
+  }
   double most = 0;
   for (std::size_t r = 0; r < bytes.size(); ++r) {
     const double limit = problem_.ranks[r].memory_bytes;

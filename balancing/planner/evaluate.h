@@ -76,7 +76,8 @@ class Evaluator {
 
   // Returns the largest peak of a rank divided by its memory limit, at least 0.
   // A step fits if it is at most 1. `balance`: as above. Where a rank may
-  // recompute stages, it recomputes those with which its peak is smallest.
+  // recompute stages, it recomputes those with which its peak is smallest. With
+  // offload, simulates a step.
   double fullness(const Balance& balance);
 
   // Returns the peak in bytes of the rank that has most, in the way of

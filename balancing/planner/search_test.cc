@@ -203,6 +203,31 @@ TEST(ChooseTest, OffloadsWhatRecomputingWouldSlowDown) {
   EXPECT_FALSE(choice->best.candidate.offload);
 }
 
+// 2,024 cuts: too many to try all. The most even one has too many heavy layers
+// on the first rank.
+TEST(ChooseTest, FindsACutWithOffloadWhereTheMostEvenOneDoesNotFit) {
+  Problem problem = simple_problem(std::vector<double>(25, 1), 4, 8, {"1f1b"});
+  Workload& workload = problem.workloads[0];
+  for (std::size_t k = 0; k < workload.layers.size(); ++k) {
+    workload.layers[k].trained_bytes = k < 6 ? 40 : 4;
+    workload.saved[k].bytes = 20;
+  }
+  problem.offload = true;
+  for (Rank& rank : problem.ranks) rank.host_bandwidth = 1e3;
+  const std::vector<Candidate> all = candidates(problem);
+  const Candidate& offloads = all.back();
+  ASSERT_TRUE(offloads.offload);
+  const Blocks blocks(problem, workload);
+  for (Rank& rank : problem.ranks) rank.memory_bytes = 1;
+  const double most =
+      Evaluator(problem, offloads, blocks).fullness({3, 3, 6, 13});
+  for (Rank& rank : problem.ranks) rank.memory_bytes = 1.05 * most;
+  EXPECT_GT(Evaluator(problem, offloads, blocks).fullness({6, 6, 6, 7}), 1);
+  const auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_TRUE(choice->best.candidate.offload);
+}
+
 TEST(ChooseTest, GivesSlowLinksFewCrossings) {
   // Rank 0 and 1 share a fast link, rank 1 and 2 a slow one. The layer that
   // passes on little is the last one before the slow link.
