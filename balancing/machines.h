@@ -33,7 +33,8 @@ struct Machines {
 // missing "count" or "speed" is 1, a missing "type" is "cuda", a missing
 // latency 0, and a missing memory or bandwidth is unlimited. "memory_gib" is
 // the memory of the device in units of 2^30 bytes; see usable_memory(). If
-// "links" has two hosts twice, the last entry counts.
+// "links" has two hosts twice, the last entry counts. Plans for CPUs assume the
+// cores of this machine for all of them, unless PlanOptions::workers is set.
 //
 // Devices are in the order of the description: neighbours exchange most. The
 // index of an accelerator is its number on its host.

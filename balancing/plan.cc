@@ -167,9 +167,12 @@ int64_t workers_of(const std::vector<PlanDevice>& devices,
                    const PlanOptions& options, int64_t replicas = 1) {
   const auto all = replicas * std::ssize(devices);
   if (options.workers() > 0) return std::min(all, options.workers());
-  if (!devices[0].device().is_cpu()) return all;
-  return std::clamp<int64_t>(
-      cores() / internal::share_of_threads(places(devices, replicas)), 1, all);
+  const auto cpus = replicas * std::ranges::count_if(devices, [](auto& each) {
+                      return each.device().is_cpu();
+                    });
+  if (cpus == 0) return all;
+  const auto share = internal::share_of_threads(places(devices, replicas));
+  return all - cpus + std::clamp<int64_t>(cores() / share, 1, cpus);
 }
 
 // ---- From a profile to a problem
@@ -220,7 +223,8 @@ Problem problem_of(std::vector<planner::Workload> workloads,
   return problem;
 }
 
-[[noreturn]] void throw_infeasible(const Problem& problem) {
+[[noreturn]] void throw_infeasible(const Problem& problem,
+                                   const std::vector<PlanDevice>& devices) {
   const planner::LeastMemory need = planner::least_memory(problem);
   std::ostringstream text;
   text.precision(15);
@@ -231,6 +235,16 @@ Problem problem_of(std::vector<planner::Workload> workloads,
        << need.bytes << " bytes";
   if (!std::isinf(need.factor)) {
     text << ", or " << need.factor << " times its memory";
+  }
+  double reserved = 0;
+  for (const PlanDevice& each : devices) {
+    constexpr double kAny = 1e12;
+    reserved = std::max(reserved, kAny - usable_memory(each.device(), kAny));
+  }
+  if (reserved > 0) {
+    text << " (usable_memory(), which --memory_gib and machines.json go "
+            "through, leaves "
+         << reserved << " bytes of a GPU to cuBLAS: add them there)";
   }
   throw InfeasibleError(text.str(), need.bytes, need.factor);
 }
@@ -449,7 +463,7 @@ Plan plan_search(std::vector<planner::Workload> workloads,
       " devices with the given stages_per_rank: use "
       "fewer stages per rank, or name a schedule that has so many");
   std::optional<Choice> choice = planner::choose(problem);
-  if (!choice) throw_infeasible(problem);
+  if (!choice) throw_infeasible(problem, devices);
 
   Plan plan;
   const PlanCandidate best = candidate_of(problem, choice->best);

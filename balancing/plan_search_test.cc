@@ -416,13 +416,32 @@ TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(error_of("schedule", "\"forward-only\""),
               HasSubstr("is no schedule that trains"));
   EXPECT_THAT(error_of("chunks", "0"), HasSubstr("should be 1 to"));
-  EXPECT_THAT(error_of("chunks", "1048576"), HasSubstr("are too many"));
   EXPECT_THAT(error_of("balance", "[4]"), HasSubstr("there are 1 stages on 2"));
   EXPECT_THAT(error_of("balance", "[4, -1]"), HasSubstr("has -1, but should"));
   EXPECT_THAT(error_of("checkpoint", "\"some\""),
               HasSubstr("should be one of always, except_last, never,"));
   EXPECT_THAT(error_of("colour", "1"), HasSubstr("there is no \"colour\""));
   EXPECT_THAT(error_of("offload", "1"), HasSubstr("true or false"));
+}
+
+TEST(PlanSearchTest, AFileOfMoreCellsThanMemoryHoldsIsRefused) {
+  auto json = nlohmann::json::parse(
+      to_json(plan(even_profile(std::vector<double>(16, 1)), 8,
+                   accelerators(16), PlanOptions().schedules({"1f1b"}))));
+  json["chunks"] = 1 << 20;
+  EXPECT_EQ(plan_from_json(json.dump(), "it").chunks, 1 << 20);
+  json = nlohmann::json::parse(
+      to_json(plan(even_profile(std::vector<double>(17, 1)), 8,
+                   accelerators(17), PlanOptions().schedules({"1f1b"}))));
+  json["chunks"] = 1 << 20;
+  try {
+    plan_from_json(json.dump(), "it");
+    ADD_FAILURE();
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                HasSubstr("17 stages with 1048576 micro-batches are too many; "
+                          "their product must be at most 16777216"));
+  }
 }
 
 TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {

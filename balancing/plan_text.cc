@@ -327,9 +327,12 @@ class PlanReader {
                       " stages, but with the checkpoint mode \"",
                       recompute_text(plan_.checkpoint, where_needed_),
                       "\" it should have ", recomputed);
-    TORCH_CHECK_VALUE(stages * plan_.chunks <= kMost, source_, ": ", stages,
-                      " stages with ", plan_.chunks,
-                      " micro-batches are too many");
+    constexpr int64_t kMostCells = 1 << 24;
+    TORCH_CHECK_VALUE(stages * plan_.chunks <= kMostCells, source_, ": ",
+                      stages, " stages with ", plan_.chunks,
+                      " micro-batches are too many; their product must be at "
+                      "most ",
+                      kMostCells);
     try {
       const auto fixed = fixed_stages_per_rank(plan_.schedule_name);
       TORCH_CHECK_VALUE(

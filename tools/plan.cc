@@ -221,6 +221,9 @@ torch::Device device_of(int64_t index) {
 std::vector<balancing::PlanDevice> devices_for(
     balancing::PlanOptions& options) {
   if (!FLAGS_machines.empty()) {
+    gpipe::check_unused({"partitions", "device", "memory_gib", "latency",
+                         "bandwidth_gb", "host_bandwidth_gb"},
+                        "the devices are those of --machines");
     balancing::Machines machines = balancing::read_machines(FLAGS_machines);
     options.links(std::move(machines.links));
     return std::move(machines.devices);
