@@ -70,6 +70,7 @@ std::string svg_document(double width, double height, std::string_view style,
 double tick_step(double span, int most) {
   const double least = span / most;
   const double power = std::pow(10, std::floor(std::log10(least)));
+  if (!(power > 0)) return span;  // too small to be divided
   for (const double factor : {1, 2, 5}) {
     if (factor * power >= least) return factor * power;
   }

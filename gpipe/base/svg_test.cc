@@ -30,6 +30,7 @@ TEST(TickStepTest, IsARoundNumber) {
   EXPECT_EQ(tick_step(9, 8), 2);
   EXPECT_EQ(tick_step(4, 6), 1);
   EXPECT_EQ(tick_step(8, 8), 1);
+  EXPECT_GT(tick_step(5e-324, 8), 0);
   EXPECT_DOUBLE_EQ(tick_step(0.3, 8), 0.05);
 }
 

@@ -333,6 +333,18 @@ Timeline parse_timeline(std::string_view text) {
       internal::refuse("this is no timeline: it has ", ranks, " ranks, and ",
                        name, " of ", size);
     }
+    for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
+      for (const HostCopy& copy : timeline.host_copies[r]) {
+        if (!is_compute(copy.action.kind) &&
+            copy.place <= timeline.ranks[r].size()) {
+          continue;
+        }
+        internal::refuse("this is no timeline: the host copy ",
+                         to_string(copy.action), " of rank ", r,
+                         " is at place ", copy.place, " of ",
+                         timeline.ranks[r].size());
+      }
+    }
     return timeline;
   } catch (const Json::exception& error) {
     internal::refuse("this is no timeline: ", error.what());

@@ -281,6 +281,12 @@ TEST(TimelineJsonTest, RefusesListsOfOtherRanks) {
               ThrowsMessage<std::invalid_argument>(
                   "this is no timeline: it has 1 ranks, and memory of 2"));
   timeline = timeline_with_all();
+  timeline.host_copies[0][0].place = 4;
+  EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "this is no timeline: the host copy 0O0 of rank 0 is at "
+                  "place 4 of 3"));
+  timeline = timeline_with_all();
   timeline.ranks.emplace_back();
   EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
               ThrowsMessage<std::invalid_argument>(
