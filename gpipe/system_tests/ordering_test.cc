@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -410,6 +411,25 @@ TEST(Ordering, TheHostWaitsOnlyForActionsLongBefore) {
         << each.name;
     simulated::synchronize();
   }
+}
+
+// A CPU computes with it at once.
+TEST(Ordering, ATargetOfADeviceHasReachedACpuWhenTheLossReadsIt) {
+  GPipe pipeline(torch::nn::Sequential(torch::nn::Linear(2, 2)),
+                 GPipeOptions({1}).devices({torch::kCPU}));
+  const Tensor x = torch::ones({4, 2});
+  Tensor target = torch::zeros({4, 2}).to(torch::Device(torch::kHPU, 0));
+  simulated::busy(target, 0.05);
+  target.fill_(3);
+  const StepResult result = pipeline->train_step(
+      x, target,
+      [](const Tensor& output, const Tensor& wanted) {
+        return (output - wanted).pow(2).sum();
+      },
+      fill_drain(1, 2));
+  const Tensor expected = (pipeline->forward(x) - 3).pow(2).sum();
+  EXPECT_NEAR((result.losses[0] + result.losses[1]).item<double>(),
+              expected.item<double>(), 1e-3);
 }
 
 TEST(Ordering, NothingCanBeLeftOut) {

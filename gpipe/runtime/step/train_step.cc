@@ -121,7 +121,8 @@ at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
   // The current stream still has the previous step, for which the host would
   // wait.
   if (is_read_late(tensor)) return copier.to_device(tensor, Event());
-  return tensor.to(device, /*non_blocking=*/true);
+  // A CPU reads the copy at once.
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
 // Splits `target` into the rows of the micro-batches, on `device`.
