@@ -500,6 +500,57 @@ TEST(ChangedBufferTest, ThatTwoPartitionsHaveIsAnError) {
   }
 }
 
+// BatchNorm's operator changes its statistics without a new version.
+TEST(ChangedBufferTest, ThatTwoPartitionsHaveAsStatisticsIsAnError) {
+  struct UseImpl : torch::nn::Module {
+    explicit UseImpl(const Tensor& mean, const Tensor& var)
+        : mean(register_buffer("mean", mean)),
+          var(register_buffer("var", var)) {}
+    Tensor forward(const Tensor& x) {
+      return torch::nn::functional::batch_norm(
+          x, mean, var,
+          torch::nn::functional::BatchNormFuncOptions().training(true));
+    }
+    Tensor mean, var;
+  };
+  const auto numbers = at::TensorOptions(torch::kDouble).device(device());
+  const Tensor mean = torch::zeros({kColumns}, numbers);
+  const Tensor var = torch::ones({kColumns}, numbers);
+  GPipe pipeline(Sequential(std::make_shared<UseImpl>(mean, var),
+                            std::make_shared<UseImpl>(mean, var)),
+                 testing::options({1, 1}, 2, Checkpoint::kNever)
+                     .devices(std::vector<torch::Device>(2, device())));
+  EXPECT_THAT(
+      error_of([&] {
+        pipeline->forward(torch::ones({4, kColumns}, numbers));
+      }),
+      HasSubstr("mean' of partition 0 has been changed in a forward, but a "
+                "layer of another partition has it"));
+}
+
+// Two workers would restore it in no order.
+TEST(ChangedBufferTest, ThatTwoPartitionsHaveIsAnErrorOfTheBackward) {
+  struct UseImpl : torch::nn::Module {
+    explicit UseImpl(const Tensor& factor)
+        : factor(register_buffer("factor", factor)) {}
+    Tensor forward(const Tensor& x) { return x * factor; }
+    Tensor factor;
+  };
+  const auto numbers = at::TensorOptions(torch::kDouble).device(device());
+  const Tensor factor = torch::ones({1}, numbers);
+  GPipe pipeline(Sequential(std::make_shared<UseImpl>(factor),
+                            std::make_shared<UseImpl>(factor)),
+                 testing::options({1, 1}, 2, Checkpoint::kAlways)
+                     .devices(std::vector<torch::Device>(2, device())));
+  const Tensor x = torch::ones({4, kColumns}, numbers).requires_grad_();
+  const Tensor y = pipeline->forward(x);
+  factor.fill_(2);
+  EXPECT_THAT(error_of([&] { y.sum().backward(); }),
+              HasSubstr("has been changed between forward and backward, but "
+                        "a layer of another partition has it"));
+  EXPECT_EQ(factor.item<double>(), 2);
+}
+
 // checkpoint() does not know the module whose buffer the function changes.
 TEST(ChangedBufferTest, ThatACheckpointedFunctionCapturesIsAnError) {
   struct InsideImpl : RunningSquaresImpl {

@@ -225,7 +225,11 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
       run_layers(std::move(inputs), seed, /*again=*/false);
   shared.check_unchanged(partition_->index);
   for (std::size_t k = 0; k < shared_buffers.size(); ++k) {
-    TORCH_CHECK(!shared_buffers[k].is_changed(), "buffer '",
+    // BatchNorm changes its statistics without a new version.
+    const bool is_changed =
+        shared_buffers[k].is_changed() ||
+        contains(past_.record().statistics, partition_->shared_buffers[k]);
+    TORCH_CHECK(!is_changed, "buffer '",
                 partition_->modules.name_of(partition_->shared_buffers[k]),
                 "' of partition ", partition_->index,
                 " has been changed in a forward, but a layer of another "
@@ -281,6 +285,16 @@ void Cell::recompute(StepSeed& seed) {
   // The layers must see the buffer values of the forward, even if other code
   // has changed the buffers since. The layers change them again.
   const std::vector<BufferValue> past = past_.changed_buffers();
+  for (const BufferValue& each : past) {
+    TORCH_CHECK(!each.is_changed() ||
+                    !contains(partition_->shared_buffers, each.buffer),
+                "buffer '", partition_->modules.name_of(each.buffer),
+                "' of partition ", partition_->index,
+                " has been changed between forward and backward, but a layer "
+                "of another partition has it, too, and two workers would "
+                "restore it in no order; call the backward first, or choose a "
+                "balance that puts these layers into one partition");
+  }
   // Hooks need gpipe's autograd engine. Without it, the statistics of norms are
   // restored, too. Operators read them in the backward only if a layer does
   // more with them than to pass them to a norm.
