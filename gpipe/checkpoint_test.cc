@@ -1,6 +1,7 @@
 #include "gpipe/checkpoint.h"
 
 #include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -278,6 +279,33 @@ TEST(Checkpoint, HasTheAutocastStateOfTheForward) {
     layer->zero_grad();
   }
   EXPECT_EQ(testing::difference(results[0], results[1]), "");
+}
+
+// Autocast keeps the copy of the weight that the first call has made.
+TEST(Checkpoint, KnowsTheWeightThatAnEarlierCallHasCast) {
+  const c10::DeviceType type = device().type();
+  torch::nn::Linear layer(8, 8);
+  layer->to(device());
+  const Tensor x = torch::randn({4, 8}).to(device()).requires_grad_();
+  std::vector<Tensor> outputs;
+  at::autocast::set_autocast_enabled(type, true);
+  at::autocast::set_autocast_dtype(type, torch::kBFloat16);
+  at::autocast::increment_nesting();
+  for (int call = 0; call < 2; ++call) {
+    outputs.push_back(
+        checkpoint([&](const Tensor& h) { return layer(h).tanh(); }, x));
+  }
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(type, false);
+  {
+    const torch::NoGradGuard no_grad;
+    layer->weight.add_(1);
+    layer->bias.add_(1);
+  }
+  for (const Tensor& each : outputs) {
+    EXPECT_THAT(error_of([&] { each.to(torch::kFloat).sum().backward(); }),
+                ::testing::HasSubstr("has been changed in place between"));
+  }
 }
 
 TEST(Checkpoint, AddsGradientsOfCapturedParametersOnceAndCallsTheirHooks) {

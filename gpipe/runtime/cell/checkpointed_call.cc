@@ -20,6 +20,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -107,6 +108,10 @@ class AutocastState {
                           at::autocast::get_autocast_dtype(device)});
     }
   }
+  // Returns whether it is on for any type of device.
+  bool is_enabled() const {
+    return std::ranges::any_of(devices_, &OfDevice::enabled);
+  }
   // Sets the state of this thread.
   void set() const {
     std::size_t k = 0;
@@ -158,6 +163,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   std::vector<std::pair<Value::Kind, std::vector<KeptInput>>> inputs_;
   // The skip tensors that the function pops, in order; nullopt for "no tensor".
   std::vector<std::pair<SkipKey, std::optional<KeptInput>>> popped_;
+  std::set<const Node*> of_inputs_;  // their nodes, during the first call
   std::optional<CalledModules> modules_;
   PastCall past_;
   // The cache must not get tensors whose graph is dropped.
@@ -267,6 +273,7 @@ class CheckpointedCall::FirstSkips : public SkipTracker {
     }
     std::optional<KeptInput> kept;
     if (tensor) {
+      call_.of_inputs_.insert(tensor->grad_fn().get());
       call_.past_.watch_input("skip tensor '" + key.name + "'", *tensor);
       const SavedTensorScope around(outer_hooks_);
       kept.emplace(*tensor);
@@ -333,6 +340,11 @@ CheckpointedCall::CheckpointedCall(CheckpointedFunction function,
 
 Value CheckpointedCall::run(std::vector<Value> inputs) {
   const uint64_t begin = at::sequence_number::peek();
+  for (const Value& input : inputs) {
+    for (const at::Tensor& each : input.tensors()) {
+      if (each.defined()) of_inputs_.insert(each.grad_fn().get());
+    }
+  }
   Value output;
   {
     FirstHooks hooks(*this);
@@ -347,14 +359,22 @@ Value CheckpointedCall::run(std::vector<Value> inputs) {
   past_.first_call_done(output.tensors(), /*with_grad=*/false);
   past_.keep_changed_buffers();
   watch_leaves_of(output, begin);
+  of_inputs_.clear();
   first_is_done_ = true;
   return output;
 }
 
-// Walks the part of the graph that the first call has made on this thread.
+// Walks the part of the graph that the first call has made on this thread, and
+// the casts of weights that autocast has kept since an earlier call. An input
+// may be a cast, too, but the function does not read what it was cast from.
 void CheckpointedCall::watch_leaves_of(const Value& output, uint64_t begin) {
+  const bool has_casts =
+      at::autocast::is_autocast_cache_enabled() && autocast_.is_enabled();
   walk(gradient_edges(output.tensors()), [&](Node& node) {
-    if (node.sequence_nr() < begin) return false;
+    if (node.sequence_nr() < begin) {
+      return has_casts && node.name() == "ToCopyBackward0" &&
+             !of_inputs_.contains(&node);
+    }
     if (node.num_outputs() == 0) {
       if (auto* const leaf = dynamic_cast<AccumulateGrad*>(&node)) {
         past_.watch_parameter(leaf->variable);
