@@ -174,6 +174,17 @@ void record_stream(const at::Tensor& tensor, const c10::Device& device,
     record_stream(tensor._values(), device, site);
     return;
   }
+  const at::Layout layout = tensor.layout();
+  const bool by_rows = layout == at::kSparseCsr || layout == at::kSparseBsr;
+  if (by_rows || layout == at::kSparseCsc || layout == at::kSparseBsc) {
+    for (const at::Tensor& each :
+         {by_rows ? tensor.crow_indices() : tensor.ccol_indices(),
+          by_rows ? tensor.col_indices() : tensor.row_indices(),
+          tensor.values()}) {
+      record_stream(each.detach(), device, site);
+    }
+    return;
+  }
   implementation(device).recordDataPtrOnStream(tensor.storage().data_ptr(),
                                                current_stream(device));
 }
