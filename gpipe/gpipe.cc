@@ -106,8 +106,8 @@ internal::Batch GPipeImpl::run(internal::Batch input) {
   source_->check();
   if (!pipeline_) return input;
   internal::check_input(input, options_.devices().front(), options_.unsplit());
-  // Keeps the pipeline alive if the last GPipe handle is dropped during the
-  // call.
+  // Keep both alive if the last GPipe handle is dropped during the call.
+  const auto self = weak_from_this().lock();
   const auto pipeline = pipeline_;
   return pipeline->forward(input, options_.chunks(), [this] {
     return is_training() ? checkpoint() : Checkpoint::kNever;

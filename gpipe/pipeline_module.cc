@@ -57,6 +57,8 @@ StepResult PipelineModule::run_train_step(const internal::Batch& input,
                                           const internal::LossFunction& loss,
                                           const Schedule& schedule,
                                           const TrainOptions& options) {
+  // Keeps this object alive if the last handle is dropped during the call.
+  const auto self = weak_from_this().lock();
   return run_step(
       input, target, &loss, schedule,
       [this] {
@@ -71,6 +73,7 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
                                        const internal::LossFunction* loss,
                                        const TrainOptions& options,
                                        bool evaluate) {
+  const auto self = weak_from_this().lock();
   const c10::AutoGradMode no_graph(false);
   const Schedule whole = breadth_first(
       rank_of_stage(), static_cast<int>(count_microbatches(input)));

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -76,9 +75,12 @@ constexpr char kRemedy[] =
 }  // namespace
 
 void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
-  const int64_t sum =
-      std::accumulate(balance.begin(), balance.end(), int64_t{0});
-  TORCH_CHECK_VALUE(sum == static_cast<int64_t>(layers),
+  int64_t sum = 0;
+  bool overflows = false;
+  for (const int64_t each : balance) {
+    overflows |= __builtin_add_overflow(sum, each, &sum);
+  }
+  TORCH_CHECK_VALUE(!overflows && sum == static_cast<int64_t>(layers),
                     "module and sum of balance have different length "
                     "(module: ",
                     layers, ", sum of balance: ", sum,
@@ -87,9 +89,13 @@ void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
 }
 
 void check_positive(const std::vector<int64_t>& balance) {
+  int64_t sum = 0;
   for (const int64_t each : balance) {
     TORCH_CHECK_VALUE(each > 0,
                       "all balance numbers must be positive integer (balance: ",
+                      c10::IntArrayRef(balance), ")", kRemedy);
+    TORCH_CHECK_VALUE(!__builtin_add_overflow(sum, each, &sum),
+                      "the sum of balance is too large (balance: ",
                       c10::IntArrayRef(balance), ")", kRemedy);
   }
 }

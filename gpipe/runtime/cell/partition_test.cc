@@ -95,6 +95,15 @@ TEST(Assembly, ChecksTheNumbersOfABalance) {
             "c10::ValueError: module and sum of balance have different length "
             "(module: 3, sum of balance: 4, balance: [2, 2])" +
                 kRemedy);
+  constexpr int64_t kLarge = int64_t{1} << 62;
+  EXPECT_NE(error_of([] {
+              check_balance({kLarge, kLarge, kLarge, kLarge, 3}, 3);
+            }),
+            "");
+  EXPECT_EQ(error_of([] {
+              check_positive({kLarge, kLarge});
+            }).rfind("c10::ValueError: the sum of balance is too large", 0),
+            0u);
   EXPECT_EQ(error_of([] {
               check_balance({4, 0, -1}, 3);
             }),

@@ -15,6 +15,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -348,7 +349,12 @@ void Executor::execute(Run& run) {
   // the engine would run the next call on a thread of its own, where no code
   // catches exceptions. So after an exception the worker thread is replaced.
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    if (run.thrown[r]) workers_[r] = new_worker(r);
+    if (!run.thrown[r]) continue;
+    try {
+      workers_[r] = new_worker(r);
+    } catch (const std::system_error&) {
+      // No thread can start. The old one stays, with what the engine keeps.
+    }
   }
   for (std::size_t r = 0; r < devices_.size(); ++r) {
     if (actions(r) == 0) continue;
