@@ -15,6 +15,11 @@ namespace {
 // Throws std::invalid_argument for options that other programs of the harness
 // support, but this one does not.
 void check(const Benchmark& benchmark, RunOptions& options) {
+  if (options.world) {
+    throw std::invalid_argument(
+        "--distributed: this program runs its partitions in one process; use "
+        "unet_speed --distributed");
+  }
   if (options.rows.control) {
     throw std::invalid_argument(
         "--control: the rows of this program differ in mechanisms, not in "

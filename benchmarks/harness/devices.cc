@@ -60,8 +60,6 @@ DeviceMemory lasting_on(const c10::Device& device,
 
 MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
     : devices_(each_once(devices)) {
-  // Cached memory of an earlier model would count as reserved.
-  release_memory();
   for (const auto& device : devices_) {
     if (device.is_cpu()) {
       static std::once_flag installed;
@@ -73,6 +71,9 @@ MemoryWatch::MemoryWatch(const std::vector<c10::Device>& devices)
 }
 
 void MemoryWatch::reset_peaks() const {
+  // Cached memory of an earlier model, or of the times of layers, would count
+  // as reserved.
+  release_memory();
   synchronize(devices_);
   for (const auto& device : devices_) instruments::reset_peak_bytes(device);
 }

@@ -278,29 +278,31 @@ class Threads : public Engine {
 
   Took step() override {
     const StepWatch watch(devices_);
-    const double loss = schedule_ ? by_schedule() : forward_and_backward();
+    const at::Tensor loss = schedule_ ? by_schedule() : forward_and_backward();
     optimizer_.step();
     optimizer_.zero_grad();
+    // Last, as the peers read theirs: the host then waits for the device.
+    const auto value = loss.item<double>();
     const Duration took = watch.elapsed();
     if (!memory_) memory_.emplace(devices_);
-    return {took, loss};
+    return {took, value};
   }
 
  private:
-  double forward_and_backward() {
+  at::Tensor forward_and_backward() {
     at::Tensor loss;
     {
       const auto autocast = autocast_of_flags(devices_.front());
       loss = model_.loss(pipeline_->forward(model_.input), model_.target);
     }
     loss.backward();
-    return loss.item<double>();
+    return loss.detach();
   }
-  double by_schedule() {
+  at::Tensor by_schedule() {
     const auto autocast = autocast_of_flags(devices_.front());
     return pipeline_
         ->train_step(model_.input, model_.target, model_.loss, *schedule_)
-        .loss.item<double>();
+        .loss;
   }
 
   const std::vector<c10::Device> devices_;
