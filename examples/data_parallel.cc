@@ -1,8 +1,9 @@
 // Trains a small network in several processes, each with a replica of it and
 // its own part of the data.
 //
+//   ./bazelw build //examples:data_parallel
 //   ./bazelw run //tools:launch -- --nproc=2 --
-//   bazel-bin/examples/data_parallel
+//       bazel-bin/examples/data_parallel
 #include <torch/torch.h>
 
 #include <iostream>

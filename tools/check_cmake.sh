@@ -26,7 +26,11 @@ for option; do
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit
       ;;
-    --python=*) python=${option#*=} ;;
+    --python=*)
+      python=${option#*=}
+      # The script enters other folders.
+      if [[ $python == */* && $python != /* ]]; then python=$PWD/$python; fi
+      ;;
     *) options+=("$option") ;;
   esac
 done

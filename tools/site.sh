@@ -116,6 +116,10 @@ validation:
   nav:
     omitted_files: ignore
 YAML
+if [[ -e $output && ! -e $output/search/search_index.json && $(ls -A "$output") ]]; then
+  echo "site: $output has other files; give another --output" >&2
+  exit 2
+fi
 rm -rf "$output"
 # --quiet would hide warnings from --strict.
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --strict --config-file "$scratch/mkdocs.yml" \

@@ -44,7 +44,11 @@ rows=()
 failed=0
 for version in "${versions[@]}"; do
   echo "== LibTorch $version" >&2
-  folder=$(fetch_libtorch "$version")
+  if ! folder=$(fetch_libtorch "$version"); then
+    rows+=("| $version | not there | not run | 0 s |")
+    failed=1
+    continue
+  fi
 
   # --repo_env selects the wheel, for this project and for the consumer.
   with=(${options[@]+"${options[@]}"} "--repo_env=LIBTORCH=$folder")
