@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <optional>
+#include <thread>
 
 #include "balancing/balancing.h"  // with profile_times and balance_cost
 #include "balancing/profile/threads_scope.h"
@@ -176,12 +178,31 @@ void log_settings(const Outcome& outcome) {
 
 }  // namespace
 
+namespace {
+
+// Returns how many threads a row has with ranks in processes. A launcher gives
+// each process its share of the cores (OMP_NUM_THREADS): the plain model has
+// those of all, as the other ranks wait.
+int64_t threads_of_all(const World& world, bool is_plain) {
+  const int64_t own = at::get_num_threads();
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) return own;
+  const int64_t all = own * world.size();
+  const int64_t cores = std::thread::hardware_concurrency();
+  return is_plain ? std::min(all, std::max(own, cores)) : all;
+}
+
+}  // namespace
+
 Outcome measure(const Benchmark& benchmark, const Workload& workload,
                 Experiment experiment, const RunOptions& options,
                 Balancers* balancers) {
   const auto world = experiment.partitions > 0 ? options.world : nullptr;
   const auto devices = devices_of(experiment, options);
   if (options.world && !world && options.world->rank() > 0) return {};
+  std::optional<balancing::ThreadsScope> threads;
+  if (options.world && devices.front().is_cpu()) {
+    threads.emplace(threads_of_all(*options.world, /*is_plain=*/!world));
+  }
   const MemoryWatch watch(devices);
   torch::manual_seed(options.settings.seed);
   torch::nn::Sequential model = benchmark.model(experiment);

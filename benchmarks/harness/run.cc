@@ -62,6 +62,10 @@ void add_devices_notes(const RunOptions& options, bool tells_speed,
     notes->push_back(
         "Each partition is a process with its own memory; memory is the sum "
         "over all processes.");
+    if (tells_speed && devices.front().is_cpu()) {
+      notes->push_back(
+          "On CPUs: the baseline has the threads that all processes share.");
+    }
     return;
   }
   if (devices.front().is_cpu()) {
