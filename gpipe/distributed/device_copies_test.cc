@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -136,20 +137,24 @@ const RankProgramEntry kHostWaits("waits", [] {
   return 0;
 });
 
+// Returns a pipeline of two linear layers whose tensors go by way of the hosts.
+DistributedPipeline by_way_of_hosts(const std::shared_ptr<World>& world) {
+  return DistributedPipeline(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+                             DistributedOptions({1, 1})
+                                 .checkpoint(Checkpoint::kNever)
+                                 .device(testing::device(world->rank()))
+                                 .transfers(Transfers::kHost)
+                                 .threads(1),
+                             world);
+}
+
 // By way of the hosts, a message comes into pinned memory, and the receiver's
 // thread copies it to the device. The worker copies nothing and waits for
 // nothing but its own actions.
 const RankProgramEntry kStaging("staging", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
-  DistributedPipeline pipeline(
-      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
-      DistributedOptions({1, 1})
-          .checkpoint(Checkpoint::kNever)
-          .device(testing::device(world->rank()))
-          .transfers(Transfers::kHost)
-          .threads(1),
-      world);
+  DistributedPipeline pipeline = by_way_of_hosts(world);
   constexpr int64_t kMicrobatches = 5, kRows = 2;
   const Tensor input =
       torch::randn({kMicrobatches * kRows, 4}, pipeline->device());
@@ -194,14 +199,7 @@ const RankProgramEntry kStaging("staging", [] {
 const RankProgramEntry kArrival("arrival", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
-  DistributedPipeline pipeline(
-      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
-      DistributedOptions({1, 1})
-          .checkpoint(Checkpoint::kNever)
-          .device(testing::device(world->rank()))
-          .transfers(Transfers::kHost)
-          .threads(1),
-      world);
+  DistributedPipeline pipeline = by_way_of_hosts(world);
   const Tensor input = torch::randn({4, 4}, pipeline->device());
   auto& failing = simulated::failing(simulated::Operation::kAllocation);
   const auto main = std::this_thread::get_id();

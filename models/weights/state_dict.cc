@@ -68,22 +68,28 @@ void list(std::ostream& to, const char* title,
      << first_lines(items, kListed, describe);
 }
 
-// Returns how many finite elements a conversion to `dtype` would change to an
-// infinity, to NaN, or (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
-// number.
-int64_t num_beyond_range(const at::Tensor& tensor, at::ScalarType dtype) {
+// Returns whether `dtype` may have a smaller range than a tensor with values.
+bool may_narrow(const at::Tensor& tensor, at::ScalarType dtype) {
   // Float8_e8m0fnu has the range of float.
   const bool widens = tensor.itemsize() < c10::elementSize(dtype) &&
                       tensor.scalar_type() != at::kFloat8_e8m0fnu;
-  if (tensor.is_meta() || tensor.scalar_type() == dtype || widens) return 0;
+  return !tensor.is_meta() && tensor.scalar_type() != dtype && !widens;
+}
+
+// Returns how many finite elements a conversion of `tensor` has changed to an
+// infinity, to NaN, or (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
+// number.
+int64_t num_beyond_range(const at::Tensor& tensor,
+                         const at::Tensor& converted) {
   // LibTorch has few operators for dtypes of 8 bits.
   const auto wide = [](const at::Tensor& each) {
     return each.element_size() == 1 ? each.to(at::kFloat) : each;
   };
-  const at::Tensor from = wide(tensor), to = wide(tensor.to(dtype));
+  const at::Tensor from = wide(tensor), to = wide(converted);
   at::Tensor beyond = to.isfinite().logical_not_();
   constexpr float kLarge = std::numeric_limits<float>::max();
-  const at::Tensor largest = wide(at::full({}, kLarge, at::kFloat).to(dtype));
+  const at::Tensor largest =
+      wide(at::full({}, kLarge, at::kFloat).to(converted.scalar_type()));
   if (const auto limit = largest.item<double>(); limit < kLarge) {
     // Up to half a step above the largest number rounds to it.
     constexpr double kRounding = 1.0 / 28;
@@ -106,13 +112,14 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
              !(from.is_floating_point() && to.is_floating_point())) {
     text << "is " << from.scalar_type() << " in the dict, but "
          << to.scalar_type() << " in the module";
-  } else if (const auto count =
-                 to.is_meta() || !to.is_floating_point()
-                     ? 0
-                     : num_beyond_range(from, to.scalar_type())) {
-    text << "has " << count << " of " << from.numel()
-         << " elements beyond the range of " << to.scalar_type()
-         << ", the dtype in the module";
+  } else if (!to.is_meta() && to.is_floating_point() &&
+             may_narrow(from, to.scalar_type())) {
+    const int64_t count = num_beyond_range(from, from.to(to.scalar_type()));
+    if (count > 0) {
+      text << "has " << count << " of " << from.numel()
+           << " elements beyond the range of " << to.scalar_type()
+           << ", the dtype in the module";
+    }
   }
   return std::move(text).str();
 }
@@ -217,13 +224,15 @@ namespace internal {
 
 at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
                             at::ScalarType dtype) {
-  const int64_t count = num_beyond_range(tensor, dtype);
+  at::Tensor converted = tensor.to(dtype);
+  const int64_t count =
+      may_narrow(tensor, dtype) ? num_beyond_range(tensor, converted) : 0;
   TORCH_CHECK_VALUE(count == 0, in_quotes(name), ": ", count, " of ",
                     tensor.numel(), " elements are beyond the range of ", dtype,
                     ", and would become infinite, NaN or another number; take "
                     "a dtype with a larger range, such as bfloat16 or float32, "
                     "or change these values first");
-  return tensor.to(dtype);
+  return converted;
 }
 
 }  // namespace internal

@@ -76,6 +76,10 @@ bool is_timeout(const std::string& error) {
          error.find("Connect timeout") != std::string::npos;
 }
 
+// What to do about a timeout.
+constexpr char kRaise[] =
+    "; raise WorldOptions::timeout if that may take longer";
+
 // Aborts `work`. What is left of a failed transfer is not used, so its errors
 // do not count.
 void abort(c10d::Work& work) {
@@ -221,7 +225,7 @@ void Communicator::wait(const Work& work, int peer, const Action& action) {
   if (at_fault != peer) {
     what += c10::str(" from rank ", peer, ", which waits for rank ", at_fault);
   }
-  what += "; raise WorldOptions::timeout if that may take longer";
+  what += kRaise;
   fail({Fault::kTimeout, at_fault, rank(), action(), what});
   check();
 }
@@ -236,11 +240,8 @@ void Communicator::connection_broke(int peer, const Action& action,
   const Fault fault = is_timeout(error)           ? Fault::kTimeout
                       : detector_->has_left(peer) ? Fault::kLeft
                                                   : Fault::kDied;
-  const char* const remedy =
-      fault == Fault::kTimeout
-          ? "; raise WorldOptions::timeout if that may take longer"
-          : "";
-  fail({fault, peer, rank(), action(), error + remedy});
+  fail({fault, peer, rank(), action(),
+        error + (fault == Fault::kTimeout ? kRaise : "")});
   check();
 }
 

@@ -160,8 +160,7 @@ std::string difference(const std::vector<std::string>& theirs,
     if (k + 1 >= theirs.size() || k + 1 >= ours.size() ||
         theirs[k] != ours[k]) {
       return "it is of another version of gpipe than rank 0; run the same "
-             "gpipe "
-             "on all ranks";
+             "gpipe on all ranks";
     }
     if (theirs[k + 1] == ours[k + 1]) continue;
     return c10::str(ours[k], " is ", theirs[k + 1], " on rank ", rank, ", but ",

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "gpipe/runtime/device/stream.h"
@@ -72,32 +74,37 @@ constexpr char kRemedy[] =
     "; balancing/balancing.h computes a balance from a profile of the layers "
     "(gpipe::balancing::balance_by_time)";
 
+// Returns the sum; nullopt if no int64_t holds it.
+std::optional<int64_t> sum_of(const std::vector<int64_t>& numbers) {
+  int64_t sum = 0;
+  for (const int64_t each : numbers) {
+    if (__builtin_add_overflow(sum, each, &sum)) return std::nullopt;
+  }
+  return sum;
+}
+
 }  // namespace
 
 void check_balance(const std::vector<int64_t>& balance, std::size_t layers) {
-  int64_t sum = 0;
-  bool overflows = false;
-  for (const int64_t each : balance) {
-    overflows |= __builtin_add_overflow(sum, each, &sum);
-  }
-  TORCH_CHECK_VALUE(!overflows && sum == static_cast<int64_t>(layers),
-                    "module and sum of balance have different length "
-                    "(module: ",
-                    layers, ", sum of balance: ", sum,
-                    ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
+  const std::optional<int64_t> sum = sum_of(balance);
+  TORCH_CHECK_VALUE(
+      sum == static_cast<int64_t>(layers),
+      "module and sum of balance have different length "
+      "(module: ",
+      layers, ", sum of balance: ", sum ? std::to_string(*sum) : "too large",
+      ", balance: ", c10::IntArrayRef(balance), ")", kRemedy);
   check_positive(balance);
 }
 
 void check_positive(const std::vector<int64_t>& balance) {
-  int64_t sum = 0;
   for (const int64_t each : balance) {
     TORCH_CHECK_VALUE(each > 0,
                       "all balance numbers must be positive integer (balance: ",
                       c10::IntArrayRef(balance), ")", kRemedy);
-    TORCH_CHECK_VALUE(!__builtin_add_overflow(sum, each, &sum),
-                      "the sum of balance is too large (balance: ",
-                      c10::IntArrayRef(balance), ")", kRemedy);
   }
+  TORCH_CHECK_VALUE(sum_of(balance),
+                    "the sum of balance is too large (balance: ",
+                    c10::IntArrayRef(balance), ")", kRemedy);
 }
 
 void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank) {
