@@ -80,6 +80,14 @@ models::ModelOptions sizes_of(const Options& options) {
   return found == options.sizes.end() ? models::ModelOptions() : found->second;
 }
 
+std::string value_of(const OptionRow& row, Options options) {
+  std::ostringstream text;
+  text.precision(17);
+  std::visit([&](const auto* value) { text << std::boolalpha << *value; },
+             row.value(options));
+  return text.str();
+}
+
 const std::vector<OptionRow>& option_rows() {
   // Not destroyed, since gflags uses the texts until the process ends.
   static const auto& rows = *new std::vector<OptionRow>(make_rows());

@@ -56,6 +56,10 @@ struct OptionRow {
   std::string model;  // the only model with this option; "": all models
 };
 
+// Returns the value of an option as the command line takes it. Takes the
+// options by value, since OptionRow::value returns a pointer that can write.
+std::string value_of(const OptionRow& row, Options options);
+
 // Returns the rows in the order of the help.
 const std::vector<OptionRow>& option_rows();
 

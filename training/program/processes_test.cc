@@ -75,14 +75,6 @@ torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
   return with;
 }
 
-// Returns the value of an option as text.
-std::string text_of(const OptionRow& row, Options options) {
-  std::ostringstream text;
-  std::visit([&](const auto* value) { text << std::boolalpha << *value; },
-             row.value(options));
-  return text.str();
-}
-
 // Sets the options that are arguments of this rank.
 void set_options(Options& options) {
   for (const OptionRow& row : option_rows()) {
@@ -162,8 +154,8 @@ Ranks::Arguments arguments_of(Options options, const Processes& processes) {
   Ranks::Arguments arguments = processes.more;
   arguments.emplace_back("stop", std::to_string(processes.stop));
   for (const OptionRow& row : option_rows()) {
-    const std::string text = text_of(row, options);
-    if (text != text_of(row, options_of(""))) {
+    const std::string text = value_of(row, options);
+    if (text != value_of(row, options_of(""))) {
       arguments.emplace_back(row.name, text);
     }
   }

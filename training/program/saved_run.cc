@@ -9,7 +9,6 @@
 #include <sstream>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "models/named.h"
@@ -40,16 +39,6 @@ OptionScope scope_of(const OptionRow& row, const std::string& model,
     return fixed_if(kind == DataKind::kImages || kind == DataKind::kMasks);
   }
   return row.scope;
-}
-
-// Returns the value of an option. Takes the options by value, since
-// OptionRow::value returns a pointer that can write.
-std::string value_of(const OptionRow& row, Options options) {
-  std::ostringstream text;
-  text.precision(17);
-  std::visit([&](const auto* value) { text << std::boolalpha << *value; },
-             row.value(options));
-  return text.str();
 }
 
 // Returns the flags of a scope.
