@@ -241,7 +241,7 @@ class Reader {
     } else if (kind == "as_device") {
       argument_.kind = Kind::kDevice;
     } else if (kind == "as_ints" || kind == "as_floats") {
-      read_numbers(value);
+      read_numbers(value, kind == "as_floats");
     } else if (kind == "as_bools") {
       c10::List<bool> flags;
       for (const Json& each : list(value)) flags.push_back(boolean(each));
@@ -253,7 +253,7 @@ class Reader {
   }
 
   // An empty list may have any kind, because Python does not know its type.
-  void read_numbers(const Json& value) {
+  void read_numbers(const Json& value, bool floats) {
     if (list(value).empty() && is_list_of(TypeKind::TensorType)) {
       argument_.kind =
           element_is_optional() ? Kind::kOptionalTensors : Kind::kTensors;
@@ -261,6 +261,12 @@ class Reader {
                (!element_ && !value.empty() && value[0].is_number_float())) {
       std::vector<double> numbers;
       for (const Json& each : value) numbers.push_back(real(each));
+      argument_.constant = std::move(numbers);
+    } else if (is_list_of(TypeKind::NumberType)) {
+      c10::impl::GenericList numbers(c10::NumberType::get());
+      for (const Json& each : value) {
+        numbers.push_back(floats ? IValue(real(each)) : IValue(integer(each)));
+      }
       argument_.constant = std::move(numbers);
     } else {
       std::vector<int64_t> numbers;

@@ -1,11 +1,15 @@
 #include "models/exported/schema.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/jit_type.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "models/testing/files.h"
 
@@ -134,6 +138,27 @@ TEST(ValueReaderTest, AnUnknownNameIsDamage) {
   EXPECT_EQ(find_value(names, "x"), 4);
   EXPECT_EQ(value_error_of([&] { find_value(names, "y"); }),
             "the value 'y' is read before it is computed; the file is damaged");
+}
+
+TEST(ArgumentReaderTest, AListOfScalarsHasIntegersOrRealNumbers) {
+  const c10::TypePtr scalars = c10::ListType::create(c10::NumberType::get());
+  const auto read = [&](const std::string& json) {
+    return read_argument(json_of(json), scalars, {}).constant;
+  };
+  const at::Tensor x = torch::arange(4, torch::kDouble).square();
+  const auto gradient = [&](const c10::IValue& spacing) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+        "aten::gradient", "scalarrayarray");
+    torch::jit::Stack stack{x, spacing, std::vector<int64_t>{0}, 1};
+    op.callBoxed(stack);
+    return stack.at(0).toTensorVector().at(0);
+  };
+  EXPECT_TRUE(at::equal(gradient(read(R"({"as_ints": [2]})")),
+                        torch::tensor({0.5, 1.0, 2.0, 2.5}, torch::kDouble)));
+  EXPECT_TRUE(at::equal(gradient(read(R"({"as_floats": [0.5]})")),
+                        torch::tensor({2.0, 4.0, 8.0, 10.0}, torch::kDouble)));
+  EXPECT_EQ(read(R"({"as_floats": ["Infinity"]})").toListRef().at(0).toDouble(),
+            INFINITY);
 }
 
 }  // namespace
