@@ -492,29 +492,26 @@ namespace {
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 constexpr std::string_view kTransforms = "torch._functorch.predispatch.";
 
-// The first names of higher-order operators, and what to do about them.
+// How operators that only Python can run begin after "torch.ops.", and what to
+// do about them.
 struct Advice {
   std::string_view name, text;
 };
 
 constexpr Advice kAdvice[] = {
-    {"associative_scan",
+    {"higher_order.associative_scan",
      "use cumsum, cumprod or logcumsumexp, or write a Python loop, which the "
      "export unrolls (transformers: use_associative_scan=False)"},
-    {"flex_attention",
+    {"higher_order.flex_attention",
      "use scaled_dot_product_attention (transformers: "
      "attn_implementation=\"sdpa\")"},
-    {"triton_kernel_wrapper", "use an implementation without Triton"},
-    {"", "export the model without it"},
+    {"higher_order.triton_kernel_wrapper",
+     "use an implementation without Triton"},
+    {"higher_order.", "export the model without it"},
+    {"torch_nn._linear_cross_entropy",
+     "call linear_cross_entropy without options"},
+    {"torch_attn._varlen_attn", "use scaled_dot_product_attention"},
 };
-
-std::string advice_on_higher_order(std::string_view name) {
-  std::string text = "is a higher-order operator, which is not supported; ";
-  for (const Advice& each : kAdvice) {
-    if (name.starts_with(each.name)) return text.append(each.text);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -544,10 +541,18 @@ std::string advice_on(const std::string& target) {
     return "is a step of torch.vmap or torch.func.jvp, which only Python can "
            "run; write the function for all rows at once";
   }
-  if (is_higher_order(target)) {
-    return advice_on_higher_order(target.substr(target.rfind('.') + 1));
-  }
   if (!is_operator(target)) return "is no operation that gpipe knows";
+  const std::string_view name =
+      std::string_view(target).substr(kOperators.size());
+  for (const Advice& each : kAdvice) {
+    if (!name.starts_with(each.name)) continue;
+    return std::string(
+               is_higher_order(target)
+                   ? "is a higher-order operator, which is not supported"
+                   : "is an operator that only Python has")
+        .append("; ")
+        .append(each.text);
+  }
   return "is an operator that LibTorch does not have; load the library that "
          "registers it (programs: --operators=LIBRARY.so), or export the model "
          "without it";

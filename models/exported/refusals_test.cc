@@ -119,7 +119,7 @@ TEST(ExportedRefusalsTest, OperatorsThatLibTorchLacks) {
               HasSubstr("lacks the argument 'p' of the operator"));
 }
 
-TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
+TEST(ExportedRefusalsTest, OperatorsOfPythonOnlyHaveTheirOwnAdvice) {
   const auto advice = [](const std::string& name) {
     const std::string error =
         error_with("torch.ops.aten.dropout.default", name);
@@ -136,6 +136,9 @@ TEST(ExportedRefusalsTest, HigherOrderOperatorsHaveTheirOwnAdvice) {
   EXPECT_EQ(advice("torch.ops.higher_order.out_dtype"),
             "is a higher-order operator, which is not supported; export the "
             "model without it");
+  EXPECT_EQ(advice("torch.ops.torch_nn._linear_cross_entropy_chunked.default"),
+            "is an operator that only Python has; call linear_cross_entropy "
+            "without options");
   EXPECT_EQ(advice("torch._functorch.predispatch._add_batch_dim"),
             "is a step of torch.vmap or torch.func.jvp, which only Python can "
             "run; write the function for all rows at once");
