@@ -465,22 +465,17 @@ def save_step(model, program, inputs, path):
     micro-batches, and writes inputs and results."""
     torch = load("torch")
     module = program.module()
-    # Of tied parameters the first name counts. A buffer that no result needs and no state
-    # dict has is not in the file.
+    # Of tied parameters the first name counts. A buffer that no state dict has counts if it
+    # changes.
     known = {f"grad.{k}" for k, _ in module.named_parameters()}
-    graph = copy.deepcopy(program.graph)
-    graph.eliminate_dead_code()
-    read = {node.name for node in graph.find_nodes(op="placeholder") if node.users}
-    known |= {f"buffer.{k}" for node, k in program.graph_signature.inputs_to_buffers.items()
-              if node in read or k in program.state_dict}
-
-    lifted = program.graph_signature.inputs_to_lifted_tensor_constants.items()
-    constants = {f"buffer.{k}": program.constants[k] for node, k in lifted if node in read}
+    known |= {f"buffer.{k}" for k in program.state_dict}
+    before = {f"buffer.{k}": b.clone() for k, b in module.named_buffers()}
 
     def step(count):
         found = {k: v for k, v in run_step(module, inputs, count).items()
-                 if k in known or k.startswith(("output.", "weight."))}
-        return constants | evaluate(model, inputs, count) | found
+                 if k in known or k.startswith(("output.", "weight."))
+                 or k in before and not torch.equal(v, before[k])}
+        return evaluate(model, inputs, count) | found
 
     found = {f"input.{i}": x for i, x in enumerate(inputs)} | step(1)
     if all(y.dim() for k, y in found.items() if k.startswith("output.")):  # has rows

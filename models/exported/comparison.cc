@@ -157,19 +157,20 @@ ExportedStep step_of(const ExportedModel& model,
       step.grads.insert(python_name(item.key()), item.value().grad().clone());
     }
   }
+  const StateDict state = model.state_dict();
   for (const auto& item : model.layers->named_buffers()) {
     const std::string name = python_name(item.key());
-    if (!step.buffers.contains(name)) {
-      step.buffers.insert(name, item.value().clone());
-    }
+    if (step.buffers.contains(name)) continue;
+    step.buffers.insert(name, item.value().clone());
+    if (!state.contains(name)) step.optional.insert(name);
   }
   // A weight that no node reads is in no layer, such as num_batches_tracked of
   // an InstanceNorm.
-  for (const auto& item : model.state_dict()) {
+  for (const auto& item : state) {
     if (!step.buffers.contains(item.key()) &&
         !parameters.contains(item.key())) {
       step.buffers.insert(item.key(), item.value().clone());
-      step.unread.insert(item.key());
+      step.optional.insert(item.key());
     }
   }
   return step;
@@ -200,7 +201,7 @@ StepDifference differences(const ExportedStep& step,
                            const ExportedStep& expected) {
   return {compare(step.outputs, expected.outputs, ""),
           compare(step.grads, expected.grads, "gradient"),
-          compare(step.buffers, expected.buffers, "buffer", step.unread),
+          compare(step.buffers, expected.buffers, "buffer", step.optional),
           compare(step.evaluated, expected.evaluated, " in eval()")};
 }
 

@@ -18,9 +18,10 @@ namespace gpipe::exported {
 struct ExportedStep {
   std::vector<at::Tensor> outputs;
   StateDict grads, buffers;  // by Python's names
-  // The names in `buffers` that no layer has: weights that no node reads, and
-  // further names of tied weights. Python's step may lack them.
-  std::set<std::string> unread = {};
+  // The names in `buffers` that Python's step may lack: constants and other
+  // buffers outside of the state dict, weights that no node reads, and further
+  // names of tied weights.
+  std::set<std::string> optional = {};
   // The outputs in eval mode, before the step. Empty if they are not known.
   std::vector<at::Tensor> evaluated = {};
 };
@@ -91,7 +92,7 @@ struct StepDifference {
 
 // Compares the results of two steps. Sparse tensors count as dense ones. Throws
 // c10::ValueError, which names the tensor, if one of them lacks a tensor,
-// except those of ExportedStep::unread, or if shapes or dtypes differ.
+// except those of ExportedStep::optional, or if shapes or dtypes differ.
 StepDifference differences(const ExportedStep& step,
                            const ExportedStep& expected);
 

@@ -73,7 +73,7 @@ TEST(ComparisonTest, MissingTensorsAndOtherShapesAreNamed) {
   EXPECT_EQ(value_error_of([&] { (void)differences(other, step); }),
             "the reference has no buffer of b; make it again with "
             "tools/export_examples.py");
-  other.unread = {"b"};
+  other.optional = {"b"};
   EXPECT_EQ(differences(other, step).buffers.tensors, 0);
   EXPECT_EQ(value_error_of([&] {
               (void)differences(step, step_with(at::zeros({3}), at::zeros(2)));
