@@ -327,23 +327,31 @@ TEST(RunFilesTest, ResumesAsAFlagSays) {
                 run.folder + " are [3, 40]");
 }
 
-TEST(RunFilesTest, ALaterVersionOfTheFormatIsAnErrorAndNotPassedOver) {
+TEST(RunFilesTest, AnotherFormatIsAnErrorAndNotPassedOver) {
   Trial run(run_folder());
   run.files.save(small_state(3));
   run.files.save(small_state(4));
   const std::string path = run.files.folder_of(4) + "/manifest.json";
-  std::string text = read_bytes(path);
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
-  const std::size_t end = text.find(",\n \"crc32c\"");
-  char digits[9];
-  std::snprintf(digits, sizeof digits, "%08x",
-                internal::crc32c(text.data(), end));
-  text.replace(end + 14, 8, digits);
-  write_bytes(path, text);
-  EXPECT_EQ(value_error_of([&] { run.files.load_latest(); }),
+  const std::string manifest = read_bytes(path);
+  const auto error_with = [&](const std::string& what, const std::string& by) {
+    std::string text = manifest;
+    text.replace(text.find(what), what.size(), by);
+    const std::size_t end = text.find(",\n \"crc32c\"");
+    char digits[9];
+    std::snprintf(digits, sizeof digits, "%08x",
+                  internal::crc32c(text.data(), end));
+    text.replace(end + 14, 8, digits);
+    write_bytes(path, text);
+    return value_error_of([&] { run.files.load_latest(); });
+  };
+  EXPECT_EQ(error_with("\"version\": 1", "\"version\": 2"),
             path +
                 " has version 2 of the format; this gpipe reads versions up to "
                 "1");
+  EXPECT_EQ(error_with("gpipe run state", "gpipe walk state"),
+            path +
+                " has the format 'gpipe walk state'; this gpipe reads 'gpipe "
+                "run state'");
 }
 
 TEST(RunFilesTest, WhatCannotBeSavedIsAnErrorAndLeavesNothing) {

@@ -193,8 +193,9 @@ void add(const OptimizerState& more, OptimizerState& to) {
 
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
-  if (text(field(json, "format")) != kFormat)
-    throw Damage("has another format");
+  const std::string& format = text(field(json, "format"));
+  TORCH_CHECK_VALUE(format == kFormat, "has the format '", format,
+                    "'; this gpipe reads '", kFormat, "'");
   const int64_t version = integer(field(json, "version"));
   TORCH_CHECK_VALUE(version <= kVersion, "has version ", version,
                     " of the format; this gpipe reads versions up to ",

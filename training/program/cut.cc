@@ -32,9 +32,6 @@ namespace gpipe::train_program {
 namespace {
 
 constexpr int kAutomaticDistance = 2;
-// Bytes per byte of trained parameters: the parameter, its gradient and two
-// moments.
-constexpr double kParamScale = 4;
 constexpr double kUsablePart = 0.8;
 
 // Returns the total memory of an accelerator; 0 if it is not known.
@@ -81,14 +78,15 @@ RankDevice rank_device_of(const std::string& text) {
 std::vector<double> predicted_bytes(const Schedule& schedule,
                                     Checkpoint checkpoint,
                                     const std::vector<int64_t>& balance,
-                                    const balancing::MemoryProfile& memory) {
+                                    const balancing::MemoryProfile& memory,
+                                    double param_scale) {
   balancing::Profile profile;
   profile.rows = 1;
   profile.times.assign(memory.layers.size(), {1, 2});
   profile.memory = memory;
   const int64_t chunks = num_microbatches(schedule);
   const Costs costs = balancing::stage_costs(profile, /*rows=*/chunks, chunks,
-                                             balance, /*speed=*/1, kParamScale);
+                                             balance, /*speed=*/1, param_scale);
   const int64_t recomputed = checkpointed_microbatches(checkpoint, chunks);
   return simulate(
              with_recompute(schedule, [&](int i) { return i < recomputed; }),
@@ -133,6 +131,15 @@ Schedule with_offload_option(
 
 // ---- Cuts
 
+double param_scale_of(const Options& options) {
+  double scale = 4;  // Adam and AdamW
+  if (options.optimizer == "sgd") scale = options.momentum > 0 ? 3 : 2;
+  if (options.optimizer == "adagrad") scale = 3;
+  if (options.optimizer == "rmsprop") scale = options.momentum > 0 ? 4 : 3;
+  if (!options.shard_optimizer) return scale;
+  return 2 + (scale - 2) / static_cast<double>(options.data_parallel);
+}
+
 namespace {
 
 std::vector<int64_t> balance_of(const Options& options,
@@ -153,7 +160,9 @@ std::vector<int64_t> balance_of(const Options& options,
     return sources.input(sources.rows).with_input([&](const auto& input) {
       return balancing::balance_by_size(
           stages, sources.model, input,
-          balancing::SizeOptions().chunks(options.chunks).param_scale(4));
+          balancing::SizeOptions()
+              .chunks(options.chunks)
+              .param_scale(param_scale_of(options)));
     });
   }
   const Sample sample = sources.input(micro_rows);
@@ -183,7 +192,8 @@ std::vector<int64_t> automatic_ranks(const Options& options,
         cut.schedule, parse_checkpoint(options.checkpoint), cut.balance,
         sources.input(micro_rows).with_input([&](const auto& input) {
           return balancing::profile_memory(sources.model, input);
-        }));
+        }),
+        param_scale_of(options));
   } catch (const c10::Error&) {
     return plain;  // a layer cannot run without memory
   }
@@ -332,15 +342,6 @@ void check(const balancing::Plan& plan, const Options& options,
 }
 
 }  // namespace
-
-double param_scale_of(const Options& options) {
-  double scale = 4;  // Adam and AdamW
-  if (options.optimizer == "sgd") scale = options.momentum > 0 ? 3 : 2;
-  if (options.optimizer == "adagrad") scale = 3;
-  if (options.optimizer == "rmsprop") scale = options.momentum > 0 ? 4 : 3;
-  if (!options.shard_optimizer) return scale;
-  return 2 + (scale - 2) / static_cast<double>(options.data_parallel);
-}
 
 Cut make_planned_cut(const Options& options, const CutSources& sources) {
   TORCH_CHECK_VALUE(options.accumulate == 1, "--plan=", options.plan,

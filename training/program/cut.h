@@ -35,13 +35,15 @@ std::string to_text(const RankDevice& device);
 RankDevice rank_device_of(const std::string& text);
 
 // Returns the bytes that each rank of `schedule` holds at its peak: parameters,
-// gradients, the state of an optimizer like Adam, and what micro-batches keep
-// for their backward. `balance`: the layers of each stage. `memory`: of one
-// micro-batch. Memory that operators need only while they run is not counted.
+// gradients, the optimizer's state, and what micro-batches keep for their
+// backward. `balance`: the layers of each stage. `memory`: of one micro-batch.
+// `param_scale`: see SizeOptions in balancing/balancing.h. Memory that
+// operators need only while they run is not counted.
 std::vector<double> predicted_bytes(const Schedule& schedule,
                                     Checkpoint checkpoint,
                                     const std::vector<int64_t>& balance,
-                                    const balancing::MemoryProfile& memory);
+                                    const balancing::MemoryProfile& memory,
+                                    double param_scale);
 
 // Returns the ranks that offload if --offload is auto: none if a rank has no
 // accelerator; all if the memory of a device is not known; else those for which
@@ -108,6 +110,11 @@ std::optional<std::vector<int64_t>> listed_balance(const Options& options,
                                                    int64_t layers,
                                                    const std::string& kind);
 
+// Returns the total bytes per byte of parameters for Options::optimizer: see
+// SizeOptions in balancing/balancing.h. With Options::shard_optimizer, the
+// optimizer's state is divided by Options::data_parallel.
+double param_scale_of(const Options& options);
+
 // Returns the schedule and the balance for `options`. Options::balance is
 // "time" (layers are timed), "size" (their memory is counted) or a list of
 // layers per stage.
@@ -116,11 +123,6 @@ std::optional<std::vector<int64_t>> listed_balance(const Options& options,
 Cut make_cut(const Options& options, const CutSources& sources);
 
 // ---- The cut that --plan asks for
-
-// Returns the total bytes per byte of parameters for Options::optimizer: see
-// SizeOptions in balancing/balancing.h. With Options::shard_optimizer, the
-// optimizer's state is divided by Options::data_parallel.
-double param_scale_of(const Options& options);
 
 // Returns the schedule and the balance of a plan (balancing/plan.h).
 // Options::plan is "auto", which plans with the first mini-batch, or the path

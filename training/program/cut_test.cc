@@ -103,7 +103,8 @@ TEST(OffloadOptionTest, ThePredictionCountsParametersAndMicrobatchesInFlight) {
   constexpr double kParameters = 4 * (10 * 10 + 10) * 4;
   const Schedule schedule = one_forward_one_backward(2, 4);
   const auto predicted =
-      predicted_bytes(schedule, Checkpoint::kNever, {1, 1}, profile);
+      predicted_bytes(schedule, Checkpoint::kNever, {1, 1}, profile,
+                      /*param_scale=*/4);
   const auto saved = [&](int64_t stage) {
     return static_cast<double>(
         balancing::saved_bytes(profile, stage, stage + 1));
@@ -149,9 +150,7 @@ TEST(OffloadOptionTest, ACutOffloadsIfTheModelWouldNotFit) {
   EXPECT_EQ(to_csv(schedule({{true, 3000}, {false, 0}})), to_csv(plain));
 }
 
-// ---- The cut that --plan asks for
-
-TEST(PlannedCutTest, CountsTheStateOfTheOptimizer) {
+TEST(ParamScaleTest, CountsTheStateOfTheOptimizer) {
   Options options;
   EXPECT_EQ(param_scale_of(options), 4);
   options.shard_optimizer = true;
@@ -163,6 +162,8 @@ TEST(PlannedCutTest, CountsTheStateOfTheOptimizer) {
   options.momentum = 0;
   EXPECT_EQ(param_scale_of(options), 2);
 }
+
+// ---- The cut that --plan asks for
 
 TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {
   Options options = planned_options("transformer", "auto");
