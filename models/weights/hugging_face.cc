@@ -93,6 +93,7 @@ class Loading {
   // Reads the tensors of this part of the program.
   void run() {
     const at::NoGradGuard no_grad;
+    for (const auto& [tie, source] : sources_) check_values(source);
     for (const auto& [tie, source] : sources_) {
       if (!source.tensors.empty()) load(source);
     }
@@ -222,6 +223,24 @@ class Loading {
     }
   }
 
+  // Throws c10::ValueError if values are beyond the range of the dtype to which
+  // they would be converted.
+  static void check_values(const Source& source) {
+    const auto& [name, stored] = source.stored.front();
+    if (source.tensors.empty() || source.tensors[0].is_meta() ||
+        !internal::may_narrow(stored.dtype, source.dtype)) {
+      return;
+    }
+    internal::convert_in_range(name, read(stored), source.dtype);
+  }
+
+  static at::Tensor read(const FolderWeight& stored) {
+    at::Tensor values =
+        at::empty(stored.sizes, at::TensorOptions(stored.dtype));
+    stored.read(values.mutable_data_ptr());
+    return values;
+  }
+
   // Reads the values into `source.tensors`.
   static void load(const Source& source) {
     const auto& [name, stored] = source.stored.front();
@@ -240,9 +259,7 @@ class Loading {
       stored.read(first.mutable_data_ptr());
       if (!first.is_inference()) first.unsafeGetTensorImpl()->bump_version();
     } else {
-      const at::Tensor values = at::empty(stored.sizes, options);
-      stored.read(values.mutable_data_ptr());
-      set(first, internal::convert_in_range(name, values, source.dtype));
+      set(first, read(stored).to(source.dtype));
     }
     for (std::size_t k = 1; k < source.tensors.size(); ++k) {
       const at::Tensor& each = source.tensors[k];

@@ -62,10 +62,11 @@ struct HuggingFaceOptions {
 //   of the folder, or a tensor is not where the index says, or is there twice,
 // - names are missing or unexpected, or shapes differ,
 // - tied weights have different values in the folder,
-// - weights would change to a dtype that the program does not take.
-// If a disk fails while the tensors are read, or a value is beyond the range of
-// HuggingFaceOptions::dtype, c10::ValueError says so, and the model has to be
-// loaded again.
+// - weights would change to a dtype that the program does not take,
+// - a value is beyond the range of HuggingFaceOptions::dtype. Weights are read
+//   twice if that dtype may have a smaller range than theirs.
+// If a disk fails while the tensors are read, c10::ValueError says so, and the
+// model has to be loaded again.
 //
 // Threads: may be called from any thread while no other thread uses the model.
 void load_hugging_face(const std::string& folder, ExportedModel& model,

@@ -271,20 +271,23 @@ TEST(LoadHuggingFaceTest, ParametersTakeTheStoredDtypeAndStayTheSameObjects) {
                }));
 }
 
-TEST(LoadHuggingFaceTest, ValuesBeyondTheRangeOfTheDtypeAreNamed) {
+TEST(LoadHuggingFaceTest, ValuesBeyondTheRangeOfTheDtypeChangeNothing) {
   ExportedModel model = load_exported("models/exported/testdata/gpt.pt2");
-  const StateDict large =
-      changed(model.state_dict(), same_name, [](const auto& each) {
-        return each.is_floating_point() ? at::full_like(each, 70000) : each;
-      });
+  const StateDict before = copy_of(model.state_dict());
+  const std::string late = "norm.bias";
+  StateDict large = changed(before, same_name, [](const auto& each) {
+    return each.is_floating_point() ? at::ones_like(each) : each;
+  });
+  large[late].fill_(70000);
   const std::string folder = folder_of(large);
   const std::string text = value_error_of([&] {
     load_hugging_face(folder, model, HuggingFaceOptions().dtype(at::kHalf));
   });
-  EXPECT_EQ(text.rfind(folder + ": '", 0), 0u) << text;
+  EXPECT_EQ(text.rfind(folder + ": '" + late + "': ", 0), 0u) << text;
   EXPECT_NE(text.find(" elements are beyond the range of Half"),
             std::string::npos)
       << text;
+  expect_equal(model.state_dict(), before);
   load_hugging_face(folder, model, HuggingFaceOptions().dtype(at::kBFloat16));
 }
 

@@ -68,14 +68,6 @@ void list(std::ostream& to, const char* title,
      << first_lines(items, kListed, describe);
 }
 
-// Returns whether `dtype` may have a smaller range than a tensor with values.
-bool may_narrow(const at::Tensor& tensor, at::ScalarType dtype) {
-  // Float8_e8m0fnu has the range of float.
-  const bool widens = tensor.itemsize() < c10::elementSize(dtype) &&
-                      tensor.scalar_type() != at::kFloat8_e8m0fnu;
-  return !tensor.is_meta() && tensor.scalar_type() != dtype && !widens;
-}
-
 // Returns how many finite elements a conversion of `tensor` has changed to an
 // infinity, to NaN, or (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
 // number.
@@ -112,8 +104,8 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
              !(from.is_floating_point() && to.is_floating_point())) {
     text << "is " << from.scalar_type() << " in the dict, but "
          << to.scalar_type() << " in the module";
-  } else if (!to.is_meta() && to.is_floating_point() &&
-             may_narrow(from, to.scalar_type())) {
+  } else if (!from.is_meta() && !to.is_meta() && to.is_floating_point() &&
+             internal::may_narrow(from.scalar_type(), to.scalar_type())) {
     const int64_t count = num_beyond_range(from, from.to(to.scalar_type()));
     if (count > 0) {
       text << "has " << count << " of " << from.numel()
@@ -222,11 +214,19 @@ LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
 
 namespace internal {
 
+bool may_narrow(at::ScalarType from, at::ScalarType to) {
+  // Float8_e8m0fnu has the range of float.
+  const bool widens = c10::elementSize(from) < c10::elementSize(to) &&
+                      from != at::kFloat8_e8m0fnu;
+  return from != to && !widens;
+}
+
 at::Tensor convert_in_range(const std::string& name, const at::Tensor& tensor,
                             at::ScalarType dtype) {
   at::Tensor converted = tensor.to(dtype);
-  const int64_t count =
-      may_narrow(tensor, dtype) ? num_beyond_range(tensor, converted) : 0;
+  const bool checks =
+      !tensor.is_meta() && may_narrow(tensor.scalar_type(), dtype);
+  const int64_t count = checks ? num_beyond_range(tensor, converted) : 0;
   TORCH_CHECK_VALUE(count == 0, in_quotes(name), ": ", count, " of ",
                     tensor.numel(), " elements are beyond the range of ", dtype,
                     ", and would become infinite, NaN or another number; take "

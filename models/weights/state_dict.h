@@ -79,6 +79,9 @@ LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
 
 namespace internal {
 
+// Returns whether dtype `to` may have a smaller range than `from`.
+bool may_narrow(at::ScalarType from, at::ScalarType to);
+
 // Returns a floating-point tensor in another floating-point dtype. Throws
 // c10::ValueError with the name if finite values are beyond the range of
 // `dtype`, and so would become infinite, NaN or another number. Thread-safe.
