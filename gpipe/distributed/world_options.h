@@ -26,8 +26,8 @@ struct WorldOptions {
   // loopback if `address` is.
   std::string own_address;
 
-  // What carries tensors between ranks, by c10d's names: "gloo", or one for
-  // each type of device, as in "cpu:gloo,cuda:nccl". On the CPU it is gloo.
+  // What carries tensors between ranks, by c10d's names: "gloo", "nccl", or one
+  // for each type of device, as in "cpu:gloo,cuda:nccl". On the CPU it is gloo.
   // Empty: all that this program has, gloo and, if it is built with NCCL, nccl.
   // A name for accelerators makes Transfers::kAuto mean kTested. All ranks must
   // have the same.

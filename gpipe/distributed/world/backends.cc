@@ -63,6 +63,9 @@ const DeviceTransportBackend* backend_of(c10::DeviceType type) {
 
 Names parse_backends(const std::string& text) {
   if (text == kGloo) return {{c10::kCPU, kGloo}};
+  for (const auto& [type, backend] : direct()) {
+    if (text == backend->name()) return {{c10::kCPU, kGloo}, {type, text}};
+  }
   Names names;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {

@@ -48,6 +48,11 @@ TEST(BackendsTest, EachTypeOfDeviceHasItsOwn) {
   EXPECT_FALSE(names_direct_transfers("cpu:gloo,hpu:gloo"));
 }
 
+TEST(BackendsTest, OneNameForAcceleratorsLeavesTheCpuToGloo) {
+  register_backend(c10::kHPU, std::make_unique<Hccl>());
+  EXPECT_EQ(parse_backends("hccl"), parse_backends("cpu:gloo,hpu:hccl"));
+}
+
 TEST(BackendsTest, WhatThereIsNotIsRefusedWithWhatThereIs) {
   register_backend(c10::kHPU, std::make_unique<Hccl>());
   const auto refused = [](const std::string& text, const std::string& why) {
