@@ -23,6 +23,7 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
   TORCH_CHECK_VALUE(
       std::isfinite(options.param_scale()) && options.param_scale() >= 0,
       "param_scale must be a number >= 0, but it is ", options.param_scale());
+  check_gradients(*module);
   std::vector<double> costs;
   const auto profile = profile_memory(
       module, first_microbatch(input, options.chunks(), options.unsplit()));

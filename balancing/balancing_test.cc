@@ -95,6 +95,7 @@ TEST(BalanceByTimeTest, RefusesAModelWithGradients) {
   model->ptr(1)->parameters()[1].mutable_grad() = torch::zeros({1});
   EXPECT_THAT(error_of_cut(2, model),
               HasSubstr("some parameter already has a gradient: second.bias"));
+  EXPECT_THROW(balance_by_size(2, model, torch::ones({1, 1})), c10::ValueError);
 }
 
 // A layer that keeps `count` tensors of the size of its input for backward.

@@ -442,16 +442,6 @@ void check(const TimeOptions& options) {
       options.concurrent_copies());
 }
 
-void check_gradients(const torch::nn::Module& module) {
-  for (const auto& parameter : module.named_parameters()) {
-    TORCH_CHECK_VALUE(
-        !parameter->defined() || !parameter->grad().defined(),
-        "some parameter already has a gradient: ", parameter.key(),
-        ". Profile a model before it is trained, or after "
-        "zero_grad()");
-  }
-}
-
 bool is_on_cpu(const torch::nn::Module& module) {
   const auto on_cpu = [](const at::Tensor& tensor) {
     return !tensor.defined() || tensor.is_cpu();
@@ -520,6 +510,16 @@ std::vector<double> totals(const std::vector<LayerTime>& times) {
 }
 
 namespace detail {
+
+void check_gradients(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    TORCH_CHECK_VALUE(
+        !parameter->defined() || !parameter->grad().defined(),
+        "some parameter already has a gradient: ", parameter.key(),
+        ". Profile a model before it is trained, or after "
+        "zero_grad()");
+  }
+}
 
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
                                      const internal::Value& sample,

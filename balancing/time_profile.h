@@ -63,6 +63,8 @@ using MakeLayers =
 std::vector<double> totals(const std::vector<LayerTime>& times);
 
 namespace detail {
+// Throws c10::ValueError if a parameter has a gradient.
+void check_gradients(const torch::nn::Module& module);
 std::vector<LayerTime> profile_times(const torch::nn::Sequential& module,
                                      const internal::Value& sample,
                                      const TimeOptions& options);

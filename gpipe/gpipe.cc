@@ -102,6 +102,11 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
       threads, options_.one_at_a_time());
 }
 
+const torch::Device& GPipeImpl::device() const {
+  static const torch::Device without_layers(torch::kCPU);
+  return devices().empty() ? without_layers : devices().front();
+}
+
 internal::Batch GPipeImpl::run(internal::Batch input) {
   source_->check();
   if (!pipeline_) return input;

@@ -175,7 +175,7 @@ class GPipeImpl : public PipelineModule {
   const std::vector<torch::Device>& devices() const {
     return options_.devices();
   }
-  const torch::Device& device() const override { return devices().front(); }
+  const torch::Device& device() const override;
   const std::vector<int64_t>& balance() const override {
     return options_.balance();
   }

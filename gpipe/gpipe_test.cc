@@ -135,6 +135,20 @@ TEST(Construction, RefusesABalanceOfAnotherLength) {
       HasSubstr("(module: 2, sum of balance: 0"));
 }
 
+TEST(Construction, WithoutLayersAPipelineOnlyReturnsItsInput) {
+  const std::vector<int64_t> none;
+  GPipe pipeline(torch::nn::Sequential{}, GPipeOptions(none));
+  EXPECT_EQ(pipeline->device(), kCpu);
+  const Tensor x = torch::ones({2, 1});
+  EXPECT_TRUE(torch::equal(pipeline->forward(x), x));
+  const auto loss = [](const Tensor& y, const Tensor&) { return y.sum(); };
+  EXPECT_THAT(error_of([&] { pipeline->evaluate(x, x, loss); }),
+              StartsWith("c10::ValueError: a pipeline without layers"));
+  EXPECT_THAT(
+      error_of([&] { pipeline->train_step(x, x, loss, fill_drain(1, 1)); }),
+      StartsWith("c10::ValueError: a pipeline without layers"));
+}
+
 TEST(Construction, RefusesABalanceWithAnEntryBelowOne) {
   for (const auto& balance :
        std::vector<std::vector<int64_t>>{{0, 2}, {-1, 3}, {2, 0}}) {
@@ -152,7 +166,8 @@ TEST(Construction, RefusesFewerChunksThanOne) {
         construction_error(two_layers(), GPipeOptions({2}).chunks(chunks)),
         "c10::ValueError: number of chunks must be positive integer "
         "(chunks: " +
-            std::to_string(chunks) + ")");
+            std::to_string(chunks) +
+            "); begin with 4 per partition, or let balancing::plan() choose");
   }
 }
 

@@ -75,6 +75,8 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
                                        bool evaluate) {
   const auto self = weak_from_this().lock();
   const c10::AutoGradMode no_graph(false);
+  TORCH_CHECK_VALUE(!rank_of_stage().empty(),
+                    "a pipeline without layers cannot be evaluated");
   const Schedule whole = breadth_first(
       rank_of_stage(), static_cast<int>(count_microbatches(input)));
   const Schedule forwards = select(whole, [](const Action& action) {

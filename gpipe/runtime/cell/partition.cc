@@ -118,7 +118,7 @@ void check_stages_per_rank(std::size_t partitions, int64_t stages_per_rank) {
 void check_chunks(int64_t chunks) {
   TORCH_CHECK_VALUE(
       chunks > 0, "number of chunks must be positive integer (chunks: ", chunks,
-      ")");
+      "); begin with 4 per partition, or let balancing::plan() choose");
 }
 
 int worker_threads(int64_t threads_per_partition, int otherwise) {

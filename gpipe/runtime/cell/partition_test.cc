@@ -131,7 +131,8 @@ TEST(Assembly, ChecksStagesPerRankAndChunks) {
   check_chunks(1);
   EXPECT_EQ(error_of([] { check_chunks(0); }),
             "c10::ValueError: number of chunks must be positive integer "
-            "(chunks: 0)");
+            "(chunks: 0); begin with 4 per partition, or let "
+            "balancing::plan() choose");
 }
 
 TEST(Assembly, RefusesALayerThatOccursTwice) {
