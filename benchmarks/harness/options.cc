@@ -40,8 +40,9 @@ DEFINE_string(mode, "auto",
               "The way to get the numbers. measure: train on --devices; "
               "simulate: time the layers on one device and simulate the "
               "schedule; dry_run: train on meta tensors, which have no memory, "
-              "and count the bytes; auto: dry_run for a memory table if there "
-              "are too few accelerators, otherwise measure.");
+              "and count the bytes; auto: measure; if there are too few "
+              "accelerators, dry_run for a memory table and simulate for a "
+              "timeline, which has no dry_run.");
 DEFINE_string(scale, "auto",
               "paper: the published sizes; small: sizes that take minutes on a "
               "CPU; auto: small if measured without an accelerator, otherwise "

@@ -47,7 +47,7 @@ void print_experiments(const std::vector<std::string>& names) {
 void print_help(const Program& program) {
   std::cout << program.name << ": " << program.about << "\n\nExamples:\n";
   for (const auto& example : program.examples) {
-    std::cout << "  ./bazelw run //benchmarks:" << program.name
+    std::cout << "  ./bazelw run " << program.package << ":" << program.name
               << (example.empty() ? "" : " -- ") << example << "\n";
   }
   print_experiments(program.experiments);

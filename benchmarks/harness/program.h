@@ -14,11 +14,12 @@ constexpr int kFailed = 2;  // the run, or a row of its table, failed
 
 // The texts of a program's --help.
 struct Program {
-  std::string name;                   // the name of the Bazel target
+  std::string name;                   // the name of the program
   std::string about;                  // a description, may have several lines
   std::vector<std::string> examples;  // flags, without the program's name
   // The choices for --experiment; empty if the program has no such flag.
   std::vector<std::string> experiments = {};
+  std::string package = "//benchmarks";  // of the Bazel target
 };
 
 // Parses the flags, starts glog on stderr, runs `body` and returns its result,

@@ -44,7 +44,8 @@
 DEFINE_string(model, "mlp",
               "Model: resnet101, unet, amoebanetd, mlp, transformer, or "
               "exported for the file of --exported.");
-DEFINE_string(exported, "", "With --model=exported: a file of //exported.");
+DEFINE_string(exported, "",
+              "With --model=exported: a .pt2 file of torch.export.save.");
 DEFINE_string(cut, "",
               "With --model=exported: the Python modules at which partitions "
               "begin, separated by commas. --balance then counts the model's "
@@ -94,7 +95,7 @@ DEFINE_uint64(seed, 0, "Seed of the weights and the data.");
 namespace gpipe::benchmarks {
 namespace {
 
-// Returns whether the model comes from a file of //exported.
+// Returns whether the model comes from the file of --exported.
 bool is_exported() { return FLAGS_model == "exported"; }
 
 // Returns the program of --exported with the adapters of --lora_rank, if any.

@@ -176,5 +176,5 @@ int main(int argc, char** argv) {
   return gpipe::run_main(
       argc, argv, "lora_steps",
       "trains adapters for tools/python_checks/lora_python_check.sh",
-      "tools/lora_steps", train, /*failed=*/1);
+      "tools/python_checks/lora_steps", train, /*failed=*/1);
 }
