@@ -43,8 +43,9 @@ struct TransformerOptions {
   TORCH_ARG(double, attention_dropout) = 0.0;
   // Whether the embedding and the output share one matrix. It is a parameter of
   // the first layer, and reaches the last layer as a skip tensor
-  // (gpipe/skip.h), also on another device, to which each micro-batch copies
-  // it. So parameters() has it once, and its gradient is the sum of both uses.
+  // (gpipe/skip.h), also on another device, to which it is copied once per
+  // step. So parameters() has it once, and its gradient is the sum of both
+  // uses.
   TORCH_ARG(bool, tied_embeddings) = false;
 };
 
