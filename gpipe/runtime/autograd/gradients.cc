@@ -183,11 +183,14 @@ constexpr std::size_t kNamed = 8;
                        text);
 }
 
-// Returns whether `tensor` can have an element that is not finite.
-bool has_numbers(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_meta() && tensor.numel() > 0 &&
-         tensor.layout() == at::kStrided &&
-         (tensor.is_floating_point() || tensor.is_complex());
+// Returns the elements of `tensor` that may be not finite: of a sparse tensor
+// those that it has. Undefined if there are none.
+at::Tensor numbers_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_meta()) return {};
+  const at::Tensor all = tensor.is_sparse() ? tensor._values() : tensor;
+  const bool has_some = all.numel() > 0 && all.layout() == at::kStrided &&
+                        (all.is_floating_point() || all.is_complex());
+  return has_some ? all : at::Tensor();
 }
 
 std::optional<std::string> describe(int64_t elements, int64_t finite,
@@ -205,12 +208,13 @@ std::optional<std::string> describe(int64_t elements, int64_t finite,
 }  // namespace
 
 std::optional<std::string> non_finite_part(const at::Tensor& tensor) {
-  if (!has_numbers(tensor)) return std::nullopt;
   const c10::NoGradGuard no_grad;
-  const auto finite = at::isfinite(tensor).sum().item<int64_t>();
-  if (finite == tensor.numel()) return std::nullopt;
-  return describe(tensor.numel(), finite,
-                  at::isnan(tensor).sum().item<int64_t>());
+  const at::Tensor numbers = numbers_of(tensor);
+  if (!numbers.defined()) return std::nullopt;
+  const auto finite = at::isfinite(numbers).sum().item<int64_t>();
+  if (finite == numbers.numel()) return std::nullopt;
+  return describe(numbers.numel(), finite,
+                  at::isnan(numbers).sum().item<int64_t>());
 }
 
 void check_finite(const at::Tensor& tensor, const std::string& what) {
@@ -231,10 +235,11 @@ void check_finite(const std::vector<at::Tensor>& tensors,
 
 void NonFiniteGradients::watch(const at::Tensor& grad,
                                std::function<std::string()> of) {
-  if (!has_numbers(grad)) return;
   const c10::NoGradGuard no_grad;
-  seen_.push_back({std::move(of), grad.numel(), at::isfinite(grad).sum(),
-                   at::isnan(grad).sum()});
+  const at::Tensor numbers = numbers_of(grad);
+  if (!numbers.defined()) return;
+  seen_.push_back({std::move(of), numbers.numel(), at::isfinite(numbers).sum(),
+                   at::isnan(numbers).sum()});
 }
 
 void NonFiniteGradients::check(const std::string& where) const {

@@ -349,6 +349,21 @@ TEST(NonFiniteTest, LooksAtNumbersThatCanBeOtherwiseOnly) {
             "2 of 2 elements are inf");
 }
 
+TEST(NonFiniteTest, LooksAtTheElementsThatASparseTensorHas) {
+  const auto sparse = [](std::vector<double> values) {
+    return torch::sparse_coo_tensor(torch::tensor({{0, 3}}),
+                                    torch::tensor(values, torch::kDouble), {5},
+                                    torch::kDouble);
+  };
+  EXPECT_EQ(non_finite_part(sparse({1, 2})), std::nullopt);
+  EXPECT_EQ(non_finite_part(sparse({1, kNan})), "1 of 2 elements are nan");
+  NonFiniteGradients grads;
+  grads.watch(sparse({kInf, kInf}), [] { return "w"; });
+  EXPECT_EQ(error_of([&] { grads.check(); }),
+            "gpipe::NonFiniteError: a gradient is not finite: that of w (2 of "
+            "2 elements are inf)");
+}
+
 TEST(NonFiniteTest, TellsWhichOfSeveralTensors) {
   check_finite({tensor_of({1}), torch::Tensor()}, "the input");
   EXPECT_EQ(error_of([] { check_finite({tensor_of({kNan})}, "the input"); }),
