@@ -474,6 +474,37 @@ TEST(ChangedBufferTest, ThatALayerReturnsHasItsValueInOtherPartitions) {
   }
 }
 
+TEST(ChangedBufferTest, ThatTheLastLayerReturnsHasItsValueInKeptOutputs) {
+  using Both = std::tuple<Tensor, Tensor>;
+  GPipe pipeline(Sequential(GiveState()), testing::options({1}, 4));
+  const Tensor x = torch::rand({8, kColumns}, torch::kDouble).to(device());
+  const auto result = pipeline->evaluate<Both>(
+      x, x, [](const Both& y, const Tensor&) { return std::get<0>(y).sum(); },
+      TrainOptions().outputs(true));
+  EXPECT_TRUE(std::get<1>(result.output<Both>()).equal(x));
+}
+
+// The largest row so far. Most calls leave the buffer as it is.
+struct PeakImpl : torch::nn::Module {
+  std::tuple<Tensor, Tensor> forward(const Tensor& x) {
+    const torch::NoGradGuard no_grad;
+    const Tensor largest = x.amax(0, /*keepdim=*/true);
+    if ((largest > peak).any().item<bool>()) peak.data().copy_(largest);
+    return {x, peak};
+  }
+  Tensor peak = register_buffer("peak", torch::zeros({1, 1}, torch::kDouble));
+};
+TORCH_MODULE(Peak);
+
+TEST(ChangedBufferTest, ThatChangesInALaterCallHasItsValueInTheOutput) {
+  GPipe pipeline(Sequential(Peak()), testing::options({1}, 4));
+  const Tensor x = torch::tensor({1.0, 0.0, 2.0, 1.0}, torch::kDouble);
+  const auto [same, peaks] = pipeline->forward<std::tuple<Tensor, Tensor>>(
+      x.view({4, 1}).to(device()));
+  EXPECT_TRUE(peaks.cpu().flatten().equal(
+      torch::tensor({1.0, 1.0, 2.0, 2.0}, torch::kDouble)));
+}
+
 // Two workers would change it in no order.
 TEST(ChangedBufferTest, ThatTwoPartitionsHaveIsAnError) {
   struct UseImpl : torch::nn::Module {

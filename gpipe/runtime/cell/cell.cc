@@ -244,7 +244,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   for (const at::Tensor& each : outputs) {
     Activation& output = leaving.emplace_back(without_graph(each));
     // The next micro-batch may change it before others have read it.
-    if (partition_->modules.returns_changing_buffer(each)) {
+    if (partition_->modules.has_memory_of_buffer(each)) {
       output.tensor = output.tensor.clone();
     }
   }
@@ -442,7 +442,10 @@ Value Cell::run_head(Value output) {
   if (head_->keep_output && head_->output.tensors().empty()) {
     head_->output = output;
     for (at::Tensor& each : head_->output.tensors()) {
-      if (each.defined()) each = each.detach();
+      if (!each.defined()) continue;
+      each = partition_->modules.has_memory_of_buffer(each)
+                 ? each.detach().clone()
+                 : each.detach();
     }
   }
   std::vector<WatchedVersion> targets(head_->target.tensors().begin(),

@@ -189,19 +189,13 @@ std::vector<BufferValue> CalledModules::copy_buffers() {
   return all;
 }
 
-bool CalledModules::returns_changing_buffer(const at::Tensor& output) {
-  if (!output.defined() || !output.has_storage()) return false;
+bool CalledModules::has_memory_of_buffer(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
   const auto has_its_memory = [&](const at::Tensor& buffer) {
-    return buffer.has_storage() && buffer.is_alias_of(output);
+    return buffer.has_storage() && buffer.is_alias_of(tensor);
   };
-  if (std::ranges::any_of(norm_buffers_, has_its_memory)) return true;
-  const auto buffer = std::ranges::find_if(other_buffers_, has_its_memory);
-  if (buffer == other_buffers_.end()) return false;
-  const auto [known, is_new] = returned_.try_emplace(
-      buffer->unsafeGetTensorImpl(), WatchedVersion(*buffer));
-  const bool changes = is_new || known->second.is_changed();
-  known->second = WatchedVersion(*buffer);
-  return changes;
+  return std::ranges::any_of(norm_buffers_, has_its_memory) ||
+         std::ranges::any_of(other_buffers_, has_its_memory);
 }
 
 std::string CalledModules::name_of(const at::Tensor& tensor) const {

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -106,11 +105,9 @@ class CalledModules {
   // since the last call share the copies of that call, if these still live.
   std::vector<BufferValue> copy_buffers();
 
-  // Returns whether `output`, which the modules have just returned, shares
-  // memory with a buffer that may change in the next call: one of norms, or one
-  // that has changed since the last call of this function for it, or since
-  // ever.
-  bool returns_changing_buffer(const at::Tensor& output);
+  // Returns whether `tensor` shares memory with a buffer, which the next call
+  // may change.
+  bool has_memory_of_buffer(const at::Tensor& tensor) const;
 
   // Returns the name of a parameter or a buffer ("3.weight"), or "" if no
   // module has it.
@@ -128,8 +125,6 @@ class CalledModules {
   // The last copies of `other_buffers_`, or empty, with the versions that the
   // buffers had. A copy serves again while the version is the same.
   std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;
-  // See returns_changing_buffer().
-  std::unordered_map<const c10::TensorImpl*, WatchedVersion> returned_;
 };
 
 // Gives buffers their values of an earlier call of some layers, for another
