@@ -60,6 +60,30 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
   return streams.size();
 }
 
+const RankProgramEntry kInputOfTheHost("input of the host", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+      DistributedOptions({1, 1})
+          .device(testing::device(world->rank()))
+          .threads(1),
+      world);
+  const Tensor x = torch::ones({8, 4});
+  const auto gradient = [&](Tensor input) {
+    if (world->rank() == 0) input.requires_grad_();
+    pipeline->train_step(input, x.to(pipeline->device()), mean_square,
+                         one_forward_one_backward(2, 4));
+    return input.grad();
+  };
+  const Tensor found = gradient(x.clone());
+  const Tensor expected = gradient(x.to(pipeline->device()).clone());
+  if (world->rank() == 0) {
+    check(found.is_cpu() && found.equal(expected.cpu()), "the same gradient");
+  }
+  return 0;
+});
+
 const RankProgramEntry kHostCopies("host copies", [] {
   const auto world = World::connect(world_options());
   torch::set_num_threads(1);
@@ -228,6 +252,10 @@ const RankProgramEntry kArrival("arrival", [] {
   std::cout << error << std::endl;
   return 0;
 });
+
+TEST(InputTest, OnTheHostHasItsGradientThere) {
+  expect_all_ok(Ranks("input of the host", 2).wait());
+}
 
 TEST(DeviceCopies, AnErrorOfTheDeviceIsNotTheFaultOfTheSender) {
   const auto results = Ranks("arrival", 2).wait();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "gpipe/libtorch/dispatcher.h"
@@ -216,17 +217,17 @@ at::Tensor Element::join(
     return sum.take(0);
   }
   std::vector<at::Tensor> pieces;
-  bool any = false;
+  std::optional<c10::Device> device;
   for (std::size_t i = 0; i < grads.size(); ++i) {
     pieces.push_back(piece_of(i));
-    any = any || pieces.back().defined();
+    if (pieces.back().defined()) device = pieces.back().device();
   }
-  if (!any) return {};
+  if (!device) return {};
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].defined()) continue;
     auto sizes = sizes_;
     sizes[0] = rows_[i];
-    pieces[i] = at::zeros(sizes, options_);
+    pieces[i] = at::zeros(sizes, options_.device(*device));
   }
   if (pieces.size() == 1) return pieces[0];
   return at::cat(pieces, 0);

@@ -380,6 +380,8 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
         at::Tensor grad = element.join(pass_->input_grads());
         if (grad.defined() && divisor_)
           grad = divide(std::move(grad), *divisor_);
+        // An input on the CPU has been copied to the first device.
+        if (grad.defined()) grad = grad.to(tensor.device());
         edges.push_back(torch::autograd::impl::gradient_edge(tensor));
         grads.push_back(std::move(grad));
       }
