@@ -58,7 +58,10 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // is refused if the schedule has backwards.
   // `loss(output, target)`: a function that gets the output and target of one
   // micro-batch, on the last partition's device and its worker's thread. It
-  // returns a tensor with one floating-point number, or a WeightedLoss.
+  // returns a tensor with one floating-point number, or a WeightedLoss. The
+  // loss of a checkpointed micro-batch is computed again in its recompute: a
+  // function that counts or changes something asks is_recomputing()
+  // (gpipe/phase.h).
   // - A tensor is a mean over the micro-batch's rows. The step differentiates
   //   the mean of these losses, weighted by rows. The rows of a part of
   //   Microbatches are dimension 0 of its target.
