@@ -212,8 +212,10 @@ def public_headers(package, text):
     for call in statements(text):
         if '"//visibility:public"' in call and "testonly = True" not in call:
             headers = re.search(r"\bhdrs = \[(.*?)\]", call, re.DOTALL)
+            default = re.search(r'name = "(\w+)"', call)[1] + ".h"
             found.update(f"{package}/{name}" for name in
-                         re.findall(r'"([\w.]+)"', headers[1] if headers else ""))
+                         (re.findall(r'"([\w.]+)"', headers[1]) if headers else [default])
+                         if (ROOT / package / name).exists())
     return found
 
 

@@ -145,33 +145,24 @@ def _as_one_unit(name, srcs):
     )
     return [file for file in srcs if file not in units] + [name + "_unit.cc"]
 
-def gpipe_cc_library(
-        name,
-        copts = [],
-        deps = [],
-        linkstatic = True,
-        one_unit = False,
-        precompiled = None,
-        **kwargs):
+def gpipe_cc_library(name, linkstatic = True, one_unit = False, **kwargs):
     """cc_library with gpipe's options.
 
     Args:
       name: as in cc_library.
-      copts: added to gpipe's options.
-      deps: as in cc_library.
       linkstatic: True builds no shared library, so that a test is a single file
         that contains everything except LibTorch.
       one_unit: compiles all sources as one translation unit. LibTorch's headers take
         10 s with g++, most of the time of a file. So no two sources can define the same
         name, not even in an unnamed namespace. The compiler reports the second definition.
-      precompiled: whether LibTorch's headers are precompiled. The default is true
-        if LibTorch is in `deps`. Set it for a target that gets LibTorch's headers
-        through other deps.
-      **kwargs: as in cc_library.
+      **kwargs: as in cc_library. `srcs` and `hdrs` are [name].cc and [name].h, if there are
+        such files, unless given. `copts` are added to gpipe's options. `precompiled` is
+        whether LibTorch's headers are precompiled; the default is true if LibTorch is in
+        `deps`. Set it for a target that gets LibTorch's headers through other deps.
     """
     if one_unit:
         kwargs["srcs"] = _as_one_unit(name, kwargs["srcs"])
-    _library(_COPTS, name, copts, deps, precompiled, linkstatic = linkstatic, **kwargs)
+    _library(_COPTS, name, linkstatic = linkstatic, **kwargs)
 
 def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
     """gpipe_cc_library that only tests use, compiled with their options (-O0).
@@ -189,6 +180,8 @@ def _gtest_main(deps):
     return [] if others else ["@com_google_googletest//:gtest_main"]
 
 def _library(ours, name, copts = [], deps = [], precompiled = None, **kwargs):
+    kwargs.setdefault("srcs", native.glob([name + ".cc"], allow_empty = True))
+    kwargs.setdefault("hdrs", native.glob([name + ".h"], allow_empty = True))
     kwargs.update(_attributes(ours, copts, deps, precompiled))
     cc_library(name = name, **kwargs)
 
@@ -217,14 +210,7 @@ def gpipe_cc_binary(name, copts = [], srcs = None, deps = [], precompiled = None
         **kwargs
     )
 
-def gpipe_cc_test(
-        name,
-        copts = [],
-        srcs = None,
-        deps = [],
-        precompiled = None,
-        size = "small",
-        **kwargs):
+def gpipe_cc_test(name, copts = [], srcs = None, deps = [], precompiled = None, **kwargs):
     """cc_test with gpipe's options and GoogleTest.
 
     Args:
@@ -234,20 +220,14 @@ def gpipe_cc_test(
       deps: as in cc_test. A label of @com_google_googletest in it replaces the
         default, :gtest_main. Use :gtest for a test with a main() of its own.
       precompiled: as in gpipe_cc_library.
-      size: "small", that is 60 s, unless given.
-      **kwargs: as in cc_test.
+      **kwargs: as in cc_test. `size` is "small", that is 60 s, unless given.
     """
+    kwargs.setdefault("size", "small")
     deps = deps + _gtest_main(deps)
     srcs, extra = _grouped(name, [name + ".cc"] if srcs == None else srcs)
     kwargs.update(_attributes(_TEST_COPTS, copts, deps, precompiled))
     kwargs["deps"] = kwargs["deps"] + extra
-    cc_test(
-        name = name,
-        size = size,
-        srcs = srcs,
-        linkstatic = True,
-        **kwargs
-    )
+    cc_test(name = name, srcs = srcs, linkstatic = True, **kwargs)
 
 def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
     """A test for each kind of device.
@@ -304,32 +284,20 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
         tests = [":" + name + "_" + variant for variant in variants],
     )
 
-def gpipe_sanitized_test(name, test, sanitizers, size = "small", **kwargs):
+def gpipe_sanitized_test(name, size = "small", **kwargs):
     """A second build of a test of this package, with sanitizers.
 
     Compiles everything that the test links a second time.
 
     Args:
       name: the name of the test with sanitizers.
-      test: the label of the test without them.
-      sanitizers: "address", "undefined", "thread".
       size: as in cc_test.
-      **kwargs: as in any test.
+      **kwargs: as in any test. `test` is the label of the test without sanitizers,
+        `sanitizers` are "address", "undefined", "thread".
     """
-    sanitized_test(
-        name = name,
-        size = size,
-        test = test,
-        sanitizers = sanitizers,
-        **kwargs
-    )
+    sanitized_test(name = name, size = size, **kwargs)
 
-def gpipe_fuzz_test(
-        name,
-        deps = [],
-        runs = 100000,
-        sanitized = True,
-        **kwargs):
+def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True, **kwargs):
     """A fuzz target: a test that runs libFuzzer for a fixed number of inputs.
 
     [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
