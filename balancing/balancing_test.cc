@@ -14,6 +14,8 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/testing/thrown.h"
+
 namespace gpipe::balancing {
 namespace {
 
@@ -39,12 +41,8 @@ Sequential sleepers(const std::vector<int>& milliseconds) {
 }
 
 std::string error_of_cut(int64_t partitions, const Sequential& module) {
-  try {
-    balance_by_time(partitions, module, torch::ones({1}));
-  } catch (const c10::ValueError& error) {
-    return error.msg();
-  }
-  return "no error";
+  return testing::thrown<c10::ValueError>(
+      [&] { balance_by_time(partitions, module, torch::ones({1})); });
 }
 
 TEST(BalanceByTimeTest, PutsSlowLayersIntoSmallPartitions) {

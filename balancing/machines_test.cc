@@ -8,6 +8,8 @@
 #include <cmath>
 #include <string>
 
+#include "gpipe/testing/thrown.h"
+
 namespace gpipe::balancing {
 namespace {
 
@@ -15,13 +17,10 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 std::string machines_error(const std::string& members) {
-  try {
+  return testing::thrown<c10::ValueError>([&] {
     machines_from_json("{\"format\": \"gpipe machines 1\"" + members + "}",
                        "it");
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  });
 }
 
 TEST(MachinesTest, HaveTheLinkOfEachPair) {

@@ -24,6 +24,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -395,18 +396,18 @@ TEST(PlanSearchTest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.recomputed_stages, original.recomputed_stages);
 }
 
+std::string read_error(const nlohmann::json& json) {
+  return testing::thrown<c10::ValueError>(
+      [&] { plan_from_json(json.dump(), "it"); });
+}
+
 TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
   const std::string good =
       to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2)));
   const auto error_of = [&](const std::string& member, const char* value) {
     auto json = nlohmann::json::parse(good);
     json[member] = nlohmann::json::parse(value);
-    try {
-      plan_from_json(json.dump(), "it");
-    } catch (const c10::ValueError& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string("no error");
+    return read_error(json);
   };
   EXPECT_EQ(error_of("step_seconds", "1"), "no error");
   EXPECT_THAT(error_of("format", "\"gpipe plan 9\""),
@@ -434,14 +435,9 @@ TEST(PlanSearchTest, AFileOfMoreCellsThanMemoryHoldsIsRefused) {
       to_json(plan(even_profile(std::vector<double>(17, 1)), 8,
                    accelerators(17), PlanOptions().schedules({"1f1b"}))));
   json["chunks"] = 1 << 20;
-  try {
-    plan_from_json(json.dump(), "it");
-    ADD_FAILURE();
-  } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                HasSubstr("17 stages with 1048576 micro-batches are too many; "
-                          "their product must be at most 16777216"));
-  }
+  EXPECT_THAT(read_error(json),
+              HasSubstr("17 stages with 1048576 micro-batches are too many; "
+                        "their product must be at most 16777216"));
 }
 
 TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {
@@ -451,36 +447,28 @@ TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {
         to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
                      PlanOptions().schedules({schedule}).chunks({8}))));
   };
-  const auto error_of = [](const Json& json) -> std::string {
-    try {
-      plan_from_json(json.dump(), "it");
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
-  };
   const Json good = json_of("1f1b"), v = json_of("zbv");
   const auto with = [](Json json, const char* at, const Json& value) {
     json[Json::json_pointer(at)] = value;
     return json;
   };
-  EXPECT_EQ(error_of(good), "no error");
-  EXPECT_EQ(error_of(with(good, "/ranks/1/stages", {0})),
+  EXPECT_EQ(read_error(good), "no error");
+  EXPECT_EQ(read_error(with(good, "/ranks/1/stages", {0})),
             "it: ranks 1: \"stages\" has 0, but should have 1");
-  EXPECT_EQ(error_of(with(v, "/ranks/0/stages", {0, 2})),
+  EXPECT_EQ(read_error(with(v, "/ranks/0/stages", {0, 2})),
             "it: ranks 0: \"stages\" has 0, 2, but should have 0, 3");
-  EXPECT_EQ(error_of(with(good, "/ranks/0/layers", 400)),
+  EXPECT_EQ(read_error(with(good, "/ranks/0/layers", 400)),
             "it: ranks 0: \"layers\" is 400, but the \"balance\" gives it 2");
-  EXPECT_EQ(error_of(with(good, "/balance/0", 1 << 21)),
+  EXPECT_EQ(read_error(with(good, "/balance/0", 1 << 21)),
             "it: a stage has 2097152 layers, but should have 1 to 1048576");
-  EXPECT_EQ(error_of(with(good, "/bound/rank", 2)),
+  EXPECT_EQ(read_error(with(good, "/bound/rank", 2)),
             "it: \"bound\" has the rank 2, but there are 2 ranks");
-  EXPECT_EQ(error_of(with(v, "/placement", "loop")),
+  EXPECT_EQ(read_error(with(v, "/placement", "loop")),
             "it: \"placement\" should be \"v\" for zbv");
-  EXPECT_EQ(error_of(with(good, "/checkpoint", "where_needed")),
+  EXPECT_EQ(read_error(with(good, "/checkpoint", "where_needed")),
             "it: \"recomputed_stages\" has 0 entries for 2 stages, but with "
             "the checkpoint mode \"where_needed\" it should have 2");
-  EXPECT_EQ(error_of(with(good, "/recomputed_stages", {true, false})),
+  EXPECT_EQ(read_error(with(good, "/recomputed_stages", {true, false})),
             "it: \"recomputed_stages\" has 2 entries for 2 stages, but with "
             "the checkpoint mode \"never\" it should have 0");
 }
@@ -623,13 +611,9 @@ TEST(PlanSearchTest, StepsLongerThanTheLargestNumberAreRefused) {
 
 TEST(PlanSearchTest, NamesWhatCannotBe) {
   const Profile profile = even_profile({1, 1, 1});
-  const auto error_of = [&](const PlanOptions& options) -> std::string {
-    try {
-      plan(profile, 8, accelerators(2), options);
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
+  const auto error_of = [&](const PlanOptions& options) {
+    return testing::thrown<c10::ValueError>(
+        [&] { plan(profile, 8, accelerators(2), options); });
   };
   EXPECT_THAT(error_of(PlanOptions().schedules({"2f2b"})),
               HasSubstr("there is no schedule \"2f2b\" that trains; there are "

@@ -17,6 +17,7 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 TEST(NamedModel, EveryNameIsInTheListOfItsKind) {
   EXPECT_THAT(model_names(),
@@ -59,14 +60,10 @@ TEST(NamedModel, TorchvisionHasResNets) {
 }
 
 TEST(NamedModel, AnUnknownNameIsAnErrorWithAllNames) {
-  try {
-    named_model("vgg", {});
-    FAIL() << "no error";
-  } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                HasSubstr("--model=vgg: must be one of " +
-                          absl::StrJoin(model_names(), ", ")));
-  }
+  EXPECT_THAT([] { named_model("vgg", {}); },
+              ThrowsMessage<c10::ValueError>(
+                  HasSubstr("--model=vgg: must be one of " +
+                            absl::StrJoin(model_names(), ", "))));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "balancing/planner/problem.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe::balancing::planner {
 
@@ -146,12 +147,7 @@ namespace gpipe::balancing {
 // error".
 template <typename Function>
 std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::thrown<std::invalid_argument>(function);
 }
 
 // Calls visit(balance) for each way to cut `layers` layers into `partitions`

@@ -15,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 TEST(ModeTest, AutoMeasuresSpeedsAnywhere) {
   EXPECT_EQ(parse_mode("auto", TableKind::kSpeed, true), Mode::kMeasure);
@@ -40,12 +41,9 @@ TEST(ModeTest, ANamedModeIsTaken) {
 }
 
 TEST(ModeTest, SimulatedMemoryIsRefusedWithTheRemedy) {
-  try {
-    parse_mode("simulate", TableKind::kMemory, false);
-    FAIL() << "memory was simulated";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("use --mode=dry_run"));
-  }
+  EXPECT_THAT(
+      [] { parse_mode("simulate", TableKind::kMemory, false); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("use --mode=dry_run")));
 }
 
 TEST(ModeTest, AnUnknownModeIsRefused) {
@@ -103,14 +101,10 @@ TEST(SelectExperimentsTest, AllMayStandAmongOthers) {
 }
 
 TEST(SelectExperimentsTest, ListsThoseThatThereAreForAnUnknownOne) {
-  try {
-    select("baseline,pipeline-3");
-    FAIL() << "an unknown experiment was taken";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "--experiment: there is no 'pipeline-3'; there are baseline, "
-                 "pipeline-1, pipeline-2 and all");
-  }
+  EXPECT_THAT([] { select("baseline,pipeline-3"); },
+              ThrowsMessage<std::invalid_argument>(
+                  "--experiment: there is no 'pipeline-3'; there are baseline, "
+                  "pipeline-1, pipeline-2 and all"));
   EXPECT_THROW(select(""), std::invalid_argument);
 }
 

@@ -10,6 +10,7 @@
 #include "benchmarks/harness/devices.h"
 #include "benchmarks/harness/experiments_of_tests.h"
 #include "gpipe/base/devices.h"
+#include "gpipe/testing/thrown.h"
 
 DECLARE_string(devices);
 DECLARE_string(balance);
@@ -24,14 +25,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 std::string error_of_settings() {
-  try {
-    parse_settings();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::thrown<std::invalid_argument>(parse_settings);
 }
 
 class SettingsTest : public ::testing::Test {
@@ -91,15 +88,10 @@ TEST_F(SettingsTest, ABalanceHasToAddUpToTheLayers) {
   FLAGS_balance = "3,4";
   check_layers(parse_settings(), 7);
   for (const int64_t layers : {6, 8}) {
-    try {
-      check_layers(parse_settings(), layers);
-      FAIL() << "3,4 for " << layers;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_EQ(error.what(), "--balance=3,4: the model has " +
-                                  std::to_string(layers) +
-                                  " layers, and the numbers must add up to "
-                                  "that");
-    }
+    EXPECT_EQ(testing::thrown<std::invalid_argument>(
+                  [&] { check_layers(parse_settings(), layers); }),
+              "--balance=3,4: the model has " + std::to_string(layers) +
+                  " layers, and the numbers must add up to that");
   }
   // The sum of these numbers is 2 in 64 bits.
   FLAGS_balance = "9223372036854775807,9223372036854775807,4";
@@ -131,12 +123,9 @@ TEST(DevicesTest, OneCpuServesAllPartitions) {
 TEST(DevicesTest, TellsHowManyAreMissing) {
   const std::vector<c10::Device> two{c10::kCPU, c10::kCPU};
   EXPECT_EQ(devices_for(1, two).size(), 1U);
-  try {
-    devices_for(4, two);
-    FAIL() << "four partitions on two devices";
-  } catch (const MissingDevices& error) {
-    EXPECT_THAT(error.what(), HasSubstr("needs 4 devices, there are 2"));
-  }
+  EXPECT_THAT(
+      [&] { devices_for(4, two); },
+      ThrowsMessage<MissingDevices>(HasSubstr("needs 4 devices, there are 2")));
 }
 
 const std::vector<Experiment>& experiments() {
@@ -198,12 +187,9 @@ TEST(RowsTest, TheSameBatchWantsABase) {
 TEST(RowsTest, ABalanceForNoRowIsRefused) {
   Settings settings;
   settings.balance = {1, 1, 1, 1};
-  try {
-    choose(settings, {});
-    FAIL() << "a balance of four";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no chosen experiment has 4"));
-  }
+  EXPECT_THAT([&] { choose(settings, {}); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("no chosen experiment has 4")));
 }
 
 TEST(RowsTest, OneControlServesRowsOfEqualWork) {

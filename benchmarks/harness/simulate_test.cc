@@ -1,6 +1,7 @@
 #include "benchmarks/harness/simulate.h"
 
 #include <ATen/Functions.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
@@ -13,6 +14,10 @@
 
 namespace gpipe::benchmarks {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(MeasureLink, NothingIsCopiedBetweenPartitionsOnCpus) {
   const c10::Device cpu(c10::kCPU), first(c10::kCPU, 0);
@@ -171,13 +176,11 @@ TEST(SpeedFor, IsTheRatioOfTimesWithoutCopies) {
 
 TEST(SpeedFor, RefusesATimeThatTheCopiesAloneExceed) {
   const auto step = experiment_of({1, 1, 1, 1}, 16, 8, Checkpoint::kNever);
-  try {
-    speed_for(equal_layers(4), step, {0.5, 160}, 1);
-    FAIL();
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("bandwidth"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(
+      [&] {
+        speed_for(equal_layers(4), step, {0.5, 160}, 1);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("bandwidth")));
 }
 
 constexpr int64_t kColumns = 8;
@@ -226,13 +229,6 @@ double samples_per_second(const Outcome& outcome) {
          outcome.durations.at(0).wall_seconds;
 }
 
-bool any_has(const std::vector<std::string>& notes, const std::string& text) {
-  for (const std::string& note : notes) {
-    if (note.find(text) != std::string::npos) return true;
-  }
-  return false;
-}
-
 TEST(Simulator, DevicesAreAsFastAsTheBaseWasPublished) {
   Benchmark benchmark = towers();
   auto& experiments = benchmark.paper.experiments;
@@ -241,7 +237,7 @@ TEST(Simulator, DevicesAreAsFastAsTheBaseWasPublished) {
   Simulator simulator(benchmark, benchmark.paper, quick());
   EXPECT_NEAR(samples_per_second(simulator.simulate(experiments[0])), 250,
               1e-4);
-  EXPECT_TRUE(any_has(simulator.notes(), "250 samples/s"));
+  EXPECT_THAT(simulator.notes(), Contains(HasSubstr("250 samples/s")));
 }
 
 TEST(Simulator, TheFirstPublishedSpeedCountsIfTheBaseHasNone) {
@@ -265,7 +261,7 @@ TEST(Simulator, PublishedSpeedsSayNothingOnReducedSizes) {
       samples_per_second(simulator.simulate(experiments[0]));
   EXPECT_GT(profiled, 0);
   EXPECT_LT(profiled, 1e12);
-  EXPECT_TRUE(any_has(simulator.notes(), "are of other sizes"));
+  EXPECT_THAT(simulator.notes(), Contains(HasSubstr("are of other sizes")));
 }
 
 TEST(Simulator, GivesATimelineAndABalanceOfTheWholeModel) {
@@ -297,8 +293,8 @@ TEST(Simulator, TimesTheMostShallowModelWithAllKindsOfLayers) {
   Benchmark benchmark = towers();
   Simulator simulator(benchmark, benchmark.paper, quick());
   simulator.simulate(benchmark.paper.experiments[0]);
-  EXPECT_TRUE(any_has(simulator.notes(), "timed as (2)"));
-  EXPECT_TRUE(any_has(simulator.notes(), "80 layers of 3 kinds"));
+  EXPECT_THAT(simulator.notes(), Contains(HasSubstr("timed as (2)")));
+  EXPECT_THAT(simulator.notes(), Contains(HasSubstr("80 layers of 3 kinds")));
 }
 
 TEST(Simulator, ProfilesEachSizeOnce) {

@@ -1,12 +1,15 @@
 #include "benchmarks/peers/peer_model.h"
 
 #include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe::benchmarks {
 namespace {
@@ -58,14 +61,11 @@ TEST(PeerModel, OneSeedGivesOneLoss) {
 }
 
 TEST(PeerModel, NamesThoseThatThereAre) {
-  try {
-    make_peer_model("alexnet", {1, 1, 8, 8}, 0);
-    FAIL() << "no error";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "--model=alexnet: expected resnet101, unet, amoebanetd, mlp, "
-              "transformer");
-  }
+  EXPECT_EQ(testing::thrown<std::invalid_argument>([] {
+              make_peer_model("alexnet", {1, 1, 8, 8}, 0);
+            }),
+            "--model=alexnet: expected resnet101, unet, amoebanetd, mlp, "
+            "transformer");
   EXPECT_THROW(make_peer_model("mlp", {0, 1, 8, 8}, 0), std::invalid_argument);
 }
 
@@ -91,14 +91,12 @@ TEST(ExportedPeer, PartitionsBeginAtTheModules) {
 }
 
 TEST(ExportedPeer, AModuleThatIsNotThereIsNamed) {
-  try {
-    balance_of_modules(kGpt, {"blocks.2", "blocks.1"});
-    FAIL() << "no error";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("--cut=blocks.1: "),
-              std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(
+      [] {
+        balance_of_modules(kGpt, {"blocks.2", "blocks.1"});
+      },
+      ::testing::ThrowsMessage<std::invalid_argument>(
+          ::testing::HasSubstr("--cut=blocks.1: ")));
   EXPECT_THROW(balance_of_modules(kGpt, {"blocks.7"}), std::invalid_argument);
 }
 

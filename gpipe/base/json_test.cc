@@ -6,20 +6,17 @@
 #include <functional>
 #include <string>
 
+#include "gpipe/testing/thrown.h"
+
 namespace gpipe::internal {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
+constexpr auto error_of = [](const auto& body) {
+  return testing::thrown<c10::ValueError>(body);
+};
 
 std::string parse_error(const std::string& text,
                         const JsonLimits& limits = {}) {

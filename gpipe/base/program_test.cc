@@ -18,6 +18,7 @@
 #include "gpipe/base/files.h"
 #include "gpipe/base/processes.h"
 #include "gpipe/distributed/error.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe {
 namespace {
@@ -39,13 +40,7 @@ TEST(WorkingDirectoryTest, IsWhereBazelRunWasTyped) {
 
 TEST(WorkingDirectoryTest, NamesAFolderThatCannotBeEntered) {
   setenv("BUILD_WORKING_DIRECTORY", "/no/such", /*overwrite=*/1);
-  std::string error;
-  try {
-    enter_working_directory();
-  } catch (const std::invalid_argument& caught) {
-    error = caught.what();
-  }
-  EXPECT_EQ(error,
+  EXPECT_EQ(testing::thrown<std::invalid_argument>(enter_working_directory),
             "BUILD_WORKING_DIRECTORY is '/no/such', which cannot be entered: "
             "No such file or directory");
 }
@@ -154,23 +149,16 @@ TEST(ReadFileTest, NamesTheFileThatCannotBeReadOrIsEmpty) {
   for (const std::string& path :
        {written("empty", ""), ::testing::TempDir() + "missing",
         ::testing::TempDir()}) {
-    try {
-      read_file(path);
-      ADD_FAILURE() << path;
-    } catch (const c10::ValueError& error) {
-      EXPECT_EQ(error.msg(), path + ": cannot be read, or is empty");
-    }
+    EXPECT_EQ(testing::thrown<c10::ValueError>([&] { read_file(path); }),
+              path + ": cannot be read, or is empty");
   }
 }
 
 TEST(WriteFileTest, NamesTheFileThatCannotBeWritten) {
   const std::string path = ::testing::TempDir() + "missing/file";
-  try {
-    write_file(path, "bytes");
-    ADD_FAILURE();
-  } catch (const c10::ValueError& error) {
-    EXPECT_EQ(error.msg(), path + ": cannot be written");
-  }
+  EXPECT_EQ(
+      testing::thrown<c10::ValueError>([&] { write_file(path, "bytes"); }),
+      path + ": cannot be written");
 }
 
 TEST(RankAtFault, IsThatOfAPeerError) {

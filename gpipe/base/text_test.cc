@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "gpipe/testing/thrown.h"
+
 namespace gpipe {
 namespace {
 
@@ -16,14 +18,9 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::IsEmpty;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
-}
+constexpr auto error_of = [](const auto& body) {
+  return testing::thrown<std::invalid_argument>(body);
+};
 
 TEST(InQuotesTest, ShowsWhatCannotBePrintedAndCutsWhatIsLong) {
   EXPECT_EQ(internal::in_quotes(""), "''");

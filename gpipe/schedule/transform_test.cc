@@ -11,6 +11,7 @@
 #include "gpipe/schedule/order.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe {
 namespace {
@@ -238,14 +239,10 @@ TEST(WithOffload, DoesNothingWithoutBackward) {
 }
 
 TEST(WithOffload, RefusesANegativeDistance) {
-  try {
-    with_offload(kWhole, any_cell, -1);
-    FAIL() << "accepted -1";
-  } catch (const std::invalid_argument& e) {
-    EXPECT_STREQ(e.what(),
-                 "with_offload: ahead is -1, but it is a number of actions, 0 "
-                 "or more");
-  }
+  EXPECT_EQ(testing::thrown<std::invalid_argument>(
+                [] { with_offload(kWhole, any_cell, -1); }),
+            "with_offload: ahead is -1, but it is a number of actions, 0 "
+            "or more");
 }
 
 TEST(WithOffload, AddsAPairForEachCellOfAnySchedule) {

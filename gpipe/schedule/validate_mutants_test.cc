@@ -20,6 +20,7 @@
 #include "gpipe/schedule/transform.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/testing/process.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe {
 namespace {
@@ -370,14 +371,9 @@ void mutate(Schedule& schedule, Mutation mutation, Random& random) {
   }
 }
 
-// Returns the error text of validate(); "" if there is no error.
 std::string objection_to(const Schedule& schedule) {
-  try {
-    validate(schedule);
-    return "";
-  } catch (const std::invalid_argument& e) {
-    return e.what();
-  }
+  return testing::thrown<std::invalid_argument>([&] { validate(schedule); },
+                                                "");
 }
 
 // Expects that the ranks in the text of a deadlock do wait for each other.

@@ -11,6 +11,7 @@
 #include "gpipe/schedule/named.h"
 #include "gpipe/schedule/text.h"
 #include "gpipe/schedule/transform.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe {
 namespace {
@@ -20,14 +21,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Returns the error text of validate(); "" if there is no error.
 std::string objection(const Schedule& schedule) {
-  try {
-    validate(schedule);
-    return "";
-  } catch (const std::invalid_argument& e) {
-    return e.what();
-  }
+  return testing::thrown<std::invalid_argument>([&] { validate(schedule); },
+                                                "");
 }
 
 std::string objection(const char* csv) {

@@ -1,6 +1,7 @@
 // Programs with operators of a library that is loaded while the process runs.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,9 +16,13 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using testing::edit_program;
 using testing::example_file;
+using ::testing::HasSubstr;
 using testing::new_folder;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 using testing::value_error_of;
 
 // Returns a copy of tiny.pt2, with `target` as its last operator.
@@ -38,10 +43,9 @@ ExportedModel evaluated(const std::string& path) {
 
 TEST(OperatorsTest, OperatorsOfALibraryRun) {
   const std::string path = tiny_with("torch.ops.gpipe_test.scale.default");
-  EXPECT_NE(value_error_of([&] { load_exported(path); })
-                .find("load the library that registers it (programs: "
-                      "--operators=LIBRARY.so)"),
-            std::string::npos);
+  EXPECT_THAT(value_error_of([&] { load_exported(path); }),
+              HasSubstr("load the library that registers it (programs: "
+                        "--operators=LIBRARY.so)"));
 
   load_operators(std::getenv("OPERATORS"));
   ExportedModel model = evaluated(path);
@@ -72,10 +76,9 @@ TEST(OperatorsTest, AnOperatorWithoutGradientIsAnErrorInTraining) {
             "it has none (one of Python's torch.library.register_autograd is "
             "not in the library). Register one in C++, or call the operator "
             "under torch.no_grad()");
-  EXPECT_NE(error.find("in node 'dropout' (torch.ops.gpipe_test.opaque_scale."
-                       "default) of module '2'"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error,
+              HasSubstr("in node 'dropout' (torch.ops.gpipe_test.opaque_scale."
+                        "default) of module '2'"));
   const at::NoGradGuard no_grad;
   EXPECT_TRUE(at::equal(model.layers->forward(input),
                         plain.layers->forward(input) * 0.5));
@@ -83,14 +86,10 @@ TEST(OperatorsTest, AnOperatorWithoutGradientIsAnErrorInTraining) {
 
 TEST(OperatorsTest, ALibraryThatCannotBeLoadedIsNamed) {
   load_operators("");
-  std::string error;
-  try {
-    load_operators("no_such_library.so");
-  } catch (const std::invalid_argument& caught) {
-    error = caught.what();
-  }
-  EXPECT_EQ(error.rfind("--operators=no_such_library.so: ", 0), 0u) << error;
-  EXPECT_NE(error.find("No such file"), std::string::npos) << error;
+  EXPECT_THAT([] { load_operators("no_such_library.so"); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(StartsWith("--operators=no_such_library.so: "),
+                        HasSubstr("No such file"))));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -31,7 +32,9 @@ using testing::call;
 using testing::difference;
 using testing::Example;
 using testing::ExportedStep;
+using ::testing::HasSubstr;
 using testing::read_example;
+using ::testing::ThrowsMessage;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kMicrobatches = 4;
@@ -301,16 +304,12 @@ TEST_F(BufferSetsTest, EachSequenceHasItsOwnBuffers) {
 
 TEST_F(BufferSetsTest, AMicrobatchWithoutASetIsAnError) {
   Sequence a(0), b(1);
-  try {
-    step({&a, &b}, {4});
-    FAIL();
-  } catch (const c10::ValueError& error) {
-    EXPECT_NE(
-        std::string(error.what())
-            .find("there are 1 sets of buffers, but this is micro-batch 1"),
-        std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(
+      [&] {
+        step({&a, &b}, {4});
+      },
+      ThrowsMessage<c10::ValueError>(
+          HasSubstr("there are 1 sets of buffers, but this is micro-batch 1")));
 }
 
 TEST_F(BufferSetsTest, WithoutSetsEvalRefusesChangesOfBuffers) {

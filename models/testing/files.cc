@@ -14,6 +14,8 @@
 #include <sstream>
 #include <utility>
 
+#include "gpipe/testing/thrown.h"
+
 namespace gpipe::testing {
 
 std::string new_folder() {
@@ -66,21 +68,11 @@ std::vector<std::string> names_in(const std::string& folder) {
 }
 
 std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return thrown<c10::Error>(body);
 }
 
 std::string value_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return thrown<c10::ValueError>(body);
 }
 
 bool bit_equal(const at::Tensor& a, const at::Tensor& b) {

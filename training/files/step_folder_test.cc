@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "gpipe/testing/thrown.h"
 #include "training/files/tensor_file.h"
 
 namespace gpipe::internal {
@@ -17,12 +18,7 @@ OptimizerState::Parameter rows(const at::Tensor& momentum, int64_t step = 4) {
 }
 
 std::string damage_of(OptimizerState state) {
-  try {
-    join_shards(state);
-  } catch (const Damage& damage) {
-    return damage.what();
-  }
-  return "none";
+  return testing::thrown<Damage>([&] { join_shards(state); }, "none");
 }
 
 TEST(IsLeftoverTest, AnyNameOfAnotherMachineIsUnderstood) {

@@ -12,6 +12,7 @@
 
 #include "balancing/profile/testing.h"
 #include "gpipe/schedule.h"
+#include "models/testing/files.h"
 #include "training/program/run.h"
 #include "training/program/step.h"
 #include "training/testing/small_runs.h"
@@ -61,14 +62,9 @@ TEST(OffloadOptionTest, AutoIsTwoOnTheRanksThatNeedIt) {
 
 TEST(OffloadOptionTest, AnythingElseIsRefused) {
   for (const char* wrong : {"", "-1", "2x", "all", "99999999999"}) {
-    try {
-      with(wrong);
-      ADD_FAILURE() << wrong;
-    } catch (const c10::ValueError& error) {
-      EXPECT_EQ(std::string(error.what_without_backtrace()),
-                "--offload=" + std::string(wrong) +
-                    ": must be none, auto, or a number of actions >= 0");
-    }
+    EXPECT_EQ(testing::value_error_of([&] { with(wrong); }),
+              "--offload=" + std::string(wrong) +
+                  ": must be none, auto, or a number of actions >= 0");
   }
 }
 

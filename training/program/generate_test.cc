@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -36,7 +37,9 @@ using gpipe::testing::new_folder;
 using gpipe::testing::RankProgramEntry;
 using gpipe::testing::Ranks;
 using gpipe::testing::set_launch_environment;
+using gpipe::testing::value_error_of;
 using gpipe::testing::world_options;
+using ::testing::HasSubstr;
 
 // ---- The inputs of a model
 
@@ -142,21 +145,10 @@ TEST(TokenInputsTest, AModelOfModelsTakesUpToItsWindow) {
   expect_equal(inputs.next({1, 2, 0}, 0).sample.input, row({1, 2, 0}));
 }
 
-template <typename Use>
-std::string error_of(const Use& use) {
-  try {
-    use();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST(TokenInputsTest, ErrorsHaveTheNumbers) {
   const auto expect = [](const ExportedSignature& wrong,
                          const std::string& part) {
-    const std::string text = error_of([&] { TokenInputs{wrong}; });
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_THAT(value_error_of([&] { TokenInputs{wrong}; }), HasSubstr(part));
   };
   expect(signature({tensor("x", at::kFloat, kAny)}), "knows no value for x");
   expect(signature({tensor("a", at::kLong, kAny),
@@ -170,7 +162,7 @@ TEST(TokenInputsTest, ErrorsHaveTheNumbers) {
   ExportedSignature classes = signature({tensor("ids", at::kLong, kAny)});
   classes.outputs = {tensor("classes", at::kFloat, {std::nullopt, 5})};
   expect(classes, "generation needs tokens");
-  EXPECT_NE(error_of([] {
+  EXPECT_NE(value_error_of([] {
               TokenInputs(2).next({1, 2, 3}, 0);
             }).find("the sequence has 3 tokens, but the model takes at most 2"),
             std::string::npos);
@@ -253,30 +245,22 @@ TEST(TokenSamplerTest, ATokenWithoutProbabilityIsNotDrawn) {
   }
 }
 
-std::string error_of(const SamplingOptions& options, const at::Tensor& logits) {
-  try {
-    TokenSampler(options, 0).next(logits);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST(TokenSamplerTest, ErrorsHaveTheNumbers) {
-  const auto has = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
+  const auto expect = [](const SamplingOptions& options,
+                         const at::Tensor& wrong, const std::string& part) {
+    EXPECT_THAT(value_error_of([&] { TokenSampler(options, 0).next(wrong); }),
+                HasSubstr(part));
   };
-  EXPECT_TRUE(has(error_of({-1, 0, 1}, logits()), "--temperature=-1"));
-  EXPECT_TRUE(has(error_of({NAN, 0, 1}, logits()), "--temperature=nan"));
-  EXPECT_TRUE(has(error_of({1, -3, 1}, logits()), "--top_k=-3"));
-  EXPECT_TRUE(has(error_of({1, 0, 0}, logits()), "--top_p=0"));
-  EXPECT_TRUE(has(error_of({1, 0, 1.5}, logits()), "--top_p=1.5"));
-  EXPECT_TRUE(has(error_of({0, 2, 1}, logits()), "--top_k=2"));
-  EXPECT_TRUE(has(error_of({0, 0, 0.5}, logits()), "--top_p=0.5"));
-  EXPECT_TRUE(has(error_of({}, at::tensor({1.f, NAN})),
-                  "the largest of 2 logits is nan"));
-  EXPECT_TRUE(has(error_of({}, at::tensor({1.f, INFINITY})), "is inf"));
-  EXPECT_TRUE(has(error_of({}, at::tensor({-INFINITY})), "is -inf"));
+  expect({-1, 0, 1}, logits(), "--temperature=-1");
+  expect({NAN, 0, 1}, logits(), "--temperature=nan");
+  expect({1, -3, 1}, logits(), "--top_k=-3");
+  expect({1, 0, 0}, logits(), "--top_p=0");
+  expect({1, 0, 1.5}, logits(), "--top_p=1.5");
+  expect({0, 2, 1}, logits(), "--top_k=2");
+  expect({0, 0, 0.5}, logits(), "--top_p=0.5");
+  expect({}, at::tensor({1.f, NAN}), "the largest of 2 logits is nan");
+  expect({}, at::tensor({1.f, INFINITY}), "is inf");
+  expect({}, at::tensor({-INFINITY}), "is -inf");
 }
 
 // ---- Sequences
@@ -390,13 +374,9 @@ TEST(GenerateTest, ErrorsHaveTheNumbers) {
                          const GenerateOptions& options,
                          const std::string& part) {
     SumModel sums;
-    std::string text;
-    try {
-      generate(sums.model(8), prompts, options);
-    } catch (const c10::ValueError& error) {
-      text = error.what_without_backtrace();
-    }
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_THAT(
+        value_error_of([&] { generate(sums.model(8), prompts, options); }),
+        HasSubstr(part));
     EXPECT_TRUE(sums.calls.empty());
   };
   expect({{1}}, options_of(0), "--max_tokens=0");
@@ -614,13 +594,8 @@ TEST(GenerateRunTest, AProgramWithMoreOutputsWritesCharactersOfItsText) {
 TEST(GenerateRunTest, ErrorsSayWhatToDo) {
   const auto expect = [](const Options& options, const GenerateRun& run,
                          const std::string& part) {
-    std::string text;
-    try {
-      lines_of(options, run);
-    } catch (const c10::ValueError& error) {
-      text = error.what_without_backtrace();
-    }
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_THAT(value_error_of([&] { lines_of(options, run); }),
+                HasSubstr(part));
   };
   GenerateRun run;
   expect(options_of("window", 1), run, "there is no prompt");
