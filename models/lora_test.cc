@@ -125,12 +125,7 @@ TEST_P(LoraTest, NewAdaptersHaveThePythonsValuesAndChangeNothing) {
   torch::manual_seed(5);
   ExportedModel model = add_lora(load_exported(python_.program()),
                                  read_lora_options(python_.adapter()));
-  const StateDict own = lora_state_dict(*model.layers);
-  const StateDict drawn = python_.all("drawn");
-  ASSERT_EQ(own.size(), drawn.size());
-  for (const auto& each : drawn) {
-    EXPECT_TRUE(own[each.key()].equal(each.value())) << each.key();
-  }
+  testing::expect_equal(lora_state_dict(*model.layers), python_.all("drawn"));
   EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
                       python_.at("base.0"), python_.tolerance()));
 }
@@ -145,11 +140,7 @@ TEST_P(LoraTest, OnlyAdaptersAreTrainedAndTheBaseIsInTheStateDict) {
     trained += is_adapter;
   }
   EXPECT_EQ(trained, python_.all("grad").size());
-  const StateDict base = model.state_dict();
-  ASSERT_EQ(base.size(), before.size());
-  for (const auto& each : before) {
-    EXPECT_TRUE(base[each.key()].equal(each.value()));
-  }
+  testing::expect_equal(model.state_dict(), before);
 }
 
 TEST_P(LoraTest, DropoutHasThePythonsBitsInTrainingAndIsOffInEval) {
@@ -218,15 +209,10 @@ TEST_P(LoraTest, AWrittenAdapterIsReadAgain) {
   EXPECT_EQ(again.alpha(), 6);
   EXPECT_EQ(again.rank_stabilized(), options.rank_stabilized());
   EXPECT_EQ(again.targets(), options.targets());
-  const StateDict written =
-      read_safetensors(folder + "adapter_model.safetensors").tensors;
-  const StateDict peft =
+  testing::expect_equal(
+      read_safetensors(folder + "adapter_model.safetensors").tensors,
       read_safetensors(python_.adapter() + "/adapter_model.safetensors")
-          .tensors;
-  ASSERT_EQ(written.size(), peft.size());
-  for (const auto& each : peft) {
-    EXPECT_TRUE(written[each.key()].equal(each.value())) << each.key();
-  }
+          .tensors);
 }
 
 // Returns loss and gradients of a step, with dropout on the adapters.
@@ -273,10 +259,7 @@ TEST_P(LoraTest, CutsSchedulesAndRecomputesKeepTheBits) {
         const auto [other, found] =
             step(python_, {first}, schedule, checkpoint);
         EXPECT_TRUE(other.equal(loss));
-        ASSERT_EQ(found.size(), grads.size());
-        for (const auto& each : grads) {
-          EXPECT_TRUE(found[each.key()].equal(each.value())) << each.key();
-        }
+        testing::expect_equal(found, grads);
       }
     }
   }

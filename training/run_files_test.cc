@@ -32,7 +32,6 @@ using testing::error_of;
 using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
-using testing::names_of;
 using testing::new_folder;
 using testing::numbers;
 using testing::read_bytes;
@@ -123,9 +122,9 @@ TEST(RunFilesTest, HasAFolderForAStepWithFilesThatOthersRead) {
             (Lines{"generators.safetensors", "manifest.json",
                    "model.safetensors", "optimizer.safetensors"}));
   const auto model = read_safetensors(step + "/model.safetensors").tensors;
-  EXPECT_EQ(names_of(model), (Lines{"0.weight", "0.bias", "1.count"}));
+  EXPECT_EQ(model.keys(), (Lines{"0.weight", "0.bias", "1.count"}));
   expect_equal(model, small_state(120).model);
-  EXPECT_EQ(names_of(read_safetensors(step + "/optimizer.safetensors").tensors),
+  EXPECT_EQ(read_safetensors(step + "/optimizer.safetensors").tensors.keys(),
             Lines{"exp_avg:0.weight"});
 }
 
@@ -301,7 +300,7 @@ TEST(RunFilesTest, LoadsWhatIsAskedFor) {
   Trial run(run_folder());
   run.files.save(small_state(3));
   const auto state = run.files.load(3, RunFiles::Names{"0.bias", "9.bias"});
-  EXPECT_EQ(names_of(state.model), Lines{"0.bias"});
+  EXPECT_EQ(state.model.keys(), Lines{"0.bias"});
   ASSERT_EQ(state.optimizer->parameters.size(), 1u);
   EXPECT_EQ(state.optimizer->parameters.count("0.bias"), 1u);
   EXPECT_EQ(state.generators.size(), 1u);
@@ -520,17 +519,11 @@ TEST(RunFilesTest, ALimitOfTheSystemIsAnError) {
   run.files.save(small_state(1));
   RunState large = small_state(2);
   large.model.insert("large", at::full({10000}, 1.0));
-  struct rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit low = before;
-  low.rlim_cur = 20000;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-  EXPECT_EQ(error_of([&] { run.files.save(large); }),
-            run.folder + "/" + temporary_name(2) +
-                "/model.safetensors: cannot be written: File too large");
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  testing::with_file_limit(20000, [&] {
+    EXPECT_EQ(error_of([&] { run.files.save(large); }),
+              run.folder + "/" + temporary_name(2) +
+                  "/model.safetensors: cannot be written: File too large");
+  });
   EXPECT_EQ(names_in(run.folder), Lines{"step-000000000001"});
   EXPECT_EQ(run.latest(), 1);
 }

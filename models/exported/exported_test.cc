@@ -38,16 +38,14 @@ class ExportedTest : public ::testing::Test {
 TEST_F(ExportedTest, OneLayerHasThePythonsBits) {
   for (const std::string& name : example_names()) {
     const Example example = read_example(name);
-    ExportedModel model =
-        load_exported(example.path, ExportedOptions().max_crossing(0));
+    ExportedModel model = example.load(0);
     EXPECT_EQ(model.layers->size(), 1u);
-    const ExportedStep python{example.outputs, example.grads, example.buffers};
-    // Other machines have other kernels.
     if (!example.made_here) {
       std::cout << name << ": made elsewhere, so that bits may differ\n";
     }
-    const double tolerance = example.made_here ? 0 : 1e-4;
-    EXPECT_EQ(difference(training_step(model, example), python, tolerance), "")
+    EXPECT_EQ(difference(training_step(model, example), example.python(),
+                         example.tolerance()),
+              "")
         << name;
   }
 }
@@ -58,12 +56,9 @@ TEST_F(ExportedTest, FilesOfOlderVersionsAreRead) {
     for (const std::string version : {"2_11", "2_12", "2_13", "2_14"}) {
       const std::string name = model + "_" + version;
       const Example example = read_example(name);
-      const ExportedStep python{example.outputs, example.grads,
-                                example.buffers};
-      ExportedModel one =
-          load_exported(example.path, ExportedOptions().max_crossing(0));
+      ExportedModel one = example.load(0);
       const ExportedStep expected = training_step(one, example);
-      EXPECT_EQ(difference(expected, python, 1e-4), "") << name;
+      EXPECT_EQ(difference(expected, example.python(), 1e-4), "") << name;
       ExportedModel many = load_exported(example.path);
       EXPECT_GT(many.layers->size(), 1u) << name;
       EXPECT_EQ(difference(training_step(many, example), expected), "") << name;
@@ -74,12 +69,10 @@ TEST_F(ExportedTest, FilesOfOlderVersionsAreRead) {
 TEST_F(ExportedTest, ManyLayersHaveTheBitsOfOne) {
   for (const std::string& name : example_names()) {
     const Example example = read_example(name);
-    ExportedModel one =
-        load_exported(example.path, ExportedOptions().max_crossing(0));
+    ExportedModel one = example.load(0);
     const ExportedStep expected = training_step(one, example);
     for (const int64_t crossing : {1, 2, 4, 100}) {
-      ExportedModel many =
-          load_exported(example.path, ExportedOptions().max_crossing(crossing));
+      ExportedModel many = example.load(crossing);
       EXPECT_GT(many.layers->size(), 1u) << name;
       EXPECT_EQ(difference(training_step(many, example), expected), "")
           << name << " " << crossing;
@@ -87,24 +80,24 @@ TEST_F(ExportedTest, ManyLayersHaveTheBitsOfOne) {
   }
 }
 
+// Returns the outputs in eval(), and their difference from Python's.
+std::pair<Tensors, std::string> evaluate(ExportedModel& model,
+                                         const Example& example) {
+  model.layers->eval();
+  const at::NoGradGuard no_grad;
+  const Tensors outputs = call(model.layers, example.inputs);
+  return {outputs, difference({outputs, StateDict(), StateDict()},
+                              {example.evaluated, StateDict(), StateDict()},
+                              example.tolerance())};
+}
+
 TEST_F(ExportedTest, EvalEqualsPythonsEval) {
   for (const std::string& name : example_names()) {
     const Example example = read_example(name);
     ExportedModel model = load_exported(example.path);
-    const StateDict before = model.state_dict();
-    std::vector<at::Tensor> values;
-    for (const auto& each : before) values.push_back(each.value().clone());
-    model.layers->eval();
-    const at::NoGradGuard no_grad;
-    const ExportedStep step{call(model.layers, example.inputs), StateDict(),
-                            StateDict()};
-    const ExportedStep python{example.evaluated, StateDict(), StateDict()};
-    const double tolerance = example.made_here ? 0 : 1e-4;
-    EXPECT_EQ(difference(step, python, tolerance), "") << name;
-    for (std::size_t k = 0; k < values.size(); ++k) {
-      EXPECT_TRUE(at::equal(before[k].value(), values[k]))
-          << name << " " << before[k].key();
-    }
+    const StateDict before = testing::copy_of(model.state_dict());
+    EXPECT_EQ(evaluate(model, example).second, "") << name;
+    testing::expect_equal(model.state_dict(), before);
   }
 }
 
@@ -112,22 +105,16 @@ TEST_F(ExportedTest, EvalEqualsPythonsEval) {
 // assignment. eval() assigns none of them.
 TEST_F(ExportedTest, AssignmentsAndUndeclaredAliasesHavePythonsBits) {
   const Example example = read_example("aliased");
-  const double tolerance = example.made_here ? 0 : 1e-4;
-  const ExportedStep python{example.outputs, example.grads, example.buffers};
-  const ExportedStep evaluated{example.evaluated, StateDict(), StateDict()};
   for (const int64_t crossing : {0, 1, 100}) {
-    ExportedModel model =
-        load_exported(example.path, ExportedOptions().max_crossing(crossing));
+    ExportedModel model = example.load(crossing);
     EXPECT_EQ(model.layers->size() > 1, crossing > 1);
-    model.layers->eval();
     for (int calls = 0; calls < 2; ++calls) {
-      const at::NoGradGuard no_grad;
-      const ExportedStep step{call(model.layers, example.inputs), StateDict(),
-                              StateDict()};
-      EXPECT_EQ(difference(step, evaluated, tolerance), "") << crossing;
+      EXPECT_EQ(evaluate(model, example).second, "") << crossing;
     }
     model.layers->train();
-    EXPECT_EQ(difference(training_step(model, example), python, tolerance), "")
+    EXPECT_EQ(difference(training_step(model, example), example.python(),
+                         example.tolerance()),
+              "")
         << crossing;
   }
 }
@@ -135,23 +122,18 @@ TEST_F(ExportedTest, AssignmentsAndUndeclaredAliasesHavePythonsBits) {
 // In eval() dropout returns its input, here a constant that then changes.
 TEST_F(ExportedTest, ConstantsAreTheSameInEachCall) {
   const Example example = read_example("ramps");
-  const double tolerance = example.made_here ? 0 : 1e-4;
-  const ExportedStep python{example.outputs, example.grads, example.buffers};
-  const ExportedStep evaluated{example.evaluated, StateDict(), StateDict()};
   for (const int64_t crossing : {0, 100}) {
-    ExportedModel model =
-        load_exported(example.path, ExportedOptions().max_crossing(crossing));
-    model.layers->eval();
+    ExportedModel model = example.load(crossing);
     for (int calls = 0; calls < 3; ++calls) {
-      const at::NoGradGuard no_grad;
-      const ExportedStep step{call(model.layers, example.inputs), StateDict(),
-                              StateDict()};
-      EXPECT_EQ(difference(step, evaluated, tolerance), "") << calls;
-      EXPECT_TRUE(at::equal(step.outputs[1], at::arange(8, at::kFloat)));
-      step.outputs[1].add_(1);
+      const auto [outputs, found] = evaluate(model, example);
+      EXPECT_EQ(found, "") << calls;
+      EXPECT_TRUE(at::equal(outputs[1], at::arange(8, at::kFloat)));
+      outputs[1].add_(1);
     }
     model.layers->train();
-    EXPECT_EQ(difference(training_step(model, example), python, tolerance), "");
+    EXPECT_EQ(difference(training_step(model, example), example.python(),
+                         example.tolerance()),
+              "");
   }
 }
 
@@ -168,8 +150,7 @@ TEST_F(ExportedTest, AnExpandedWeightHasMemoryForEachElement) {
   ExportedModel model = load_exported(testing::example_file("ramps.pt2"));
   const StateDict dict = model.state_dict();
   EXPECT_TRUE(at::equal(dict["halves"], at::full({4}, 0.5)));
-  StateDict other;
-  for (const auto& each : dict) other.insert(each.key(), each.value().clone());
+  StateDict other = testing::copy_of(dict);
   other["halves"].copy_(at::arange(4));
   model.load_state_dict(other);
   EXPECT_TRUE(at::equal(dict["halves"], at::arange(4, at::kFloat)));
@@ -196,10 +177,7 @@ TEST_F(ExportedTest, StateDictHasPythonsNames) {
 TEST_F(ExportedTest, LoadStateDictBringsTheValuesBack) {
   const Example example = read_example("mlp");
   ExportedModel model = load_exported(example.path);
-  StateDict saved;
-  for (const auto& each : model.state_dict()) {
-    saved.insert(each.key(), each.value().clone());
-  }
+  StateDict saved = testing::copy_of(model.state_dict());
   const ExportedStep expected = training_step(model, example);
   model.load_state_dict(saved);
   model.layers->zero_grad();
@@ -236,9 +214,8 @@ TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
   const at::Tensor before = call(model.layers, {ids})[0];
   dict["table"].mul_(2);
   expect_closed_form("after a change in place");
-  StateDict other;
-  for (const auto& each : dict) other.insert(each.key(), each.value() + 1);
-  model.load_state_dict(other);
+  model.load_state_dict(
+      testing::copy_of(dict, [](const at::Tensor& each) { return each + 1; }));
   expect_closed_form("after load_state_dict()");
   EXPECT_FALSE(at::equal(call(model.layers, {ids})[0], before));
 }
@@ -265,11 +242,9 @@ TEST_F(ExportedTest, ConstantsOfTwoReadsOfAFileFollowTheirOwnBuffers) {
   for (const bool changed : {false, true}) {
     for (const int64_t k : {0, 1}) {
       if (changed) {
-        StateDict other;
-        for (const auto& each : models[k].state_dict()) {
-          other.insert(each.key(), each.value() + (k + 1));
-        }
-        models[k].load_state_dict(other);
+        models[k].load_state_dict(testing::copy_of(
+            models[k].state_dict(),
+            [&](const at::Tensor& each) { return each + (k + 1); }));
       }
     }
     std::vector<at::Tensor> outputs;

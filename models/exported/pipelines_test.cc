@@ -72,8 +72,7 @@ Tensors piece_of(const Tensors& tensors, int64_t microbatch) {
 // in reverse order if `reverse`. `scale`: of each loss.
 ExportedStep without_pipeline(const Example& example, bool reverse,
                               double scale) {
-  ExportedModel model =
-      load_exported(example.path, ExportedOptions().max_crossing(0));
+  ExportedModel model = example.load(0);
   std::vector<Tensors> outputs;
   for (int64_t k = 0; k < kMicrobatches; ++k) {
     outputs.push_back(call(model.layers, piece_of(example.inputs, k)));

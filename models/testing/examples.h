@@ -24,8 +24,19 @@ bool is_made_here(const SafetensorsMetadata& metadata);
 // folders.
 std::string example_file(const std::string& name);
 
+using exported::ExportedStep;
+using exported::loss_of;
+using exported::step_of;
+
 // The tensors of NAME.safetensors, see models/exported/testdata/make.py.
 struct Example {
+  // What Python computed in training. Other machines have other kernels.
+  ExportedStep python() const { return {outputs, grads, buffers}; }
+  double tolerance() const { return made_here ? 0 : 1e-4; }
+  ExportedModel load(int64_t max_crossing) const {
+    return load_exported(path, ExportedOptions().max_crossing(max_crossing));
+  }
+
   std::string path;  // of NAME.pt2
   std::vector<at::Tensor> inputs, outputs, weights, evaluated;
   StateDict grads, buffers;  // by Python's names
@@ -38,10 +49,6 @@ Example read_example(const std::string& name);
 // and "alternating" have no eval(), and "dropped" has other gradients in
 // Python. "quiet" is the model of "noisy", exported in eval mode.
 const std::vector<std::string>& example_names();
-
-using exported::ExportedStep;
-using exported::loss_of;
-using exported::step_of;
 
 // Calls `module`, a Sequential or a GPipe. Examples with one input have one
 // output, the others have several.

@@ -5,8 +5,10 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -75,6 +77,17 @@ std::string value_error_of(const std::function<void()>& body) {
   return thrown<c10::ValueError>(body);
 }
 
+void with_file_limit(uint64_t bytes, const std::function<void()>& body) {
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit low { bytes, before.rlim_max };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  body();
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+}
+
 bool bit_equal(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
     return false;
@@ -85,7 +98,22 @@ bool bit_equal(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-std::vector<std::string> names_of(const StateDict& dict) { return dict.keys(); }
+void expect_equal(const StateDict& a, const StateDict& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& item : a) {
+    ASSERT_TRUE(b.contains(item.key())) << item.key();
+    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
+  }
+}
+
+StateDict copy_of(const StateDict& dict,
+                  const std::function<at::Tensor(const at::Tensor&)>& change) {
+  StateDict result;
+  for (const auto& item : dict) {
+    result.insert(item.key(), change(item.value()));
+  }
+  return result;
+}
 
 namespace {
 

@@ -32,10 +32,21 @@ std::vector<std::string> names_in(const std::string& folder);
 std::string error_of(const std::function<void()>& body);
 std::string value_error_of(const std::function<void()>& body);
 
+// Runs `body` with a limit on the size of files, which stands in for a full
+// disk: write() writes a part of the bytes and then fails.
+void with_file_limit(uint64_t bytes, const std::function<void()>& body);
+
 // Returns whether dtype, shape and the bytes in logical order are equal.
 bool bit_equal(const at::Tensor& a, const at::Tensor& b);
 
-std::vector<std::string> names_of(const StateDict& dict);
+// Expects that both have the same names, with equal bits.
+void expect_equal(const StateDict& a, const StateDict& b);
+
+// Returns a dict of the same names with changed tensors, copies by default.
+StateDict copy_of(
+    const StateDict& dict,
+    const std::function<at::Tensor(const at::Tensor&)>& change =
+        [](const at::Tensor& each) { return each.clone(); });
 
 // Returns tensors of every dtype that the file formats support, and scalars,
 // empty tensors, NaN, strides, offsets and shared memory. With

@@ -111,13 +111,7 @@ TEST(AtomicFileTest, AWriteThatFailsLeavesTheOldFile) {
   const std::string folder = new_folder();
   const std::string path = folder + "file";
   write_bytes(path, "old");
-  struct rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit low = before;
-  low.rlim_cur = 1000;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-  {
+  testing::with_file_limit(1000, [&] {
     AtomicFile file(path);
     const std::string bytes(900, 'x');
     file.write(bytes.data(), bytes.size());
@@ -128,9 +122,7 @@ TEST(AtomicFileTest, AWriteThatFailsLeavesTheOldFile) {
               path + ": nothing can be written after an error or commit()");
     EXPECT_EQ(error_of([&] { file.commit(); }),
               path + ": cannot be committed after an error or commit()");
-  }
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  });
   EXPECT_EQ(read_bytes(path), "old");
   EXPECT_EQ(names_in(folder), std::vector<std::string>{"file"});
 }

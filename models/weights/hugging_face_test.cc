@@ -23,6 +23,8 @@ namespace gpipe {
 namespace {
 
 using testing::bit_equal;
+using testing::copy_of;
+using testing::expect_equal;
 using testing::names_in;
 using testing::new_folder;
 using testing::read_bytes;
@@ -60,18 +62,6 @@ StateDict changed(
 }
 
 std::string same_name(const std::string& name) { return name; }
-
-StateDict copy_of(const StateDict& dict) {
-  return changed(dict, same_name,
-                 [](const auto& each) { return each.clone(); });
-}
-
-void expect_equal(const StateDict& a, const StateDict& b) {
-  EXPECT_EQ(a.keys(), b.keys());
-  for (const auto& item : a) {
-    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
-  }
-}
 
 // Loads the folder, expects an error with each of `parts`, and expects that
 // nothing has changed.
@@ -500,10 +490,7 @@ TEST(SaveHuggingFaceTest, ShardsHaveAtMostTheirBytesUnlessATensorIsLarger) {
   }
 }
 )");
-  const StateDict read = read_hugging_face(folder);
-  for (const auto& item : three()) {
-    EXPECT_TRUE(bit_equal(read[item.key()], item.value()));
-  }
+  expect_equal(read_hugging_face(folder), three());
   save_hugging_face(folder, three(), 64);
   EXPECT_EQ(read_safetensors(folder + "model-00001-of-00002.safetensors")
                 .tensors.keys(),

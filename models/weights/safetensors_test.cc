@@ -137,16 +137,10 @@ TEST(SafetensorsTest, AFullDiskIsAnError) {
   const std::string path = folder + "w";
   StateDict dict;
   dict.insert("a", at::full({10000}, 1.0));
-  struct rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit low = before;
-  low.rlim_cur = 20000;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-  EXPECT_EQ(error_of([&] { write_safetensors(path, dict); }),
-            path + ": cannot be written: File too large");
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  testing::with_file_limit(20000, [&] {
+    EXPECT_EQ(error_of([&] { write_safetensors(path, dict); }),
+              path + ": cannot be written: File too large");
+  });
   EXPECT_TRUE(testing::names_in(folder).empty());
 }
 

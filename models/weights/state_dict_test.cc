@@ -49,14 +49,6 @@ Sequential small_model() {
   return Sequential(Linear(2, 3), BatchNorm1d(3), Linear(3, 1));
 }
 
-StateDict clones(const StateDict& dict) {
-  StateDict result;
-  for (const auto& item : dict) {
-    result.insert(item.key(), item.value().clone());
-  }
-  return result;
-}
-
 TEST(StateDictTest, HasPythonsOrder) {
   EXPECT_EQ(state_dict(MixedImpl()).keys(),
             (Names{"scale", "buffer", "fc.weight", "again.weight"}));
@@ -84,9 +76,7 @@ TEST(LoadStateDictTest, CopiesInPlace) {
   EXPECT_TRUE(report.unexpected.empty());
   const StateDict a = state_dict(*from);
   const StateDict b = state_dict(*to);
-  for (const auto& item : a) {
-    EXPECT_TRUE(testing::bit_equal(item.value(), b[item.key()])) << item.key();
-  }
+  testing::expect_equal(a, b);
   EXPECT_TRUE(watched.equal(a["0.weight"]));
   EXPECT_TRUE(watched.requires_grad());
   EXPECT_EQ(b["1.num_batches_tracked"].item<int64_t>(), 7);
@@ -153,7 +143,7 @@ TEST(LoadStateDictTest, RefusesValuesBeyondTheRangeOfTheModule) {
 
 TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
   Sequential model = small_model();
-  const StateDict before = clones(state_dict(*model));
+  const StateDict before = testing::copy_of(state_dict(*model));
   StateDict dict;
   dict.insert("0.weight", at::full({3, 2}, 9.0));  // fits
   dict.insert("0.bias", at::full({4}, 9.0));
@@ -184,10 +174,7 @@ TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
       "  '1.weigth' (is it '1.weight'?)\n"
       "  'module.1.bias' (is it '1.bias'?)\n"
       "  'optimizer.momentum_buffer'");
-  for (const auto& item : state_dict(*model)) {
-    EXPECT_TRUE(testing::bit_equal(item.value(), before[item.key()]))
-        << item.key();
-  }
+  testing::expect_equal(state_dict(*model), before);
 }
 
 TEST(LoadStateDictTest, CutsLongLists) {
@@ -227,22 +214,15 @@ TEST(LoadStateDictTest, WithoutStrictNamesMayDifferButNotShapes) {
 TEST(LoadStateDictTest, CopiesEveryDtypeThatFilesHave) {
   const StateDict dict = testing::every_kind_of_tensor(false);
   torch::nn::Module module;
-  for (const auto& item : dict) {
-    std::string name = item.key();
-    std::replace(name.begin(), name.end(), '.', '_');
-    module.register_buffer(name, at::zeros_like(item.value()));
-  }
   StateDict given;
   for (const auto& item : dict) {
     std::string name = item.key();
     std::replace(name.begin(), name.end(), '.', '_');
+    module.register_buffer(name, at::zeros_like(item.value()));
     given.insert(name, item.value());
   }
   load_state_dict(module, given);
-  for (const auto& item : state_dict(module)) {
-    EXPECT_TRUE(testing::bit_equal(item.value(), given[item.key()]))
-        << item.key();
-  }
+  testing::expect_equal(state_dict(module), given);
 }
 
 TEST(LoadStateDictTest, NoCommonNameIsAnErrorAlsoWithoutStrict) {
@@ -270,7 +250,7 @@ TEST(LoadStateDictTest, LeavesOutOtherShapesIfAskedTo) {
   // A head for 3 classes gets the weights of one for 1.
   Sequential from = small_model();
   Sequential to(Linear(2, 3), BatchNorm1d(3), Linear(3, 3));
-  const StateDict before = clones(state_dict(*to));
+  const StateDict before = testing::copy_of(state_dict(*to));
   EXPECT_THAT(value_error_of([&] { load_state_dict(*to, state_dict(*from)); }),
               ::testing::HasSubstr("LoadOptions().skip_mismatched(true)"));
   const LoadReport report = load_state_dict(
@@ -287,7 +267,7 @@ TEST(LoadStateDictTest, LeavesOutOtherShapesIfAskedTo) {
 
 TEST(LoadStateDictTest, LeavesOutShapesButNoOtherMisfits) {
   Sequential model = small_model();
-  StateDict dict = clones(state_dict(*model));
+  StateDict dict = testing::copy_of(state_dict(*model));
   dict["2.weight"] = at::empty({7});
   dict["0.weight"] = at::Tensor();
   dict.erase("0.bias");

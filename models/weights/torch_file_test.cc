@@ -132,19 +132,13 @@ TEST(TorchFileTest, AFullDiskIsAnError) {
   for (int k = 0; k < 4; ++k) {
     dict.insert(std::to_string(k), at::full({10000}, 1.0));
   }
-  struct rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  for (const rlim_t limit : {0, 100, 1000, 50000, 159000, 161500}) {
-    struct rlimit low = before;
-    low.rlim_cur = limit;
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
-    EXPECT_EQ(error_of([&] { write_torch_file(path, dict); }),
-              path + ": cannot be written: File too large")
-        << limit;
+  for (const int limit : {0, 100, 1000, 50000, 159000, 161500}) {
+    testing::with_file_limit(limit, [&] {
+      EXPECT_EQ(error_of([&] { write_torch_file(path, dict); }),
+                path + ": cannot be written: File too large")
+          << limit;
+    });
   }
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
   EXPECT_TRUE(testing::names_in(folder).empty());
   write_torch_file(path, dict);
   EXPECT_EQ(read_torch_file(path).size(), 4u);

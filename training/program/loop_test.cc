@@ -22,7 +22,6 @@
 namespace gpipe::train_program {
 namespace {
 
-using gpipe::testing::bit_equal;
 using gpipe::testing::new_folder;
 
 // ---- Signals
@@ -66,13 +65,6 @@ Options text_options() {
   return options;
 }
 
-void expect_same_weights(const StateDict& a, const StateDict& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& item : a) {
-    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
-  }
-}
-
 // No number is a power of two, so that a mean of means would differ.
 TEST(LoopTest, AccumulatedMiniBatchesHaveTheBitsOfOneLargeMiniBatch) {
   for (const int64_t bucket : {0, 4}) {
@@ -89,7 +81,7 @@ TEST(LoopTest, AccumulatedMiniBatchesHaveTheBitsOfOneLargeMiniBatch) {
     options.chunks = 3;
     options.accumulate = 3;
     run_here(options);
-    expect_same_weights(state_in(options.run_dir).model, whole.model);
+    gpipe::testing::expect_equal(state_in(options.run_dir).model, whole.model);
   }
 }
 
@@ -123,7 +115,8 @@ TEST(LoopTest, AnyScheduleGivesTheSameBitsIfItIsToBeDeterministic) {
     options.stages_per_rank =
         std::string(schedule) == "interleaved-1f1b" ? 2 : 1;
     run_here(options);
-    expect_same_weights(state_in(options.run_dir).model, expected.model);
+    gpipe::testing::expect_equal(state_in(options.run_dir).model,
+                                 expected.model);
   }
   at::globalContext().setDeterministicAlgorithms(false, false);
 }

@@ -192,10 +192,9 @@ TEST(InitialWeightsTest, WeightsOfAFolderKeepTheDtypesOfTheProgram) {
   const std::string folder = new_folder();
   ModelSource source("models/exported/testdata/gpt.pt2");
   auto model = source.make({});
-  StateDict small;
-  for (const auto& item : source.exported()->state_dict()) {
-    small.insert(item.key(), item.value().to(torch::kBFloat16));
-  }
+  const StateDict small = gpipe::testing::copy_of(
+      source.exported()->state_dict(),
+      [](const at::Tensor& each) { return each.to(torch::kBFloat16); });
   save_hugging_face(folder, small);
   EXPECT_EQ(
       value_error_of([&] { load_initial_weights(model, source, folder, ""); }),
@@ -340,9 +339,7 @@ TEST_P(LoraSetupTest, MergedWeightsAreTheBaseWithTheAdapterOfTheRun) {
   const Ran again = run_here(options);
   EXPECT_EQ(again.code, kDone);
   EXPECT_NE(again.line_with("nothing to do"), "");
-  for (const auto& item : read_hugging_face(options.save_weights)) {
-    EXPECT_TRUE(bit_equal(item.value(), expected[item.key()])) << item.key();
-  }
+  gpipe::testing::expect_equal(read_hugging_face(options.save_weights), found);
 }
 
 TEST(LoraSetup, NamesOfMergedWeightsBeginAfterTheWrapper) {
@@ -376,11 +373,10 @@ TEST(LoraSetup, AnotherBaseIsRefused) {
   options.steps = 2;
   options.weights = new_folder() + "other.safetensors";
   StateDict weights = load_exported(kProgram).state_dict();
-  StateDict other;
-  for (const auto& each : weights) {
-    other.insert(each.key(), each.value() + 1);
-  }
-  write_safetensors(options.weights, other);
+  write_safetensors(options.weights, gpipe::testing::copy_of(
+                                         weights, [](const at::Tensor& each) {
+                                           return each + 1;
+                                         }));
   const std::string error = value_error_of([&] { run_here(options); });
   EXPECT_THAT(error,
               HasSubstr("the base of the adapters was '--model with weights of "

@@ -6,17 +6,7 @@
 
 #include <cstdio>
 
-#include "models/testing/files.h"
-
 namespace gpipe::testing {
-
-void expect_equal(const StateDict& a, const StateDict& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& item : a) {
-    ASSERT_TRUE(b.contains(item.key())) << item.key();
-    EXPECT_TRUE(bit_equal(item.value(), b[item.key()])) << item.key();
-  }
-}
 
 void expect_equal(const RunState& a, const RunState& b) {
   EXPECT_EQ(a.step, b.step);

@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <string>
 
-#include "models/weights/state_dict.h"
+#include "models/testing/files.h"
 #include "training/run_state.h"
 
 namespace gpipe::testing {
 
-// Expect that `a` and `b` are equal, bit by bit.
-void expect_equal(const StateDict& a, const StateDict& b);
+// Expects that `a` and `b` are equal, bit by bit.
 void expect_equal(const RunState& a, const RunState& b);
 
 // Returns the floats `first`, `first` + 1, ...
