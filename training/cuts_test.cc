@@ -120,12 +120,10 @@ void train_here(const std::string& folder, int64_t partitions, int64_t last) {
 // Resumes and trains to step `last` with one process per partition.
 const RankProgramEntry kTrain("train", [] {
   const auto world = World::connect(world_options());
-  RunShard shard;
-  shard.index = world->rank();
-  shard.count = world->size();
-  shard.all_gather = [&](const std::string& mine) {
-    return all_gather(*world, mine, "a saved step");
-  };
+  const RunShard shard{world->rank(), world->size(),
+                       [&](const std::string& mine) {
+                         return all_gather(*world, mine, "a saved step");
+                       }};
   const int64_t last = std::stoll(argument("last"));
   DistributedPipeline pipeline(make_model(argument("folder")),
                                DistributedOptions(balance_of(world->size()))

@@ -27,40 +27,20 @@ using ::testing::ExitedWithCode;
 using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
-using testing::new_folder;
-using testing::numbers;
 using testing::read_bytes;
+using testing::run_folder;
+using testing::small_state;
 using testing::temporary_name;
 
 // ---- Saving in the background
 
 using Names = std::vector<std::string>;
 
-// Returns a state with a tensor in each file. All values depend on the step.
-RunState state_at(int64_t step) {
-  const auto real = static_cast<double>(step);
-  RunState state;
-  state.step = step;
-  state.model.insert("weight", numbers(6, real).view({2, 3}));
-  OptimizerState& optimizer = state.optimizer.emplace();
-  optimizer.type = "SGD";
-  optimizer.groups = {{{"lr", real}}};
-  optimizer.parameters["weight"] = {
-      0, {}, {{"momentum_buffer", numbers(6, -real).view({2, 3})}}};
-  state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
-  state.metadata["epoch"] = std::to_string(step);
-  return state;
-}
-
 void zero(RunState& state) {
-  state.model["weight"].zero_();
-  state.optimizer->parameters.at("weight")
-      .tensors.at("momentum_buffer")
-      .zero_();
+  for (auto& each : state.model) each.value().zero_();
+  state.optimizer->parameters.at("0.weight").tensors.at("exp_avg").zero_();
   state.generators.at("cpu").zero_();
 }
-
-std::string run_path() { return new_folder() + "run"; }
 
 std::map<std::string, std::string> content_of_folder(const std::string& path) {
   std::map<std::string, std::string> content;
@@ -71,9 +51,9 @@ std::map<std::string, std::string> content_of_folder(const std::string& path) {
 }
 
 TEST(SaveInBackgroundTest, WritesTheFilesOfASave) {
-  RunFiles plain(run_path()), background(run_path());
-  plain.save(state_at(4));
-  background.save_in_background(state_at(4));
+  RunFiles plain(run_folder()), background(run_folder());
+  plain.save(small_state(4));
+  background.save_in_background(small_state(4));
   background.wait();
   const auto content = content_of_folder(plain.folder_of(4));
   EXPECT_EQ(content.size(), 4u);
@@ -81,55 +61,55 @@ TEST(SaveInBackgroundTest, WritesTheFilesOfASave) {
 }
 
 TEST(SaveInBackgroundTest, SavesTheStateOfTheCall) {
-  RunFiles files(run_path());
-  RunState state = state_at(4);
+  RunFiles files(run_folder());
+  RunState state = small_state(4);
   files.save_in_background(state);
   zero(state);
-  expect_equal(files.load(4), state_at(4));  // waits for the save
+  expect_equal(files.load(4), small_state(4));  // waits for the save
 }
 
 TEST(SaveInBackgroundTest, WaitsForTheSaveBefore) {
-  const std::string folder = run_path();
+  const std::string folder = run_folder();
   RunFiles files(folder, RunFilesOptions().keep(2));
   for (int64_t step = 1; step <= 4; ++step) {
-    files.save_in_background(state_at(step));
+    files.save_in_background(small_state(step));
     // All steps before are complete, and all but one of them are removed.
     if (step > 1)
-      expect_equal(RunFiles(folder).load(step - 1), state_at(step - 1));
+      expect_equal(RunFiles(folder).load(step - 1), small_state(step - 1));
   }
-  files.save(state_at(5));
+  files.save(small_state(5));
   EXPECT_EQ(files.steps(), (std::vector<int64_t>{4, 5}));
-  expect_equal(files.load(4), state_at(4));
+  expect_equal(files.load(4), small_state(4));
 }
 
 TEST(SaveInBackgroundTest, IsFinishedByTheDestructor) {
-  const std::string folder = run_path();
+  const std::string folder = run_folder();
   {
     RunFiles files(folder);
-    files.save_in_background(state_at(4));
+    files.save_in_background(small_state(4));
     RunFiles moved(std::move(files));
   }
   EXPECT_EQ(names_in(folder), Names{"step-000000000004"});
-  expect_equal(RunFiles(folder).load(4), state_at(4));
+  expect_equal(RunFiles(folder).load(4), small_state(4));
 }
 
 TEST(SaveInBackgroundTest, AFailureArrivesAtTheNextCallAndLeavesTheStepBefore) {
   const std::map<std::string, void (*)(RunFiles&)> calls = {
       {"wait", [](RunFiles& files) { files.wait(); }},
-      {"save", [](RunFiles& files) { files.save(state_at(3)); }},
+      {"save", [](RunFiles& files) { files.save(small_state(3)); }},
       {"save_in_background",
-       [](RunFiles& files) { files.save_in_background(state_at(3)); }},
+       [](RunFiles& files) { files.save_in_background(small_state(3)); }},
       {"load", [](RunFiles& files) { files.load(1); }},
       {"load_latest", [](RunFiles& files) { files.load_latest(); }},
       {"resume", [](RunFiles& files) { files.resume("auto"); }}};
   for (const auto& each : calls) {
     SCOPED_TRACE(each.first);
-    const std::string folder = run_path();
+    const std::string folder = run_folder();
     RunFiles files(folder);
-    files.save(state_at(1));
+    files.save(small_state(1));
     arm_fault(folder + "/" + temporary_name(2) + "/optimizer", 1, Fault::kError,
               ENOSPC);
-    files.save_in_background(state_at(2));
+    files.save_in_background(small_state(2));
     EXPECT_EQ(error_of([&] { each.second(files); }),
               folder + "/" + temporary_name(2) +
                   "/optimizer.safetensors: cannot be written: No space left on "
@@ -137,8 +117,8 @@ TEST(SaveInBackgroundTest, AFailureArrivesAtTheNextCallAndLeavesTheStepBefore) {
     disarm_fault();
     EXPECT_EQ(names_in(folder), Names{"step-000000000001"});
     // The error is thrown once, and the next save works.
-    files.save_in_background(state_at(3));
-    expect_equal(files.load_latest().value(), state_at(3));
+    files.save_in_background(small_state(3));
+    expect_equal(files.load_latest().value(), small_state(3));
   }
 }
 
@@ -147,13 +127,13 @@ TEST(SaveInBackgroundTest, AFailureOfAnyOperationLosesNothing) {
   int errors = 0, reports = 0;
   for (int64_t at = 0;; ++at) {
     SCOPED_TRACE(at);
-    const std::string folder = run_path();
+    const std::string folder = run_folder();
     RunFiles files(folder, RunFilesOptions().keep(1).report(
                                [&](const std::string&) { ++reports; }));
-    files.save(state_at(1));
+    files.save(small_state(1));
     arm_fault(folder, at, Fault::kErrorOnce, EIO);
     const std::string error = error_of([&] {
-      files.save_in_background(state_at(2));
+      files.save_in_background(small_state(2));
       files.wait();
     });
     const auto operations = static_cast<int64_t>(disarm_fault().size());
@@ -164,7 +144,7 @@ TEST(SaveInBackgroundTest, AFailureOfAnyOperationLosesNothing) {
     if (state.step == 1) {
       EXPECT_NE(error, "no error");
     }
-    expect_equal(state, state_at(state.step));
+    expect_equal(state, small_state(state.step));
     if (at >= operations) {
       EXPECT_GT(operations, 20);
       EXPECT_EQ(error, "no error");
@@ -176,8 +156,8 @@ TEST(SaveInBackgroundTest, AFailureOfAnyOperationLosesNothing) {
 }
 
 TEST(SaveInBackgroundTest, RefusesANegativeStepAtOnce) {
-  RunFiles files(run_path());
-  EXPECT_EQ(error_of([&] { files.save_in_background(state_at(-1)); }),
+  RunFiles files(run_folder());
+  EXPECT_EQ(error_of([&] { files.save_in_background(small_state(-1)); }),
             "step -1 cannot be saved: it is negative");
   files.wait();
   EXPECT_EQ(files.steps(), std::vector<int64_t>());
@@ -219,7 +199,7 @@ TEST_F(RunFilesExitDeathTest, ASaveThatNobodyWaitsForEndsWithTheProcess) {
   for (int round = 0; round < testing::rounds(2, 200); ++round) {
     EXPECT_EXIT(
         {
-          RunFiles files(new_folder() + "run");
+          RunFiles files(run_folder());
           exit_while_saving(files);
         },
         ExitedWithCode(7), "^$");

@@ -27,16 +27,13 @@ using testing::error_of;
 using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
-using testing::new_folder;
 using testing::numbers;
 using testing::read_bytes;
+using testing::run_folder;
 using testing::temporary_name;
 using testing::write_bytes;
 using Lines = std::vector<std::string>;
 using Steps = std::vector<int64_t>;
-
-// Returns a new path without a "/" at its end.
-std::string shared_run_folder() { return new_folder() + "run"; }
 
 // An all_gather() of processes that are simulated by threads.
 class Meeting {
@@ -83,12 +80,9 @@ Lines in_processes(int count, const std::string& folder,
   std::vector<std::thread> threads;
   for (int k = 0; k < count; ++k) {
     threads.emplace_back([&, k] {
-      RunShard shard;
-      shard.index = k;
-      shard.count = count;
-      shard.all_gather = [&meeting, k](const std::string& mine) {
-        return meeting.gather(k, mine);
-      };
+      const RunShard shard{k, count, [&](const std::string& mine) {
+                             return meeting.gather(k, mine);
+                           }};
       RunFiles files(folder, RunFilesOptions().shard(shard));
       errors[k] = error_of([&] { body(files, k); });
     });
@@ -100,9 +94,9 @@ Lines in_processes(int count, const std::string& folder,
 std::string parameter_name(int k) { return std::to_string(k) + ".weight"; }
 
 // Returns the part of process `index` of `count` in a state of 8 parameters.
-RunState part_of_state(int index, int count) {
+RunState part_of_state(int index, int count, int64_t step = 10) {
   RunState state;
-  state.step = 10;
+  state.step = step;
   OptimizerState& optimizer = state.optimizer.emplace();
   optimizer.type = "SGD";
   optimizer.groups = {{{"lr", 0.5}}};
@@ -117,6 +111,13 @@ RunState part_of_state(int index, int count) {
   return state;
 }
 
+// Saves a step by `count` processes. Returns their errors.
+Lines save_parts(const std::string& folder, int count, int64_t step = 10) {
+  return in_processes(count, folder, [&](RunFiles& files, int k) {
+    files.save(part_of_state(k, count, step));
+  });
+}
+
 RunFiles::Names names_of_part(int index, int count) {
   RunFiles::Names names;
   for (int k = index * 8 / count; k < (index + 1) * 8 / count; ++k) {
@@ -127,12 +128,8 @@ RunFiles::Names names_of_part(int index, int count) {
 
 TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
   for (const int writers : {1, 2, 4, 8}) {
-    const std::string folder = shared_run_folder();
-    EXPECT_EQ(in_processes(writers, folder,
-                           [&](RunFiles& files, int k) {
-                             files.save(part_of_state(k, writers));
-                           }),
-              Lines(writers, "no error"));
+    const std::string folder = run_folder();
+    EXPECT_EQ(save_parts(folder, writers), Lines(writers, "no error"));
     EXPECT_EQ(names_in(folder), Lines{"step-000000000010"});
     for (const int readers : {1, 2, 3, 4, 8}) {
       SCOPED_TRACE(std::to_string(writers) + " to " + std::to_string(readers));
@@ -157,9 +154,8 @@ TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {
 }
 
 TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
-  const std::string folder = shared_run_folder();
-  in_processes(2, folder,
-               [](RunFiles& files, int k) { files.save(part_of_state(k, 2)); });
+  const std::string folder = run_folder();
+  save_parts(folder, 2);
   EXPECT_EQ(names_in(folder + "/step-000000000010"),
             (Lines{"generators-00000-of-00002.safetensors",
                    "generators-00001-of-00002.safetensors", "manifest.json",
@@ -170,13 +166,9 @@ TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
 }
 
 TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {
-  const std::string folder = shared_run_folder();
+  const std::string folder = run_folder();
   for (const int64_t step : {10, 20}) {
-    in_processes(4, folder, [&](RunFiles& files, int k) {
-      RunState state = part_of_state(k, 4);
-      state.step = step;
-      files.save(state);
-    });
+    save_parts(folder, 4, step);
   }
   const std::string path =
       folder + "/step-000000000020/optimizer-00002-of-00004.safetensors";
@@ -195,17 +187,12 @@ TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {
 }
 
 TEST(RunFilesTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
-  const std::string folder = shared_run_folder();
-  in_processes(3, folder,
-               [](RunFiles& files, int k) { files.save(part_of_state(k, 3)); });
+  const std::string folder = run_folder();
+  save_parts(folder, 3);
   const std::string path =
       folder + "/" + temporary_name(11) + "/model-00001-of-00003.safetensors";
   arm_fault(path, 1, Fault::kError, ENOSPC);
-  const Lines errors = in_processes(3, folder, [](RunFiles& files, int k) {
-    RunState state = part_of_state(k, 3);
-    state.step = 11;
-    files.save(state);
-  });
+  const Lines errors = save_parts(folder, 3, 11);
   disarm_fault();
   EXPECT_EQ(errors, Lines(3, "process 1 of 3: " + path +
                                  ": cannot be written: No space left on "
@@ -217,26 +204,20 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
   // Process 1 dies at its all_gather number `words`, counted from 0.
   for (int words = 0; words <= 3; ++words) {
     SCOPED_TRACE(words);
-    const std::string folder = shared_run_folder();
-    in_processes(2, folder, [](RunFiles& files, int k) {
-      files.save(part_of_state(k, 2));
-    });
+    const std::string folder = run_folder();
+    save_parts(folder, 2);
     Meeting meeting(2);
     const auto save = [&](int k) {
       int said = 0;
-      RunShard shard;
-      shard.index = k;
-      shard.count = 2;
-      shard.all_gather = [&](const std::string& mine) {
-        if (k == 1 && said++ == words) {
-          meeting.end();
-          TORCH_CHECK(false, "killed");
-        }
-        return meeting.gather(k, mine);
-      };
-      RunState state = part_of_state(k, 2);
-      state.step = 11;
-      RunFiles(folder, RunFilesOptions().shard(shard)).save(state);
+      const RunShard shard{k, 2, [&](const std::string& mine) {
+                             if (k == 1 && said++ == words) {
+                               meeting.end();
+                               TORCH_CHECK(false, "killed");
+                             }
+                             return meeting.gather(k, mine);
+                           }};
+      RunFiles(folder, RunFilesOptions().shard(shard))
+          .save(part_of_state(k, 2, 11));
     };
     std::thread other([&] { error_of([&] { save(1); }); });
     const std::string error = error_of([&] { save(0); });
@@ -253,10 +234,9 @@ TEST(RunFilesTest, AProcessThatDiesLosesNothing) {
 }
 
 TEST(SaveInBackgroundTest, OfSeveralProcessesWritesTheFilesOfASave) {
-  const std::string plain = shared_run_folder();
-  const std::string background = shared_run_folder();
-  in_processes(4, plain,
-               [](RunFiles& files, int k) { files.save(part_of_state(k, 4)); });
+  const std::string plain = run_folder();
+  const std::string background = run_folder();
+  save_parts(plain, 4);
   EXPECT_EQ(in_processes(4, background,
                          [](RunFiles& files, int k) {
                            RunState state = part_of_state(k, 4);
@@ -276,18 +256,15 @@ TEST(SaveInBackgroundTest, OfSeveralProcessesWritesTheFilesOfASave) {
 }
 
 TEST(SaveInBackgroundTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
-  const std::string folder = shared_run_folder();
-  in_processes(3, folder,
-               [](RunFiles& files, int k) { files.save(part_of_state(k, 3)); });
+  const std::string folder = run_folder();
+  save_parts(folder, 3);
   // A file of process 1, and the manifest that it leaves for process 0.
   for (const std::string file :
        {"model-00001-of-00003.safetensors", "part-00001.json"}) {
     const std::string path = folder + "/" + temporary_name(11) + "/" + file;
     arm_fault(path, 1, Fault::kError, ENOSPC);
     const Lines errors = in_processes(3, folder, [](RunFiles& files, int k) {
-      RunState state = part_of_state(k, 3);
-      state.step = 11;
-      files.save_in_background(state);
+      files.save_in_background(part_of_state(k, 3, 11));
       files.wait();
     });
     disarm_fault();
@@ -300,14 +277,11 @@ TEST(SaveInBackgroundTest, TheFullDiskOfOneProcessIsTheErrorOfAll) {
 }
 
 TEST(SaveInBackgroundTest, GivesUpWhatAProcessThatDiedHasNotWritten) {
-  const std::string folder = shared_run_folder();
-  in_processes(2, folder,
-               [](RunFiles& files, int k) { files.save(part_of_state(k, 2)); });
+  const std::string folder = run_folder();
+  save_parts(folder, 2);
   // Process 1 dies instead of starting its save.
   const Lines errors = in_processes(2, folder, [](RunFiles& files, int k) {
-    RunState state = part_of_state(k, 2);
-    state.step = k == 1 ? -1 : 11;
-    files.save_in_background(state);
+    files.save_in_background(part_of_state(k, 2, k == 1 ? -1 : 11));
   });
   EXPECT_EQ(errors, Lines(2,
                           "process 1 of 2: step -1 cannot be saved: it is "
@@ -316,16 +290,10 @@ TEST(SaveInBackgroundTest, GivesUpWhatAProcessThatDiedHasNotWritten) {
 
   Meeting meeting(2);
   const auto save = [&](int k, const std::function<void(RunFiles&)>& then) {
-    RunShard shard;
-    shard.index = k;
-    shard.count = 2;
-    shard.all_gather = [&, k](const std::string& mine) {
-      return meeting.gather(k, mine);
-    };
+    const RunShard shard{
+        k, 2, [&](const std::string& mine) { return meeting.gather(k, mine); }};
     RunFiles files(folder, RunFilesOptions().shard(shard));
-    RunState state = part_of_state(k, 2);
-    state.step = 11;
-    files.save_in_background(state);
+    files.save_in_background(part_of_state(k, 2, 11));
     then(files);
   };
   // The manifest of process 1 never appears.
@@ -343,7 +311,7 @@ TEST(SaveInBackgroundTest, GivesUpWhatAProcessThatDiedHasNotWritten) {
 }
 
 TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
-  const std::string folder = shared_run_folder();
+  const std::string folder = run_folder();
   const auto errors = [&](const std::function<RunState(int)>& state) {
     const Lines result = in_processes(
         2, folder, [&](RunFiles& files, int k) { files.save(state(k)); });
@@ -361,11 +329,7 @@ TEST(RunFilesTest, ProcessesThatDoNotFitTogetherAreAnError) {
             }),
             "process 0 of 2: processes 0 and 1 both save '0.weight'; with "
             "replicas, only one of them may save a model");
-  EXPECT_EQ(errors([](int k) {
-              RunState state = part_of_state(k, 2);
-              state.step += k;
-              return state;
-            }),
+  EXPECT_EQ(errors([](int k) { return part_of_state(k, 2, 10 + k); }),
             "process 0 of 2: process 0 saves step 10, but process 1 saves step "
             "11");
   EXPECT_EQ(errors([](int k) {

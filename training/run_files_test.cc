@@ -32,33 +32,14 @@ using testing::error_of;
 using testing::expect_equal;
 using testing::Fault;
 using testing::names_in;
-using testing::new_folder;
-using testing::numbers;
 using testing::read_bytes;
+using testing::run_folder;
+using testing::small_state;
 using testing::temporary_name;
 using testing::value_error_of;
 using testing::write_bytes;
 using Lines = std::vector<std::string>;
 using Steps = std::vector<int64_t>;
-
-// Returns a state of a few hundred bytes that differs for each step.
-RunState small_state(int64_t step) {
-  const auto real = static_cast<double>(step);
-  RunState state;
-  state.step = step;
-  state.model.insert("0.weight", numbers(4, real).view({2, 2}));
-  state.model.insert("0.bias", numbers(2, real + 0.5));
-  state.model.insert("1.count", at::full({}, step));
-  OptimizerState& optimizer = state.optimizer.emplace();
-  optimizer.type = "Adam";
-  optimizer.groups = {{{"lr", 0.1}, {"beta1", 0.9}}, {{"lr", real}}};
-  optimizer.parameters["0.weight"] = {
-      0, {{"step", step}}, {{"exp_avg", numbers(4, -real).view({2, 2})}}};
-  optimizer.parameters["0.bias"] = {1, {}, {}};
-  state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
-  state.metadata = {{"learning_rate", "warmup:5"}, {"epoch", "3"}};
-  return state;
-}
 
 // RunFiles that store the lines that they report.
 struct Trial {
@@ -84,9 +65,6 @@ struct Trial {
   Lines lines;
   RunFiles files;
 };
-
-// Returns a new path without a "/" at its end.
-std::string run_folder() { return new_folder() + "run"; }
 
 TEST(RunFilesTest, GivesBackEveryBit) {
   Trial run(run_folder() + "/a/b");  // creates the missing folders
@@ -383,38 +361,20 @@ TEST(RunFilesTest, SyncsEachFileAndFolderBeforeTheNameAndTheFolderAfterIt) {
     const std::size_t at = each.find(temporary);
     if (at != std::string::npos) each.replace(at, temporary.size(), "T");
   }
-  const Lines expected = {
-      "open .",  // searches for files of dead processes
-      "mkdir T",
-      "create T/model.safetensors",
-      "write T/model.safetensors",
-      "write T/model.safetensors",
-      "write T/model.safetensors",
-      "write T/model.safetensors",
-      "fsync T/model.safetensors",
-      "close T/model.safetensors",
-      "create T/optimizer.safetensors",
-      "write T/optimizer.safetensors",
-      "write T/optimizer.safetensors",
-      "fsync T/optimizer.safetensors",
-      "close T/optimizer.safetensors",
-      "create T/generators.safetensors",
-      "write T/generators.safetensors",
-      "write T/generators.safetensors",
-      "fsync T/generators.safetensors",
-      "close T/generators.safetensors",
-      "create T/manifest.json",
-      "write T/manifest.json",
-      "fsync T/manifest.json",
-      "close T/manifest.json",
-      "open T",
-      "fsync T",
-      "close T",
-      "rename step-000000000002",
-      "open .",
-      "fsync .",
-      "close .",
+  // The first one searches for files of dead processes.
+  Lines expected = {"open .", "mkdir T"};
+  const auto add_file = [&](const std::string& name, int writes) {
+    expected.push_back("create T/" + name);
+    expected.insert(expected.end(), writes, "write T/" + name);
+    expected.insert(expected.end(), {"fsync T/" + name, "close T/" + name});
   };
+  add_file("model.safetensors", 4);
+  add_file("optimizer.safetensors", 2);
+  add_file("generators.safetensors", 2);
+  add_file("manifest.json", 1);
+  expected.insert(expected.end(),
+                  {"open T", "fsync T", "close T", "rename step-000000000002",
+                   "open .", "fsync .", "close ."});
   // The operations after these remove the old step.
   ASSERT_GE(operations.size(), expected.size());
   operations.resize(expected.size());

@@ -75,12 +75,10 @@ int load_and_save() {
   const auto output = pipeline->forward<at::Tensor>(input());
   if (output) std::cout << "output " << checksum_of(*output) << "\n";
 
-  RunShard shard;
-  shard.index = world->rank();
-  shard.count = world->size();
-  shard.all_gather = [&](const std::string& mine) {
-    return all_gather(*world, mine, "save");
-  };
+  const RunShard shard{world->rank(), world->size(),
+                       [&](const std::string& mine) {
+                         return all_gather(*world, mine, "save");
+                       }};
   save_hugging_face(testing::argument("folder"), own, 3000, shard);
   if (world->rank() == 1) own.insert("bad", at::Tensor());
   std::cout << testing::error_of([&] {

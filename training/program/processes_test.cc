@@ -53,6 +53,22 @@ Options options_of(const std::string& folder) {
   return options;
 }
 
+// Of the exported program, without evaluation.
+Options exported_options(const std::string& folder) {
+  Options options = options_of(folder);
+  options.model = kExported;
+  options.eval_every = -1;
+  return options;
+}
+
+// Returns weights of the exported program that are not those of the file.
+StateDict other_weights() {
+  ExportedModel model = load_exported(kExported);
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& each : model.layers->parameters()) each.mul_(1.5);
+  return model.state_dict();
+}
+
 void add_adapters(Options& options) {
   options.lora_rank = 2;
   options.lora_targets = "qkv,up";
@@ -140,9 +156,10 @@ const RankProgramEntry kTrain("train", [] {
 // The processes of a run, and how the run ends.
 struct Processes {
   int count = 2;
-  int copies = 1;    // replicas, which share the micro-batches of a step
-  int64_t stop = 0;  // the step in which the run gets SIGTERM; 0: none
-  int code = kDone;  // the exit code without SIGTERM
+  int copies = 1;     // replicas, which share the micro-batches of a step
+  int64_t stop = 0;   // the step in which the run gets SIGTERM; 0: none
+  int code = kDone;   // the exit code without SIGTERM
+  int64_t saved = 0;  // the step that is saved then; 0: any
   Ranks::Arguments more = {};  // of kTrain, besides options
 };
 
@@ -184,6 +201,18 @@ class ProcessesTest : public ::testing::Test {
   const std::string folder_ = new_folder();
   // Of runs in this process, and in several processes.
   const std::string here_ = folder_ + "here", there_ = folder_ + "there";
+
+  // Expects that `runs`, which resume each other, have the bits of one process.
+  void expect_bits_of_one(Options options, const std::vector<Processes>& runs) {
+    options.run_dir = here_;
+    EXPECT_EQ(run_here(options).code, kDone);
+    options.run_dir = there_;
+    for (const Processes& each : runs) {
+      train_in_processes(options, each);
+      if (each.saved > 0) EXPECT_EQ(state_in(there_).step, each.saved);
+    }
+    expect_same_weights(state_in(there_), state_in(here_));
+  }
 };
 
 TEST_F(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
@@ -238,23 +267,14 @@ TEST_F(ProcessesTest, ProcessesAndReplicasWriteTheTextOfOneProcess) {
 TEST_F(ProcessesTest, AnExportedProgramTrainsInTwoProcesses) {
   Options one = options_of(here_);
   one.model = kExported;
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one, {.stop = 3});
-  EXPECT_EQ(state_in(there_).step, 3);
-  train_in_processes(one);
-  expect_same_weights(state_in(there_), state_in(here_));
+  expect_bits_of_one(one, {{.stop = 3, .saved = 3}, {}});
 }
 
 TEST_F(ProcessesTest, AdaptersTrainInProcessesAsInOne) {
   Options one = options_of(here_);
   one.model = kExported;
   add_adapters(one);
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one, {.stop = 3});
-  train_in_processes(one);
-  expect_same_weights(state_in(there_), state_in(here_));
+  expect_bits_of_one(one, {{.stop = 3}, {}});
   for (const auto& each : state_in(there_).model) {
     EXPECT_NE(each.key().find(".lora."), std::string::npos)
         << each.key() << ": a run checkpoint has the base";
@@ -302,9 +322,7 @@ TEST_F(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
       bytes_of_layers(file, 0, first),
       bytes_of_layers(file, first, file.size() - first)};
   EXPECT_EQ(expected[0] + expected[1], bytes_of_layers(file, 0, file.size()));
-  Options options = options_of("");
-  options.model = kExported;
-  options.eval_every = -1;
+  Options options = exported_options("");
   options.balance =
       std::to_string(first) + "," + std::to_string(file.size() - first);
   for (const std::string& given : {std::string(), weights}) {
@@ -327,9 +345,7 @@ TEST_F(ProcessesTest, EachProcessReadsItsOwnLayersOfAnExportedProgram) {
 
 TEST_F(ProcessesTest, ProcessesShareTheBalanceThatTheFirstOneHasMeasured) {
   for (const char* balance : {"time", "size"}) {
-    Options options = options_of(there_ + balance);
-    options.model = kExported;
-    options.eval_every = -1;
+    Options options = exported_options(there_ + balance);
     options.balance = balance;
     train_in_processes(options);
     EXPECT_EQ(state_in(options.run_dir).step, 4) << balance;
@@ -337,21 +353,10 @@ TEST_F(ProcessesTest, ProcessesShareTheBalanceThatTheFirstOneHasMeasured) {
 }
 
 TEST_F(ProcessesTest, AnExportedProgramStartsWithGivenWeightsInTwoProcesses) {
-  const std::string python = folder_ + "python.safetensors";
-  ExportedModel model = load_exported(kExported);
-  {
-    const torch::NoGradGuard no_grad;
-    for (at::Tensor& each : model.layers->parameters()) each.mul_(1.5);
-  }
-  write_safetensors(python, model.state_dict());
-  Options one = options_of(here_);
-  one.model = kExported;
-  one.eval_every = -1;
-  one.weights = python;
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one);
-  expect_same_weights(state_in(there_), state_in(here_));
+  Options one = exported_options(here_);
+  one.weights = folder_ + "python.safetensors";
+  write_safetensors(one.weights, other_weights());
+  expect_bits_of_one(one, {{}});
   // The weights of a run, by the names of a run checkpoint.
   one.weights = folder_ + "run.safetensors";
   write_safetensors(one.weights, state_in(here_).model);
@@ -378,15 +383,8 @@ StateDict saved_weights(const std::string& folder, const std::string& run) {
 }
 
 TEST_F(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
-  ExportedModel model = load_exported(kExported);
-  {
-    const torch::NoGradGuard no_grad;
-    for (at::Tensor& each : model.layers->parameters()) each.mul_(1.5);
-  }
-  save_hugging_face(folder_ + "given", model.state_dict(), 3000);
-  Options one = options_of(here_);
-  one.model = kExported;
-  one.eval_every = -1;
+  save_hugging_face(folder_ + "given", other_weights(), 3000);
+  Options one = exported_options(here_);
   one.weights = folder_ + "given";
   one.save_weights = folder_ + "saved here";
   EXPECT_EQ(run_here(one).code, kDone);
@@ -401,9 +399,7 @@ TEST_F(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
 }
 
 TEST_F(ProcessesTest, MergedWeightsOfPartsAreThoseOfOneProcess) {
-  Options one = options_of(here_);
-  one.model = kExported;
-  one.eval_every = -1;
+  Options one = exported_options(here_);
   one.save_weights = folder_ + "saved here";
   one.merge_lora = true;
   add_adapters(one);
@@ -425,10 +421,7 @@ TEST_F(ProcessesTest, ASecondFileEvaluatesInSeveralProcesses) {
   one.model = "models/exported/testdata/scattered.pt2";
   one.eval_model = "models/exported/testdata/steady.pt2";
   one.data_dir = folder_ + "rows.safetensors";
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one);
-  expect_same_weights(state_in(there_), state_in(here_));
+  expect_bits_of_one(one, {{}});
   for (const int64_t step : {2, 4}) {
     EXPECT_EQ(logged(there_, step, "test_loss"),
               logged(here_, step, "test_loss"));
@@ -442,17 +435,12 @@ TEST_F(ProcessesTest, ASecondFileEvaluatesInSeveralProcesses) {
 }
 
 TEST_F(ProcessesTest, CopiesOfAnExportedProgramHaveTheBitsOfOneCopy) {
-  Options one = options_of(here_);
-  one.model = kExported;
-  one.eval_every = -1;
+  Options one = exported_options(here_);
   one.chunks = 2;
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  // Two copies of two partitions, then two copies of one, which resume.
-  train_in_processes(one, {.count = 4, .copies = 2, .stop = 2});
-  EXPECT_EQ(state_in(there_).step, 3);  // a replica has one loss per step
-  train_in_processes(one, {.copies = 2});
-  expect_same_weights(state_in(there_), state_in(here_));
+  // Two copies of two partitions, then two copies of one, which resume. A
+  // replica has one loss per step.
+  expect_bits_of_one(
+      one, {{.count = 4, .copies = 2, .stop = 2, .saved = 3}, {.copies = 2}});
 }
 
 TEST_F(ProcessesTest, OneTraceHasTheActionsOfAllProcesses) {
@@ -497,10 +485,7 @@ TEST_F(ProcessesTest, CopiesShareABatch) {
 TEST_F(ProcessesTest, CopiesWithAMicroBatchEachHaveTheBitsOfOneCopy) {
   Options one = options_of(here_);
   one.chunks = 2;
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one, {.copies = 2});
-  expect_same_weights(state_in(there_), state_in(here_));
+  expect_bits_of_one(one, {{.copies = 2}});
 }
 
 TEST_F(ProcessesTest, ASpreadOptimizerSavesAndResumesAsAWholeOne) {
@@ -568,10 +553,7 @@ TEST_F(ProcessesTest, CopiesShareTheMicroBatchesOfSequences) {
   one.batch = 6;
   one.chunks = 2;
   one.eval_every = -1;
-  EXPECT_EQ(run_here(one).code, kDone);
-  one.run_dir = there_;
-  train_in_processes(one, {.count = 4, .copies = 2});
-  expect_same_weights(state_in(there_), state_in(here_));
+  expect_bits_of_one(one, {{.count = 4, .copies = 2}});
 }
 
 TEST_F(ProcessesTest, WithBatchNormTheTestIsOfTheCopyThatIsSaved) {

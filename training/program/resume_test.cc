@@ -37,6 +37,7 @@ Options options_of(const std::string& model) {
   options.accumulate = 2;
   options.clip = 0.5;
   options.lr_schedule = "warmup:2,cosine:10";
+  options.run_dir = new_folder() + "run";
   return options;
 }
 
@@ -91,7 +92,6 @@ TEST(ResumeTest, ExportedImagesGoOnWithAutocast) {
 
 TEST(ResumeTest, AnotherExportedProgramIsRefused) {
   Options options = options_of("models/exported/testdata/gpt.pt2");
-  options.run_dir = new_folder() + "run";
   options.steps = 1;
   run_here(options);
   options.model = "models/exported/testdata/letters.pt2";
@@ -180,7 +180,6 @@ TEST(ResumeTest, SavesInTheBackgroundHaveTheBitsOfThoseThatBlock) {
 
 TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   const auto task = make_task(options);
   TaskWith stopped(*task, nullptr, [](int64_t index) {
     if (index == 5) raise(SIGTERM);  // when data of step 3 is loaded ahead
@@ -192,7 +191,8 @@ TEST(ResumeTest, SigtermDoesTheSameAndASignalWhileABatchIsLoadedCounts) {
 }
 
 TEST(ResumeTest, WithoutAFolderTheStoppedRunSaysThatNothingIsSaved) {
-  const Options options = options_of("transformer");
+  Options options = options_of("transformer");
+  options.run_dir = "";
   const auto task = make_task(options);
   StoppedTask stopped(*task, 4, 2, SIGINT);
   const Ran ran = run_here(options, stopped);
@@ -202,7 +202,6 @@ TEST(ResumeTest, WithoutAFolderTheStoppedRunSaysThatNothingIsSaved) {
 
 TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.steps = 1;
   run_here(options);
   options.steps = 2;
@@ -215,7 +214,6 @@ TEST(ResumeTest, AnotherTaskIsRefusedByTheNamesOfItsFlags) {
 
 TEST(ResumeTest, AnotherBucketIsRefused) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.bucket = 4;
   options.steps = 1;
   run_here(options);
@@ -232,7 +230,6 @@ TEST(ResumeTest, AnotherBucketIsRefused) {
 // the tokens of the first text to other characters of the second one.
 TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.data_dir = new_folder() + "text.txt";
   std::string text;
   for (int k = 0; k < 300; ++k) text += "abcd";
@@ -252,7 +249,6 @@ TEST(ResumeTest, OtherDataOfTheSameSizeIsRefused) {
 
 TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.steps = 1;
   run_here(options);
   options.steps = 2;
@@ -264,7 +260,6 @@ TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
 
 TEST(ResumeTest, AFinishedRunHasNothingToDo) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.steps = 1;
   run_here(options);
   const Ran ran = run_here(options);
@@ -274,7 +269,6 @@ TEST(ResumeTest, AFinishedRunHasNothingToDo) {
 
 TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.steps = 2;
   options.save_every = 1;
   run_here(options);
@@ -292,7 +286,6 @@ TEST(ResumeTest, ABeginningBeforeStepsThatAreThereIsRefused) {
 // it is loaded.
 TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.steps = 2;
   options.save_every = 1;
   run_here(options);
@@ -315,7 +308,6 @@ TEST(ResumeTest, WhereEachStepIsDamagedNothingBeginsAnew) {
 
 TEST(ResumeTest, TheLogHasEachStepOnce) {
   Options options = options_of("transformer");
-  options.run_dir = new_folder() + "run";
   options.eval_every = 2;
   const auto task = make_task(options);
   StoppedTask stopped(*task, 4, 3, SIGINT);

@@ -49,25 +49,14 @@ Options options_of(const std::string& model, const std::string& data) {
   return options;
 }
 
-// Returns an empty folder for the running test.
-std::string folder_for(const std::string& kind) {
-  const auto* const test =
-      ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string folder =
-      ::testing::TempDir() + "make_task_" + test->name() + "_" + kind + "/";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
 std::string text_file() {
-  const std::string path = folder_for("text") + "text.txt";
+  const std::string path = new_folder() + "text.txt";
   write_bytes(path, std::string(400, 'a') + "bc");
   return path;
 }
 
 std::string masks() {
-  const std::string folder = folder_for("masks");
+  const std::string folder = new_folder();
   std::filesystem::create_directories(folder + "images");
   std::filesystem::create_directories(folder + "masks");
   for (int k = 0; k < 10; ++k) {
@@ -81,7 +70,7 @@ std::string masks() {
 // Returns a folder with ten images in each of two classes. Image `broken` of
 // class a cannot be read.
 std::string images(int broken = -1) {
-  const std::string folder = folder_for("images");
+  const std::string folder = new_folder();
   for (const char* name : {"a", "b"}) {
     std::filesystem::create_directories(folder + name);
     for (int k = 0; k < 10; ++k) {
@@ -104,7 +93,7 @@ TEST(MakeTaskTest, TheChecksumIsOfWhichFilesThereAreAndNotOfWhere) {
                              : std::string(model) == "unet" ? masks()
                                                             : images();
     const uint32_t there = checksum_of(path);
-    const std::string copy = folder_for("copy") + "x";
+    const std::string copy = new_folder() + "x";
     std::filesystem::copy(path, copy, std::filesystem::copy_options::recursive);
     EXPECT_EQ(checksum_of(copy), there) << model;
     if (text) {

@@ -1,6 +1,7 @@
 #include "training/testing/run_states.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -37,6 +38,26 @@ at::Tensor numbers(int64_t count, double first) {
   return at::arange(first, first + static_cast<double>(count),
                     at::TensorOptions(at::kFloat));
 }
+
+RunState small_state(int64_t step) {
+  const auto real = static_cast<double>(step);
+  RunState state;
+  state.step = step;
+  state.model.insert("0.weight", numbers(4, real).view({2, 2}));
+  state.model.insert("0.bias", numbers(2, real + 0.5));
+  state.model.insert("1.count", at::full({}, step));
+  OptimizerState& optimizer = state.optimizer.emplace();
+  optimizer.type = "Adam";
+  optimizer.groups = {{{"lr", 0.1}, {"beta1", 0.9}}, {{"lr", real}}};
+  optimizer.parameters["0.weight"] = {
+      0, {{"step", step}}, {{"exp_avg", numbers(4, -real).view({2, 2})}}};
+  optimizer.parameters["0.bias"] = {1, {}, {}};
+  state.generators["cpu"] = at::full({5}, step, at::TensorOptions(at::kByte));
+  state.metadata = {{"learning_rate", "warmup:5"}, {"epoch", "3"}};
+  return state;
+}
+
+std::string run_folder() { return new_folder() + "run"; }
 
 std::string temporary_name(int64_t step) {
   char host[256] = {}, name[400];

@@ -17,6 +17,12 @@ void expect_equal(const RunState& a, const RunState& b);
 // Returns the floats `first`, `first` + 1, ...
 at::Tensor numbers(int64_t count, double first);
 
+// Returns a state of a few hundred bytes that differs for each step.
+RunState small_state(int64_t step);
+
+// Returns a new path without a "/" at its end.
+std::string run_folder();
+
 // Returns the name of the folder into which this process writes a step.
 std::string temporary_name(int64_t step);
 
