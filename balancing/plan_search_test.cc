@@ -59,6 +59,20 @@ std::vector<PlanDevice> accelerators(
   return devices;
 }
 
+PlanOptions only(const std::string& schedule, int64_t chunks) {
+  return PlanOptions().schedules({schedule}).chunks({chunks});
+}
+
+Plan even_plan(const PlanOptions& options,
+               const std::vector<PlanDevice>& devices = accelerators(2)) {
+  return plan(even_profile({1, 1, 1, 1}), 8, devices, options);
+}
+
+double seconds_on_two(const Profile& profile, int64_t rows,
+                      const PlanOptions& options) {
+  return plan(profile, rows, accelerators(2), options).step_seconds;
+}
+
 TEST(PlanSearchTest, IsNeverSlowerThanAnySingleSchedule) {
   std::mt19937 random(0);
   for (int round = 0; round < 6; ++round) {
@@ -92,8 +106,7 @@ TEST(PlanSearchTest, IsNeverSlowerThanAnySingleSchedule) {
 }
 
 TEST(PlanSearchTest, PredictsTheStepOfItsSchedule) {
-  const Plan result = plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
-                           PlanOptions().chunks({4}).schedules({"zbv"}));
+  const Plan result = even_plan(only("zbv", 4));
   EXPECT_THAT(result.balance, ElementsAre(1, 1, 1, 1));
   EXPECT_EQ(result.stages_per_rank, 2);
   EXPECT_EQ(result.placement, Placement::kV);
@@ -114,14 +127,13 @@ TEST(PlanSearchTest, PredictsTheStepOfItsSchedule) {
 
 TEST(PlanSearchTest, UsesMeasuredPartsOfTheBackward) {
   Profile profile = even_profile({1, 1});
-  const auto options = PlanOptions().chunks({4}).schedules({"zb-h1"});
   // f = i = w = 1: 4 * 3 + 1.
-  EXPECT_EQ(plan(profile, 4, accelerators(2), options).step_seconds, 13);
+  EXPECT_EQ(seconds_on_two(profile, 4, only("zb-h1", 4)), 13);
   for (LayerTime& time : profile.times) {
     time.backward_input = 2;
     time.backward_weight = 1;
   }
-  EXPECT_EQ(plan(profile, 4, accelerators(2), options).step_seconds,
+  EXPECT_EQ(seconds_on_two(profile, 4, only("zb-h1", 4)),
             4 * (1 + 2 + 1) + std::max({1, 2, 1 + 2 - 1}));
 }
 
@@ -130,26 +142,14 @@ TEST(PlanSearchTest, AddsGradientsOfAllMicrobatchesButTheFirst) {
   for (LayerTime& time : profile.times) time.accumulate = 4;
   // Of 4 micro-batches 3 add, so each backward takes 2 + 4 * 3 / 4 = 5.
   for (const char* schedule : {"fill-drain", "1f1b"}) {
-    EXPECT_EQ(plan(profile, 4, accelerators(2),
-                   PlanOptions().chunks({4}).schedules({schedule}))
-                  .step_seconds,
-              (4 + 1) * (1 + 5));
+    EXPECT_EQ(seconds_on_two(profile, 4, only(schedule, 4)), (4 + 1) * (1 + 5));
   }
   // f = i = 1, w = 1 + 3.
-  EXPECT_EQ(plan(profile, 4, accelerators(2),
-                 PlanOptions().chunks({4}).schedules({"zb-h1"}))
-                .step_seconds,
-            4 * (1 + 1 + 4) + 1);
+  EXPECT_EQ(seconds_on_two(profile, 4, only("zb-h1", 4)), 4 * (1 + 1 + 4) + 1);
   // It does not depend on the rows: 8 rows take twice as long to compute.
-  EXPECT_EQ(plan(profile, 8, accelerators(2),
-                 PlanOptions().chunks({4}).schedules({"1f1b"}))
-                .step_seconds,
-            (4 + 1) * (2 + 4 + 3));
+  EXPECT_EQ(seconds_on_two(profile, 8, only("1f1b", 4)), (4 + 1) * (2 + 4 + 3));
   // A single micro-batch adds nothing.
-  EXPECT_EQ(plan(profile, 1, accelerators(2),
-                 PlanOptions().chunks({1}).schedules({"1f1b"}))
-                .step_seconds,
-            2 * (1 + 2));
+  EXPECT_EQ(seconds_on_two(profile, 1, only("1f1b", 1)), 2 * (1 + 2));
 }
 
 // A layer without clone() that counts its forwards on CPUs.
@@ -230,8 +230,7 @@ TEST(PlanSearchTest, RecomputesTheStagesForWhichMemoryIsShort) {
   // The first rank of 1F1B holds two micro-batches, the second one: 20 bytes
   // each, and 16 bytes of parameters.
   const Plan result =
-      plan(even_profile({1, 1, 1, 1}), 8, accelerators(2, 16 + 2 * 20 - 1),
-           PlanOptions().chunks({8}).schedules({"1f1b"}));
+      even_plan(only("1f1b", 8), accelerators(2, 16 + 2 * 20 - 1));
   EXPECT_THAT(result.recomputed_stages, ElementsAre(true, false));
   EXPECT_EQ(result.checkpoint, Checkpoint::kAlways);
   EXPECT_EQ(result.partitions[0].memory_bytes, 16 + 20);
@@ -254,8 +253,7 @@ TEST(PlanSearchTest, SaysNeverIfMemoryIsShortForNoStage) {
     profile.memory.saved[k].bytes = 5 + random() % 11;
   }
   const auto options =
-      PlanOptions().schedules({"1f1b"}).chunks({8}).checkpoints(
-          {Checkpoint::kNever, Checkpoint::kAlways});
+      only("1f1b", 8).checkpoints({Checkpoint::kNever, Checkpoint::kAlways});
   double most = 0;
   for (const PlannedPartition& each :
        plan(profile, 8, accelerators(6), options).partitions) {
@@ -275,35 +273,30 @@ TEST(PlanSearchTest, SaysNeverIfMemoryIsShortForNoStage) {
 TEST(PlanSearchTest, OffloadsOnAcceleratorsOnly) {
   auto devices = accelerators(2, 170);
   for (PlanDevice& device : devices) device.host_bandwidth(20);
-  const auto options = PlanOptions()
-                           .chunks({8})
-                           .schedules({"fill-drain"})
-                           .checkpoints({Checkpoint::kNever})
-                           .offload(true);
-  const Profile profile = even_profile({1, 1, 1, 1});
-  const Plan result = plan(profile, 8, devices, options);
+  const auto options =
+      only("fill-drain", 8).checkpoints({Checkpoint::kNever}).offload(true);
+  const Plan result = even_plan(options, devices);
   EXPECT_TRUE(result.offload);
   EXPECT_NE(to_csv(result.schedule()).find("0O0"), std::string::npos);
   EXPECT_LE(result.partitions[0].memory_bytes, 170);
-  EXPECT_THROW(plan(profile, 8, devices, PlanOptions(options).offload(false)),
+  EXPECT_THROW(even_plan(PlanOptions(options).offload(false), devices),
                InfeasibleError);
   for (PlanDevice& device : devices) device.device(torch::kCPU);
-  EXPECT_THROW(plan(profile, 8, devices, PlanOptions(options).workers(2)),
+  EXPECT_THROW(even_plan(PlanOptions(options).workers(2), devices),
                InfeasibleError);
 }
 
 TEST(PlanSearchTest, SaysWhatWouldBeEnough) {
-  const Profile profile = even_profile({1, 1, 1, 1});
   double enough = 0;
   try {
-    plan(profile, 8, accelerators(2, 10));
+    even_plan({}, accelerators(2, 10));
     FAIL() << "fits";
   } catch (const InfeasibleError& error) {
     enough = error.least_bytes();
     EXPECT_DOUBLE_EQ(error.least_factor(), enough / 10);
   }
-  EXPECT_NO_THROW(plan(profile, 8, accelerators(2, enough)));
-  EXPECT_THROW(plan(profile, 8, accelerators(2, std::nextafter(enough, 0))),
+  EXPECT_NO_THROW(even_plan({}, accelerators(2, enough)));
+  EXPECT_THROW(even_plan({}, accelerators(2, std::nextafter(enough, 0))),
                InfeasibleError);
 }
 
@@ -315,8 +308,7 @@ TEST(PlanSearchTest, KnowsTheLinkOfEachPair) {
   std::vector<PlanLink> links(9);
   links[1 * 3 + 2] = links[2 * 3 + 1] = {0, 1};
   const Plan result =
-      plan(profile, 4, accelerators(3),
-           PlanOptions().schedules({"1f1b"}).chunks({4}).links(links));
+      plan(profile, 4, accelerators(3), only("1f1b", 4).links(links));
   EXPECT_EQ(result.balance[0] + result.balance[1], 3);
 }
 
@@ -327,16 +319,12 @@ TEST(PlanSearchTest, GradientsTakeTheLinkBack) {
     SCOPED_TRACE(slow);
     std::vector<PlanLink> links(4);
     links[slow].latency = 5;
-    const auto options =
-        PlanOptions().schedules({"1f1b"}).chunks({1}).links(links);
-    EXPECT_EQ(plan(profile, 1, accelerators(2), options).step_seconds,
+    EXPECT_EQ(seconds_on_two(profile, 1, only("1f1b", 1).links(links)),
               2 * 3 + 5);
     // 6 bytes cross the boundary each way, at 2 bytes per second or at once.
     links[slow] = {0, 2};
-    EXPECT_EQ(
-        plan(profile, 1, accelerators(2), PlanOptions(options).links(links))
-            .step_seconds,
-        2 * 3 + 6 / 2);
+    EXPECT_EQ(seconds_on_two(profile, 1, only("1f1b", 1).links(links)),
+              2 * 3 + 6 / 2);
   }
 }
 
@@ -345,21 +333,20 @@ TEST(PlanSearchTest, OneMoreDeviceHasTheLinksOfTheLastOne) {
   // second device and a third one.
   std::vector<PlanLink> links(4);
   links[1 * 2 + 0].latency = 1;
-  const Plan result =
-      plan(even_profile({8, 8, 8}), 2, accelerators(2),
-           PlanOptions().schedules({"fill-drain"}).chunks({2}).links(links));
+  const Plan result = plan(even_profile({8, 8, 8}), 2, accelerators(2),
+                           only("fill-drain", 2).links(links));
   ASSERT_EQ(result.alternatives[0].change, "one more device");
   EXPECT_EQ(result.alternatives[0].step_seconds, (2 + 3 - 1) * 24 + 2);
 }
 
 TEST(PlanSearchTest, ExplainsItself) {
   std::ostringstream text;
-  const Plan result = plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
-                           PlanOptions()
-                               .chunks({8})
-                               .checkpoints({Checkpoint::kNever})
-                               .schedules({"fill-drain", "looped-bfs", "zb-h1"})
-                               .stages_per_rank({1, 2}));
+  const Plan result =
+      even_plan(PlanOptions()
+                    .chunks({8})
+                    .checkpoints({Checkpoint::kNever})
+                    .schedules({"fill-drain", "looped-bfs", "zb-h1"})
+                    .stages_per_rank({1, 2}));
   text << result;
   EXPECT_EQ("\n" + text.str(), R"(
 zb-h1, 1 stage per rank, 8 micro-batches, checkpoint never: a step is predicted to take 50 s
@@ -386,14 +373,17 @@ with one more device: 48 s (-4.0 %)
 }
 
 TEST(PlanSearchTest, IsReadAsItWasWritten) {
-  const Plan original =
-      plan(even_profile({1, 1, 1, 1}), 8, accelerators(2, 16 + 2 * 20 - 1),
-           PlanOptions().chunks({8}).schedules({"1f1b", "zbv"}));
+  const Plan original = even_plan(only("1f1b", 8).schedules({"1f1b", "zbv"}),
+                                  accelerators(2, 16 + 2 * 20 - 1));
   const Plan read = plan_from_json(to_json(original), "it");
   EXPECT_EQ(to_json(read), to_json(original));
   EXPECT_EQ(to_csv(read.schedule()), to_csv(original.schedule()));
   EXPECT_EQ(read.options().devices(), original.options().devices());
   EXPECT_EQ(read.recomputed_stages, original.recomputed_stages);
+}
+
+nlohmann::json json_of(const Plan& plan) {
+  return nlohmann::json::parse(to_json(plan));
 }
 
 std::string read_error(const nlohmann::json& json) {
@@ -402,10 +392,9 @@ std::string read_error(const nlohmann::json& json) {
 }
 
 TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
-  const std::string good =
-      to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2)));
+  const auto good = json_of(even_plan({}));
   const auto error_of = [&](const std::string& member, const char* value) {
-    auto json = nlohmann::json::parse(good);
+    auto json = good;
     json[member] = nlohmann::json::parse(value);
     return read_error(json);
   };
@@ -426,28 +415,23 @@ TEST(PlanSearchTest, NamesWhatIsWrongWithAFile) {
 }
 
 TEST(PlanSearchTest, AFileOfMoreCellsThanMemoryHoldsIsRefused) {
-  auto json = nlohmann::json::parse(
-      to_json(plan(even_profile(std::vector<double>(16, 1)), 8,
-                   accelerators(16), PlanOptions().schedules({"1f1b"}))));
-  json["chunks"] = 1 << 20;
-  EXPECT_EQ(plan_from_json(json.dump(), "it").chunks, 1 << 20);
-  json = nlohmann::json::parse(
-      to_json(plan(even_profile(std::vector<double>(17, 1)), 8,
-                   accelerators(17), PlanOptions().schedules({"1f1b"}))));
-  json["chunks"] = 1 << 20;
-  EXPECT_THAT(read_error(json),
+  const auto large = [](int stages) {
+    auto json =
+        json_of(plan(even_profile(std::vector<double>(stages, 1)), 8,
+                     accelerators(stages), PlanOptions().schedules({"1f1b"})));
+    json["chunks"] = 1 << 20;
+    return json;
+  };
+  EXPECT_EQ(plan_from_json(large(16).dump(), "it").chunks, 1 << 20);
+  EXPECT_THAT(read_error(large(17)),
               HasSubstr("17 stages with 1048576 micro-batches are too many; "
                         "their product must be at most 16777216"));
 }
 
 TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {
   using Json = nlohmann::json;
-  const auto json_of = [&](const char* schedule) {
-    return Json::parse(
-        to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
-                     PlanOptions().schedules({schedule}).chunks({8}))));
-  };
-  const Json good = json_of("1f1b"), v = json_of("zbv");
+  const Json good = json_of(even_plan(only("1f1b", 8)));
+  const Json v = json_of(even_plan(only("zbv", 8)));
   const auto with = [](Json json, const char* at, const Json& value) {
     json[Json::json_pointer(at)] = value;
     return json;
@@ -474,9 +458,7 @@ TEST(PlanSearchTest, AFileWhosePartsDoNotFitTogetherIsRefused) {
 }
 
 TEST(PlanSearchTest, AFileThatRecomputesNoStageIsReadAsNever) {
-  auto json = nlohmann::json::parse(
-      to_json(plan(even_profile({1, 1, 1, 1}), 8, accelerators(2),
-                   PlanOptions().schedules({"1f1b"}).chunks({8}))));
+  auto json = json_of(even_plan(only("1f1b", 8)));
   json["checkpoint"] = "where_needed";
   json["recomputed_stages"] = {false, false};
   const Plan read = plan_from_json(json.dump(), "it");
@@ -486,8 +468,7 @@ TEST(PlanSearchTest, AFileThatRecomputesNoStageIsReadAsNever) {
 
 TEST(PlanReplicasTest, DivideRowsDevicesAndTheStateOfTheOptimizer) {
   const Profile profile = even_profile({1, 1, 1, 1});
-  const auto options =
-      PlanOptions().schedules({"1f1b"}).chunks({4}).param_scale(4).bandwidth(2);
+  const auto options = only("1f1b", 4).param_scale(4).bandwidth(2);
   const auto plans =
       plan_replicas(profile, 16, accelerators(4), {1, 2, 4}, false, options);
   ASSERT_THAT(plans, SizeIs(3));
@@ -521,8 +502,7 @@ TEST(PlanReplicasTest, CutForTheSumsToo) {
   for (LayerMemory& layer : profile.memory.layers) {
     layer.parameter_bytes = layer.trained_bytes = 8;
   }
-  const auto options =
-      PlanOptions().schedules({"1f1b"}).chunks({2}).bandwidth(1);
+  const auto options = only("1f1b", 2).bandwidth(1);
   const Plan even =
       plan_replicas(profile, 4, accelerators(4), {2}, false, options)[0].plan;
   EXPECT_THAT(even.balance, ElementsAre(2, 2));
@@ -543,9 +523,8 @@ TEST(PlanReplicasTest, CutForTheSumsToo) {
 TEST(PlanReplicasTest, AreAsSlowAsTheWorstDeviceOfARank) {
   auto devices = accelerators(4);
   devices[3].speed(0.5);  // rank 1 of replica 1
-  const auto plans =
-      plan_replicas(even_profile({1, 1, 1}), 8, devices, {2}, false,
-                    PlanOptions().schedules({"1f1b"}).chunks({4}));
+  const auto plans = plan_replicas(even_profile({1, 1, 1}), 8, devices, {2},
+                                   false, only("1f1b", 4));
   EXPECT_THAT(plans[0].plan.balance, ElementsAre(2, 1));
   EXPECT_EQ(plans[0].plan.partitions[1].forward, 2);
   EXPECT_THROW(plan_replicas(even_profile({1, 1, 1}), 8, devices, {3}),
@@ -555,21 +534,14 @@ TEST(PlanReplicasTest, AreAsSlowAsTheWorstDeviceOfARank) {
 TEST(PlanSearchTest, TakesUpToTheLargestNumberOfRows) {
   constexpr int64_t kRows = std::numeric_limits<int64_t>::max();
   const Profile profile = even_profile({1, 1});
-  const auto options = PlanOptions().schedules({"1f1b"});
   const auto seconds = static_cast<double>(kRows);  // a forward of a layer
-  EXPECT_EQ(
-      plan(profile, kRows, accelerators(2), PlanOptions(options).chunks({1}))
-          .step_seconds,
-      2 * 3 * seconds);
+  EXPECT_EQ(seconds_on_two(profile, kRows, only("1f1b", 1)), 2 * 3 * seconds);
   EXPECT_EQ(plan_replicas(profile, kRows, accelerators(2), {2}, false,
-                          PlanOptions(options).chunks({1}))[0]
+                          only("1f1b", 1))[0]
                 .plan.step_seconds,
             2 * 3 * seconds / 2);
   EXPECT_THAT(
-      [&] {
-        plan(profile, kRows, accelerators(2),
-             PlanOptions(options).chunks({kRows}));
-      },
+      [&] { seconds_on_two(profile, kRows, only("1f1b", kRows)); },
       ThrowsMessage<std::invalid_argument>(
           "there are 9223372036854775807 micro-batches: a schedule has at most "
           "2147483647"));

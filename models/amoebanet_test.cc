@@ -13,13 +13,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "balancing/balancing.h"
 #include "gpipe/skip.h"
 #include "models/amoebanet_cell.h"
 #include "models/testing/figures.h"
@@ -288,14 +286,6 @@ TEST(AmoebaNetTest, TrainsInAPlainSequential) {
 TEST(AmoebaNetTest, GivesACloneItsOwnWeights) {
   testing::expect_clone_with_own_weights(amoebanetd(10, 3, 8),
                                          ramp({1, 3, 32, 64}));
-}
-
-TEST(AmoebaNetTest, IsCutByTime) {
-  const auto balance = balancing::balance_by_time(
-      3, amoebanetd(10, 3, 8), torch::rand({2, 3, 64, 64}),
-      balancing::TimeOptions().timeout(0));
-  EXPECT_EQ(balance.size(), 3);
-  EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}), 9);
 }
 
 TEST(AmoebaNetTest, NamesTheArgumentThatIsNotAllowed) {

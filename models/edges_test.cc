@@ -101,105 +101,66 @@ TEST_P(Edges, CarryWhatTheSummarySaysThereAndBack) {
   EXPECT_EQ(copied_since(), reversed(expected));
 }
 
-template <int64_t num_convs>
-Sequential narrow_unet() {
-  return unet(5, num_convs, 2);
-}
-
 template <int64_t side>
 Tensor image() {
   return torch::rand({1, 3, side, side});
+}
+
+template <int64_t num_convs>
+Case unet_case(const char* name, std::vector<int64_t> balance, double boundary,
+               double skips, double scale) {
+  return {name,       [] { return unet(5, num_convs, 2); },
+          image<192>, std::move(balance),
+          boundary,   skips,
+          scale};
+}
+
+Case resnet_case(const char* name, std::vector<int64_t> balance,
+                 double boundary, double skips) {
+  return {name,       [] { return resnet101(); },
+          image<224>, std::move(balance),
+          boundary,   skips};
 }
 
 // Stages run on four devices in turn. Of the reference's balances, only those
 // are used whose copies are always between different devices.
 INSTANTIATE_TEST_SUITE_P(
     Models, Edges,
-    ::testing::Values(Case{"UNet2",
-                           narrow_unet<5>,
-                           image<192>,
-                           {104, 137},
-                           0.5625,
-                           16.875,
-                           32},
-                      Case{"UNet4",
-                           narrow_unet<5>,
-                           image<192>,
-                           {30, 66, 84, 61},
-                           6.1875,
-                           16.875,
-                           32},
-                      Case{"UNet4ForTheTimeline",
-                           narrow_unet<5>,
-                           image<192>,
-                           {34, 76, 70, 61},
-                           5.765625,
-                           17.4375,
-                           32},
-                      Case{"UNet8",
-                           narrow_unet<5>,
-                           image<192>,
-                           {16, 27, 31, 44, 22, 57, 27, 17},
-                           24.1875,
-                           17.4375,
-                           32},
-                      Case{"UNet4Of24Convolutions",
-                           narrow_unet<24>,
-                           image<192>,
-                           {472, 54, 36, 515},
-                           2.8125,
-                           43.59375,
-                           80},
-                      Case{"UNet8Of48Convolutions",
-                           narrow_unet<48>,
-                           image<192>,
-                           {800, 140, 62, 36, 36, 36, 36, 987},
-                           6.328125,
-                           43.59375,
-                           80},
-                      Case{"ResNet2",
-                           [] { return resnet101(); },
-                           image<224>,
-                           {140, 230},
-                           0.19140625,
-                           0.765625},
-                      Case{"ResNet2WithoutASkip",
-                           [] { return resnet101(); },
-                           image<224>,
-                           {135, 235},
-                           0.765625,
-                           0},
-                      Case{"ResNet4",
-                           [] { return resnet101(); },
-                           image<224>,
-                           {44, 92, 124, 110},
-                           1.33984375,
-                           3.828125},
-                      Case{"ResNet8",
-                           [] { return resnet101(); },
-                           image<224>,
-                           {26, 22, 33, 44, 44, 66, 66, 69},
-                           9.1875,
-                           0},
-                      Case{"AmoebaNet",
-                           [] { return amoebanetd(10, 18, 8); },
-                           image<64>,
-                           {3, 6, 7, 8}},
-                      Case{"TiedTransformer",
-                           [] {
-                             return transformer(TransformerOptions()
-                                                    .num_layers(3)
-                                                    .width(16)
-                                                    .feed_forward(32)
-                                                    .heads(2)
-                                                    .vocabulary(50)
-                                                    .sequence(8)
-                                                    .tied_embeddings(true));
-                           },
-                           [] {
-                             return torch::randint(50, {2, 8}, torch::kLong);
-                           },
-                           {1, 3, 3, 2}}),
+    ::testing::Values(
+        unet_case<5>("UNet2", {104, 137}, 0.5625, 16.875, 32),
+        unet_case<5>("UNet4", {30, 66, 84, 61}, 6.1875, 16.875, 32),
+        unet_case<5>("UNet4ForTheTimeline", {34, 76, 70, 61}, 5.765625, 17.4375,
+                     32),
+        unet_case<5>("UNet8", {16, 27, 31, 44, 22, 57, 27, 17}, 24.1875,
+                     17.4375, 32),
+        unet_case<24>("UNet4Of24Convolutions", {472, 54, 36, 515}, 2.8125,
+                      43.59375, 80),
+        unet_case<48>("UNet8Of48Convolutions",
+                      {800, 140, 62, 36, 36, 36, 36, 987}, 6.328125, 43.59375,
+                      80),
+        resnet_case("ResNet2", {140, 230}, 0.19140625, 0.765625),
+        resnet_case("ResNet2WithoutASkip", {135, 235}, 0.765625, 0),
+        resnet_case("ResNet4", {44, 92, 124, 110}, 1.33984375, 3.828125),
+        resnet_case("ResNet8", {26, 22, 33, 44, 44, 66, 66, 69}, 9.1875, 0),
+        Case{"AmoebaNet",
+             [] { return amoebanetd(10, 18, 8); },
+             image<64>,
+             {3, 6, 7, 8}},
+        Case{"TiedTransformer",
+             [] {
+               return transformer(TransformerOptions()
+                                      .num_layers(3)
+                                      .width(16)
+                                      .feed_forward(32)
+                                      .heads(2)
+                                      .vocabulary(50)
+                                      .sequence(8)
+                                      .tied_embeddings(true));
+             },
+             [] {
+               return torch::randint(50, {2, 8}, torch::kLong);
+             },
+             {1, 3, 3, 2}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

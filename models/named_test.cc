@@ -4,14 +4,25 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/utils.h>
 
+#include <numeric>
 #include <set>
 #include <string>
+#include <utility>
+
+#include "balancing/balancing.h"
+#include "models/amoebanet.h"
+#include "models/resnet.h"
+#include "models/unet.h"
 
 namespace gpipe::models {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -57,6 +68,20 @@ TEST(NamedModel, TorchvisionHasResNets) {
   EXPECT_THAT(torchvision_names("resnet101"), SizeIs(626));
   EXPECT_THAT(torchvision_names("unet"), IsEmpty());
   EXPECT_THAT(torchvision_names("vgg"), IsEmpty());
+}
+
+TEST(NamedModel, IsCutByTime) {
+  const std::pair<torch::nn::Sequential, torch::Tensor> cases[] = {
+      {amoebanetd(10, 3, 8), torch::rand({2, 3, 64, 64})},
+      {unet(2, 1, 4), torch::rand({2, 3, 16, 16})},
+      {resnet50(10), torch::rand({2, 3, 32, 32})}};
+  for (const auto& [model, input] : cases) {
+    const auto balance = balancing::balance_by_time(
+        4, model, input, balancing::TimeOptions().timeout(0));
+    EXPECT_THAT(balance, AllOf(SizeIs(4), Each(Ge(1))));
+    EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), std::size_t{0}),
+              model->size());
+  }
 }
 
 TEST(NamedModel, AnUnknownNameIsAnErrorWithAllNames) {

@@ -11,11 +11,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "balancing/balancing.h"
 #include "gpipe/skip.h"
 #include "models/testing/figures.h"
 
@@ -25,9 +23,7 @@ namespace {
 using testing::count_layers;
 using testing::count_parameters;
 using testing::crossings_of;
-using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::Ge;
 using testing::norm_of;
 using testing::parameters_by;
 using testing::sum_of;
@@ -169,16 +165,6 @@ TEST(ResNet50Test, HasTheSizeOfTorchvisions) {
 TEST(ResNetTest, GivesACloneItsOwnWeights) {
   testing::expect_clone_with_own_weights(resnet50(10),
                                          torch::randn({1, 3, 32, 32}));
-}
-
-TEST(ResNetTest, IsCutThroughItsBlocksByTime) {
-  const Sequential model = resnet50(10);
-  const auto balance =
-      balancing::balance_by_time(4, model, torch::rand({2, 3, 32, 32}),
-                                 balancing::TimeOptions().timeout(0));
-  EXPECT_EQ(balance.size(), 4);
-  EXPECT_THAT(balance, Each(Ge(1)));
-  EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}), 183);
 }
 
 TEST(ResNetTest, RefusesNoClasses) {

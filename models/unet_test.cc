@@ -14,11 +14,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "balancing/balancing.h"
 #include "gpipe/skip.h"
 #include "models/image_layers.h"
 #include "models/testing/figures.h"
@@ -258,14 +256,6 @@ TEST(UNetTest, GivesACloneItsOwnWeights) {
   Sequential copy(
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
   EXPECT_THROW(copy->forward(torch::zeros({1, 3, 2, 2})), c10::ValueError);
-}
-
-TEST(UNetTest, IsCutByTime) {
-  const auto balance =
-      balancing::balance_by_time(3, unet(2, 1, 4), torch::rand({2, 3, 16, 16}),
-                                 balancing::TimeOptions().timeout(0));
-  EXPECT_EQ(balance.size(), 3);
-  EXPECT_EQ(std::accumulate(balance.begin(), balance.end(), int64_t{0}), 29);
 }
 
 auto refuses(const std::string& argument, const std::string& allowed) {

@@ -52,7 +52,7 @@ struct ExportedMemoryOptions {
   // its gradient and the optimizer's state. At least 2.
   double param_scale = 4;
   // Adapters are trained, and the weights are frozen.
-  std::optional<LoraOptions> lora;
+  std::optional<LoraOptions> lora = {};
   double memory_gib = 0;  // of each device, in 2^30 bytes; 0: not known
 };
 

@@ -16,8 +16,10 @@ namespace {
 
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::string path_of(const std::string& file) {
   return "models/exported/testdata/" + file;
@@ -26,16 +28,28 @@ std::string path_of(const std::string& file) {
 // Other machines than the one that made the files round differently.
 constexpr double kTolerance = 1e-4;
 
+struct Compared {
+  bool equal;
+  std::string text;
+};
+
+// Compares NAME.pt2 with a file, NAME.safetensors by default.
+Compared compare(const std::string& name, std::string reference = "",
+                 bool all_settings = false, int64_t max_crossing = 4) {
+  if (reference.empty()) reference = path_of(name + ".safetensors");
+  std::ostringstream out;
+  const bool equal =
+      compare_exported(path_of(name + ".pt2"), reference, max_crossing,
+                       kTolerance, all_settings, out);
+  return {equal, out.str()};
+}
+
 // One input and one output, several of both, BatchNorm, and skip tensors.
 TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
   for (const std::string name : {"letters", "photos", "masked", "unet"}) {
-    std::ostringstream out;
-    EXPECT_TRUE(compare_exported(path_of(name + ".pt2"),
-                                 path_of(name + ".safetensors"), 4, kTolerance,
-                                 /*all_settings=*/false, out))
-        << out.str();
+    const auto [equal, text] = compare(name);
+    EXPECT_TRUE(equal) << text;
     for (const char* count : {"2", "4"}) {
-      const std::string text = out.str();
       const auto line = text.find(std::string(count) +
                                   " partitions, 1f1b, except_last, 4 "
                                   "micro-batches, compared with one piece: ");
@@ -48,17 +62,15 @@ TEST(ExportedCompareTest, PipelinesHaveTheBitsOfOnePiece) {
 }
 
 TEST(ExportedCompareTest, AllSettingsHaveTheBitsOfOnePiece) {
-  std::ostringstream out;
-  compare_exported(path_of("masked.pt2"), path_of("masked.safetensors"), 4,
-                   kTolerance, /*all_settings=*/true, out);
-  std::istringstream lines(out.str());
+  const std::string text = compare("masked", "", /*all_settings=*/true).text;
+  std::istringstream lines(text);
   std::set<std::string> equal;
   for (std::string line; std::getline(lines, line);) {
     if (line.find("partitions") == std::string::npos) continue;
     EXPECT_THAT(line, Not(HasSubstr("differ")));
     equal.insert(line.substr(0, line.find(", 4 micro-batches")));
   }
-  EXPECT_EQ(equal.size(), 18u) << out.str();
+  EXPECT_EQ(equal.size(), 18u) << text;
   EXPECT_EQ(equal.count("3 partitions, zb-h1, always"), 1u);
 }
 
@@ -71,11 +83,9 @@ TEST(ExportedCompareTest, OutputsInEvalModeAreCompared) {
     for (const bool same : {true, false}) {
       if (!same) tensors["eval.0"].add_(1);
       write_safetensors(changed, tensors);
-      std::ostringstream out;
-      EXPECT_EQ(compare_exported(path_of(name + ".pt2"), changed, 4, kTolerance,
-                                 /*all_settings=*/false, out),
-                same);
-      std::istringstream lines(out.str());
+      const auto [equal, text] = compare(name, changed);
+      EXPECT_EQ(equal, same);
+      std::istringstream lines(text);
       std::string line;
       std::getline(lines, line);  // one piece
       if (!same) {
@@ -89,13 +99,12 @@ TEST(ExportedCompareTest, OutputsInEvalModeAreCompared) {
 }
 
 TEST(ExportedCompareTest, AProgramWithoutEvalModeSaysWhy) {
-  std::ostringstream out;
-  (void)compare_exported(path_of("noisy.pt2"), path_of("noisy.safetensors"), 4,
-                         kTolerance, /*all_settings=*/false, out);
-  EXPECT_TRUE(out.str().starts_with(
-      "in eval(): the exported program cannot be switched to eval(): "))
-      << out.str();
-  EXPECT_THAT(out.str(), Not(HasSubstr("outputs in eval()")));
+  EXPECT_THAT(
+      compare("noisy").text,
+      AllOf(
+          StartsWith(
+              "in eval(): the exported program cannot be switched to eval(): "),
+          Not(HasSubstr("outputs in eval()"))));
 }
 
 TEST(ExportedCompareTest, AnOtherGradientIsReported) {
@@ -103,19 +112,16 @@ TEST(ExportedCompareTest, AnOtherGradientIsReported) {
   tensors["grad.head.bias"].add_(1);
   const std::string changed = new_folder() + "changed.safetensors";
   write_safetensors(changed, tensors);
-  std::ostringstream out;
-  EXPECT_FALSE(compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
-                                false, out));
-  EXPECT_THAT(out.str(), HasSubstr("7 gradients differ by up to "));
-  EXPECT_THAT(out.str(), HasSubstr("of the largest element (head.bias)"));
+  const auto [equal, text] = compare("letters", changed);
+  EXPECT_FALSE(equal);
+  EXPECT_THAT(text, HasSubstr("7 gradients differ by up to "));
+  EXPECT_THAT(text, HasSubstr("of the largest element (head.bias)"));
 }
 
 TEST(ExportedCompareTest, PipelinesAreComparedWithPythonsMicrobatches) {
-  std::ostringstream out;
-  EXPECT_TRUE(compare_exported(path_of("averages.pt2"), path_of("averages.pt"),
-                               4, kTolerance, false, out))
-      << out.str();
-  EXPECT_THAT(out.str(),
+  const auto [equal, text] = compare("averages", path_of("averages.pt"));
+  EXPECT_TRUE(equal) << text;
+  EXPECT_THAT(text,
               HasSubstr("2 partitions, 1f1b, except_last, 4 micro-batches, "
                         "compared with Python's micro-batches: "));
 
@@ -123,8 +129,7 @@ TEST(ExportedCompareTest, PipelinesAreComparedWithPythonsMicrobatches) {
   tensors["micro.buffer.norm.running_var"].add_(1);
   const std::string changed = new_folder() + "changed.pt";
   write_torch_file(changed, tensors);
-  EXPECT_FALSE(compare_exported(path_of("averages.pt2"), changed, 4, kTolerance,
-                                false, out));
+  EXPECT_FALSE(compare("averages", changed).equal);
 }
 
 TEST(ExportedCompareTest, AReferenceWithoutGradientsIsRefused) {
@@ -136,33 +141,22 @@ TEST(ExportedCompareTest, AReferenceWithoutGradientsIsRefused) {
   }
   const std::string changed = new_folder() + "changed.safetensors";
   write_safetensors(changed, tensors);
-  std::ostringstream out;
-  EXPECT_THAT(value_error_of([&] {
-                compare_exported(path_of("letters.pt2"), changed, 4, kTolerance,
-                                 false, out);
-              }),
+  EXPECT_THAT(value_error_of([&] { compare("letters", changed); }),
               HasSubstr("the reference has no gradient of "));
 }
 
 TEST(ExportedCompareTest, ModelsThatCannotBeCutRunInOnePiece) {
-  std::ostringstream out;
-  EXPECT_TRUE(compare_exported(path_of("photos.pt2"),
-                               path_of("photos.safetensors"), 0, kTolerance,
-                               false, out));
-  EXPECT_THAT(out.str(), Not(HasSubstr("partitions")));
+  const auto [equal, text] = compare("photos", "", false, /*max_crossing=*/0);
+  EXPECT_TRUE(equal);
+  EXPECT_THAT(text, Not(HasSubstr("partitions")));
 }
 
 TEST(ExportedCompareTest, AFileWithoutInputsIsNamed) {
   const std::string path = new_folder() + "none.safetensors";
   write_safetensors(path, StateDict());
-  std::ostringstream out;
-  EXPECT_THAT(value_error_of([&] {
-                compare_exported(path_of("photos.pt2"), path, 4, 0, false, out);
-              }),
+  EXPECT_THAT(value_error_of([&] { compare("photos", path); }),
               HasSubstr("none.safetensors"));
 }
-
-using gpipe::testing::value_error_of;
 
 // Two Linears from 4 to 4 without bias, a ReLU and a Linear from 4 to 2,
 // exported on the meta device.
@@ -175,10 +169,8 @@ std::string table_of(const ExportedMemoryOptions& options) {
 }
 
 TEST(ExportedMemoryTest, CountsTheBytesOfEachDevice) {
-  ExportedMemoryOptions options;
-  options.batch = 4;
-  options.checkpoint = Checkpoint::kNever;
-  const std::string text = table_of(options);
+  const std::string text =
+      table_of({.batch = 4, .checkpoint = Checkpoint::kNever});
   EXPECT_THAT(text, HasSubstr("4 rows in 4 micro-batches, 1F1B on 2 devices"));
   // 2 x 16 + 8 weights and 2 biases of 4 bytes.
   EXPECT_THAT(text, HasSubstr("weights of all devices: 168 B"));
@@ -188,10 +180,8 @@ TEST(ExportedMemoryTest, CountsTheBytesOfEachDevice) {
 // the gradient of its weight before it is in the sum (64 B), the gradient that
 // comes in, and the output that the other device has yet to take (16 B each).
 TEST(ExportedMemoryTest, ActivationsAreThePeakOfTheStep) {
-  ExportedMemoryOptions options;
-  options.batch = 4;
-  options.checkpoint = Checkpoint::kNever;
-  const std::string text = table_of(options);
+  const std::string text =
+      table_of({.batch = 4, .checkpoint = Checkpoint::kNever});
   EXPECT_THAT(
       text,
       HasSubstr("  device  layers  weights  gradients  optimizer  activations  "
@@ -206,21 +196,16 @@ TEST(ExportedMemoryTest, ActivationsAreThePeakOfTheStep) {
 TEST(ExportedMemoryTest, EachDeviceOfFilesWithValuesIsMeasured) {
   for (const std::string name :
        {"photos", "unet", "masked", "gpt", "regions"}) {
-    ExportedMemoryOptions options;
-    options.batch = 8;
-    options.chunks = 4;
     std::ostringstream out;
-    measure_exported("models/exported/testdata/" + name + ".pt2", options, out);
+    measure_exported(path_of(name + ".pt2"), {.batch = 8, .chunks = 4}, out);
     EXPECT_THAT(out.str(), HasSubstr("largest sum of a device: ")) << name;
   }
 }
 
 // The larger micro-batch has 4 times the rows, and fewer of them are in flight.
 TEST(ExportedMemoryTest, ActivationsDependOnTheMicroBatches) {
-  ExportedMemoryOptions options;
-  options.batch = 4;
-  options.checkpoint = Checkpoint::kNever;
-  options.chunks = 1;
+  ExportedMemoryOptions options{
+      .batch = 4, .chunks = 1, .checkpoint = Checkpoint::kNever};
   const std::string whole = table_of(options);
   options.chunks = 4;
   EXPECT_NE(table_of(options), whole);
@@ -229,11 +214,11 @@ TEST(ExportedMemoryTest, ActivationsDependOnTheMicroBatches) {
 // Three Linears: 168 B of weights, and adapters of rank 1 with 2 x 4 + 2 x 4 +
 // (4 + 2) numbers. Only these have gradients and a state.
 TEST(ExportedMemoryTest, FrozenWeightsHaveNoGradientsAndNoState) {
-  ExportedMemoryOptions options;
-  options.partitions = 1;
-  options.batch = 4;
-  options.lora = LoraOptions().rank(1).targets({"0", "1", "3"});
-  options.memory_gib = 1;
+  const ExportedMemoryOptions options{
+      .partitions = 1,
+      .batch = 4,
+      .lora = LoraOptions().rank(1).targets({"0", "1", "3"}),
+      .memory_gib = 1};
   std::ostringstream out;
   EXPECT_TRUE(measure_exported(kPath, options, out));
   EXPECT_THAT(out.str(), HasSubstr("  256 B       88 B      176 B"));
@@ -241,10 +226,9 @@ TEST(ExportedMemoryTest, FrozenWeightsHaveNoGradientsAndNoState) {
 }
 
 TEST(ExportedMemoryTest, MissingMemoryIsNamed) {
-  ExportedMemoryOptions options;
-  options.batch = 4;
-  options.checkpoint = Checkpoint::kNever;
-  options.memory_gib = 400.0 / (1 << 30);
+  const ExportedMemoryOptions options{.batch = 4,
+                                      .checkpoint = Checkpoint::kNever,
+                                      .memory_gib = 400.0 / (1 << 30)};
   std::ostringstream out;
   EXPECT_FALSE(measure_exported(kPath, options, out));
   EXPECT_THAT(out.str(), HasSubstr("device 0 lacks 16 B of its 400 B"));

@@ -532,40 +532,32 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
     EXPECT_THAT(launch.out(), IsEmpty());
     return joined(launch.err());
   };
-  EXPECT_EQ(error_of({"--nprocs=2"}),
-            "launch: unknown flag '--nprocs=2': see --help; flags of the "
-            "program come after --\n");
-  // gflags has a flag of this name, but the launcher must reject it.
-  EXPECT_EQ(error_of({"--version"}),
-            "launch: unknown flag '--version': see --help; flags of the "
-            "program come after --\n");
-  EXPECT_EQ(error_of({"--nonproc"}),
-            "launch: unknown flag '--nonproc': see --help; flags of the "
-            "program come after --\n");
+  // gflags has a flag of the second name, but the launcher must reject it.
+  for (const std::string flag : {"--nprocs=2", "--version", "--nonproc"}) {
+    EXPECT_EQ(error_of({flag}),
+              "launch: unknown flag '" + flag +
+                  "': see --help; flags of the program come after --\n");
+  }
   EXPECT_EQ(
       error_of({"program"}),
       "launch: unexpected 'program': the program and its flags come after "
       "--, for example launch --nproc=4 -- program --its_flags\n");
   EXPECT_EQ(error_of({"--nproc"}), "launch: --nproc has no value\n");
-  EXPECT_EQ(error_of({"--nproc=x"}),
-            "launch: --nproc=x: 'x' is not a whole number\n");
-  EXPECT_EQ(error_of({"--grace=x"}),
-            "launch: --grace=x: 'x' is not a number\n");
-  EXPECT_EQ(error_of({"--tag_output=x"}),
-            "launch: --tag_output=x: 'x' is neither true nor false\n");
-  EXPECT_EQ(error_of({"--nproc=0"}), "launch: --nproc=0: must be at least 1\n");
-  EXPECT_EQ(error_of({"--nnodes=0"}),
-            "launch: --nnodes=0: must be at least 1, and at most 2147483647 "
-            "with --nproc=1\n");
   EXPECT_EQ(error_of({"--nnodes=2", "--node_rank=2"}),
             "launch: --node_rank=2: must be from 0 to 1, since --nnodes=2\n");
-  EXPECT_EQ(error_of({"--master_port=65536"}),
-            "launch: --master_port=65536: must be from 1 to 65535, or 0 for "
-            "any\n");
-  EXPECT_EQ(error_of({"--grace=-1"}),
-            "launch: --grace=-1: must be from 0 to 1000000 seconds\n");
-  EXPECT_EQ(error_of({"--restarts=-1"}),
-            "launch: --restarts=-1: must be at least 0\n");
+  const std::pair<std::string, std::string> wrong[] = {
+      {"--nproc=x", "'x' is not a whole number"},
+      {"--grace=x", "'x' is not a number"},
+      {"--tag_output=x", "'x' is neither true nor false"},
+      {"--nproc=0", "must be at least 1"},
+      {"--nnodes=0",
+       "must be at least 1, and at most 2147483647 with --nproc=1"},
+      {"--master_port=65536", "must be from 1 to 65535, or 0 for any"},
+      {"--grace=-1", "must be from 0 to 1000000 seconds"},
+      {"--restarts=-1", "must be at least 0"}};
+  for (const auto& [flag, why] : wrong) {
+    EXPECT_EQ(error_of({flag}), "launch: " + flag + ": " + why + "\n");
+  }
   for (const char* flag : {"--master_addr=node0", "--master_port=1234"}) {
     EXPECT_EQ(error_of({"--nnodes=2", flag}),
               "launch: --nnodes=2 needs --master_addr and --master_port, with "

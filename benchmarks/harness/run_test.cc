@@ -306,37 +306,29 @@ TEST_F(RunDeathTest, PlotsWhatItFound) {
 }
 
 TEST_F(RunDeathTest, WrongFlagsAreUsageErrors) {
-  EXPECT_EXIT(run_and_exit({"--experiment=none"}), ExitedWithCode(kUsage),
-              "there is no 'none'; there are baseline, bad, pipeline-2 and");
-  EXPECT_EXIT(run_and_exit({"--no_such_flag"}), ExitedWithCode(kUsage),
-              "no_such_flag");
-  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--skip_epochs=3"}),
-              ExitedWithCode(kUsage), "leaves none of 3 epochs");
-  EXPECT_EXIT(run_and_exit({"--skip_epochs=-2"}), ExitedWithCode(kUsage),
-              "--skip_epochs=-2: expected");
-  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--samples=7"}),
-              ExitedWithCode(kUsage),
-              "an epoch has 7 samples, but baseline has a "
-              "mini-batch of 8");
-  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--batch_size=21"}),
-              ExitedWithCode(kUsage), "an epoch has 20 samples, but baseline");
-  EXPECT_EXIT(run_and_exit({"--devices=cpu", "--samples=-1"}),
-              ExitedWithCode(kUsage), "an epoch has -1 samples");
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"--experiment=none"},
+       "there is no 'none'; there are baseline, bad, pipeline-2 and"},
+      {{"--no_such_flag"}, "no_such_flag"},
+      {{"--devices=cpu", "--skip_epochs=3"}, "leaves none of 3 epochs"},
+      {{"--skip_epochs=-2"}, "--skip_epochs=-2: expected"},
+      {{"--devices=cpu", "--samples=7"},
+       "an epoch has 7 samples, but baseline has a mini-batch of 8"},
+      {{"--devices=cpu", "--batch_size=21"},
+       "an epoch has 20 samples, but baseline"},
+      {{"--devices=cpu", "--samples=-1"}, "an epoch has -1 samples"},
+      {{"--link_latency=nan"}, "--link_latency=nan: expected"},
+      {{"--device_speed=inf"}, "--device_speed=inf: expected"},
+      {{"--format=xml"}, "expected text, markdown, json, csv"},
+      {{"pipeline-2"}, "unexpected argument 'pipeline-2'"},
+      {{"--plot=/no/such/folder/a.svg"}, "cannot be written"},
+      {{"--devices=cpu", "--timeline=" + ::testing::TempDir() + "/toy.svg"},
+       "--timeline is for --mode=simulate"}};
+  for (const auto& [flags, text] : wrong) {
+    EXPECT_EXIT(run_and_exit(flags), ExitedWithCode(kUsage), text);
+  }
   EXPECT_EXIT(run_and_exit(make_memory_benchmark(), {"--samples=16"}),
               ExitedWithCode(kUsage), "--samples=16 is for speed tables");
-  EXPECT_EXIT(run_and_exit({"--link_latency=nan"}), ExitedWithCode(kUsage),
-              "--link_latency=nan: expected");
-  EXPECT_EXIT(run_and_exit({"--device_speed=inf"}), ExitedWithCode(kUsage),
-              "--device_speed=inf: expected");
-  EXPECT_EXIT(run_and_exit({"--format=xml"}), ExitedWithCode(kUsage),
-              "expected text, markdown, json, csv");
-  EXPECT_EXIT(run_and_exit({"pipeline-2"}), ExitedWithCode(kUsage),
-              "unexpected argument 'pipeline-2'");
-  EXPECT_EXIT(run_and_exit({"--plot=/no/such/folder/a.svg"}),
-              ExitedWithCode(kUsage), "cannot be written");
-  EXPECT_EXIT(run_and_exit({"--devices=cpu",
-                            "--timeline=" + ::testing::TempDir() + "/toy.svg"}),
-              ExitedWithCode(kUsage), "--timeline is for --mode=simulate");
   EXPECT_EXIT(run_and_exit(make_memory_benchmark(), {"--mode=simulate"}),
               ExitedWithCode(kUsage), "use --mode=dry_run");
 }

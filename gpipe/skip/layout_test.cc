@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -106,70 +107,50 @@ class Model {
   std::vector<LayerSkips> layers_;
 };
 
-TEST(Mismatches, NoneInAPair) {
-  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).mismatches(),
-              IsEmpty());
-  EXPECT_THAT(Model().mismatches(), IsEmpty());
-}
-
-TEST(Mismatches, StashedAndNotPopped) {
-  EXPECT_THAT(Model().add({"foo"}, {}).mismatches(),
-              ElementsAre("no module declared 'foo' as poppable but stashed"));
-}
-
-TEST(Mismatches, PoppedAndNotStashed) {
-  EXPECT_THAT(
-      Model().add({}, {"foo"}).mismatches(),
-      ElementsAre("'0' declared 'foo' as poppable but it was not stashed"));
-}
-
-TEST(Mismatches, PoppedBeforeItIsStashed) {
-  EXPECT_THAT(
-      Model().add({}, {"foo"}).add({"foo"}, {}).mismatches(),
-      ElementsAre("'0' declared 'foo' as poppable but it was not stashed",
-                  "no module declared 'foo' as poppable but stashed"));
-}
-
-TEST(Mismatches, StashedTwice) {
-  EXPECT_THAT(
-      Model().add({"foo"}, {}).add({"foo"}, {}).add({}, {"foo"}).mismatches(),
-      ElementsAre("'1' redeclared 'foo' as stashable but not isolated by "
-                  "namespace"));
-}
-
-TEST(Mismatches, PoppedTwice) {
-  EXPECT_THAT(
-      Model().add({"foo"}, {}).add({}, {"foo"}).add({}, {"foo"}).mismatches(),
-      ElementsAre("'2' redeclared 'foo' as poppable but not isolated by "
-                  "namespace"));
-}
-
-TEST(Mismatches, NoneWhereALayerPopsOneAndStashesAnother) {
-  EXPECT_THAT(Model()
-                  .add({"foo"}, {})
-                  .add({"bar"}, {"foo"})
-                  .add({}, {"bar"})
-                  .mismatches(),
-              IsEmpty());
-}
-
-TEST(Mismatches, StashedAndPoppedByTheSameLayer) {
-  EXPECT_THAT(
-      Model().add({"foo"}, {"foo"}).mismatches(),
-      ElementsAre("'0' declared 'foo' both as stashable and as poppable"));
+// Returns a model of layers such as "+foo -bar", which stashes foo and pops
+// bar.
+Model model_of(const Names& layers) {
+  Model model;
+  for (const std::string& layer : layers) {
+    Names stash, pop;
+    std::istringstream words(layer);
+    for (std::string word; words >> word;) {
+      (word[0] == '+' ? stash : pop).push_back(word.substr(1));
+    }
+    model.add(stash, pop);
+  }
+  return model;
 }
 
 TEST(Mismatches, AreAllListed) {
-  EXPECT_THAT(Model()
-                  .add({"foo"}, {})
-                  .add({}, {"foo"})
-                  .add({"foo"}, {})
-                  .add({}, {"foo"})
-                  .mismatches(),
-              ElementsAre("'2' redeclared 'foo' as stashable but not isolated "
-                          "by namespace",
-                          "'3' redeclared 'foo' as poppable but not isolated "
-                          "by namespace"));
+  const auto stashed_again = [](const std::string& layer) {
+    return "'" + layer +
+           "' redeclared 'foo' as stashable but not isolated by namespace";
+  };
+  const auto popped_again = [](const std::string& layer) {
+    return "'" + layer +
+           "' redeclared 'foo' as poppable but not isolated by namespace";
+  };
+  const std::string never_stashed =
+      "'0' declared 'foo' as poppable but it was not stashed";
+  const std::string never_popped =
+      "no module declared 'foo' as poppable but stashed";
+  const std::pair<Names, Names> cases[] = {
+      {{}, {}},
+      {{"+foo", "-foo"}, {}},
+      {{"+foo", "+bar -foo", "-bar"}, {}},
+      {{"+foo"}, {never_popped}},
+      {{"-foo"}, {never_stashed}},
+      {{"-foo", "+foo"}, {never_stashed, never_popped}},
+      {{"+foo", "+foo", "-foo"}, {stashed_again("1")}},
+      {{"+foo", "-foo", "-foo"}, {popped_again("2")}},
+      {{"+foo -foo"}, {"'0' declared 'foo' both as stashable and as poppable"}},
+      {{"+foo", "-foo", "+foo", "-foo"},
+       {stashed_again("2"), popped_again("3")}}};
+  for (const auto& [layers, mismatches] : cases) {
+    EXPECT_EQ(model_of(layers).mismatches(), mismatches)
+        << ::testing::PrintToString(layers);
+  }
 }
 
 TEST(Mismatches, NoneBetweenNamespaces) {
@@ -183,30 +164,27 @@ TEST(Mismatches, NoneBetweenNamespaces) {
               IsEmpty());
 }
 
-TEST(Routes, NoneWithoutSkips) {
-  EXPECT_THAT(Model().add({}, {}).add({}, {}).routes({1, 1}), IsEmpty());
-}
-
-TEST(Routes, NoneInsideOfAPartition) {
-  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).routes({2}), IsEmpty());
-}
-
-TEST(Routes, BetweenNeighbours) {
-  EXPECT_THAT(Model().add({"foo"}, {}).add({}, {"foo"}).routes({1, 1}),
-              ElementsAre("0->1 foo"));
-}
-
-TEST(Routes, PastPartitionsBetween) {
-  EXPECT_THAT(
-      Model().add({"foo"}, {}).add({}, {}).add({}, {"foo"}).routes({1, 1, 1}),
-      ElementsAre("0->2 foo"));
-}
-
-TEST(Routes, AreOrderedBySourceAndNotByPop) {
-  const auto model =
-      Model().add({"foo"}, {}).add({"bar"}, {}).add({}, {"bar", "foo"});
-  EXPECT_THAT(model.routes({1, 1, 1}), ElementsAre("0->2 foo", "1->2 bar"));
-  EXPECT_THAT(model.routes({2, 1}), ElementsAre("0->1 foo", "0->1 bar"));
+// By source, then by destination, and not by pop. None is inside a partition.
+TEST(Routes, AreOrdered) {
+  struct Case {
+    Names layers;
+    std::vector<int64_t> balance;
+    Names routes;
+  };
+  const Case cases[] = {
+      {{"", ""}, {1, 1}, {}},
+      {{"+foo", "-foo"}, {2}, {}},
+      {{"+foo", "-foo"}, {1, 1}, {"0->1 foo"}},
+      {{"+foo", "", "-foo"}, {1, 1, 1}, {"0->2 foo"}},
+      {{"+foo", "+bar", "-bar -foo"}, {1, 1, 1}, {"0->2 foo", "1->2 bar"}},
+      {{"+foo", "+bar", "-bar -foo"}, {2, 1}, {"0->1 foo", "0->1 bar"}},
+      {{"+a +b +c", "+d -b", "-c", "-a -d"},
+       {1, 1, 1, 1},
+       {"0->1 b", "0->2 c", "0->3 a", "1->3 d"}}};
+  for (const Case& each : cases) {
+    EXPECT_EQ(model_of(each.layers).routes(each.balance), each.routes)
+        << ::testing::PrintToString(each.layers);
+  }
 }
 
 TEST(Routes, KeepNamespacesApart) {
@@ -227,26 +205,13 @@ TEST(Routes, KeepNamespacesApart) {
 }
 
 TEST(Routes, AreNumberedAtBothEnds) {
-  const auto model = Model()
-                         .add({"a", "b", "c"}, {})
-                         .add({"d"}, {"b"})
-                         .add({}, {"a", "c", "d"});
+  const auto model = model_of({"+a +b +c", "+d -b", "-a -c -d"});
   std::vector<std::string> numbers;
   for (const SkipRoute& route : skip_routes(model.layers(), {1, 1, 1})) {
     numbers.push_back(route.key.name + std::to_string(route.exported) +
                       std::to_string(route.imported));
   }
   EXPECT_THAT(numbers, ElementsAre("b00", "a10", "c21", "d02"));
-}
-
-TEST(Routes, AreOrderedByDestinationFirst) {
-  EXPECT_THAT(Model()
-                  .add({"a", "b", "c"}, {})
-                  .add({"d"}, {"b"})
-                  .add({}, {"c"})
-                  .add({}, {"a", "d"})
-                  .routes({1, 1, 1, 1}),
-              ElementsAre("0->1 b", "0->2 c", "0->3 a", "1->3 d"));
 }
 
 }  // namespace

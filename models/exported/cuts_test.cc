@@ -105,7 +105,6 @@ TEST(LivesTest, ALongLifeIsMoreThan32NodesAndAQuarterOfAll) {
   EXPECT_TRUE(is_long(51, 200));
 }
 
-using testing::Draft;
 using Reasons = std::vector<int>;
 
 Reasons obstacles(const Program& program) {
@@ -239,7 +238,6 @@ TEST(CutObstaclesTest, TheTextNamesTheValueAndTheNodesAtBothEnds) {
           "3's name' (node 3)"}));
 }
 
-using testing::Draft;
 using Values = std::vector<ValueId>;
 
 std::vector<int> places_of(const std::vector<Cut>& cuts) {

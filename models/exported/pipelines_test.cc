@@ -231,8 +231,6 @@ TEST(ExportedNormsTest, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 // A sequence that make.py has generated, and its logits in one window.
 struct Sequence {
   at::Tensor tokens, logits;
@@ -369,14 +367,8 @@ TEST(ExportedStateTest, TheSignatureHasTheLargestSizes) {
 
 namespace {
 
-using testing::call;
-using testing::difference;
-using testing::Example;
 using testing::example_names;
-using testing::ExportedStep;
-using testing::read_example;
 using testing::training_step;
-using Tensors = std::vector<at::Tensor>;
 
 // Calls `profile` with each example and its input, a tensor or a vector, before
 // a training step. Expects the step of a model that was not profiled.

@@ -175,8 +175,6 @@ TEST(PickledWeightsTest, CirclesAndMassesTakeLittleTime) {
             "holds no dict of tensors");
 }
 
-using testing::value_error_of;
-
 // A reader of storages with bytes 0, 1, 2, ... that records the requested keys.
 struct Counting {
   std::vector<std::string> keys;

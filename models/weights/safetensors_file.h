@@ -28,6 +28,8 @@ struct SafetensorsEntry {
   std::vector<int64_t> sizes;  // in elements of LibTorch
   uint64_t begin = 0;          // byte offsets in the data, after the header
   uint64_t end = 0;
+
+  bool operator==(const SafetensorsEntry&) const = default;
 };
 
 // The contents of the header.

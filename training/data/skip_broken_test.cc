@@ -56,43 +56,44 @@ std::vector<int> colours(const ImageDataset& images) {
   return colours;
 }
 
-TEST(SkipBrokenTest, GivesTheNextImageThatCanBeRead) {
+class SkipBrokenTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> lines_;
+  const std::function<void(const std::string&)> report_ =
+      [this](const std::string& line) { lines_.push_back(line); };
+};
+
+TEST_F(SkipBrokenTest, GivesTheNextImageThatCanBeRead) {
   const std::string root = folder_with({1, 2, 5});
-  std::vector<std::string> lines;
-  const SkipBroken images(
-      std::make_shared<ImageFolder>(root),
-      [&](const std::string& line) { lines.push_back(line); });
+  const SkipBroken images(std::make_shared<ImageFolder>(root), report_);
   EXPECT_EQ(images.size(), 6);
   EXPECT_THAT(images.classes(), ElementsAre("a", "b"));
   EXPECT_EQ(images.broken(), 0);
   EXPECT_THAT(colours(images), ElementsAre(0, 3, 3, 3, 4, 0));
   EXPECT_EQ(images.broken(), 3);
-  EXPECT_THAT(lines, ElementsAre(StartsWith(root + "a/1.png: broken PNG"),
-                                 StartsWith(root + "a/2.png: broken PNG"),
-                                 StartsWith(root + "b/2.png: broken PNG")));
+  EXPECT_THAT(lines_, ElementsAre(StartsWith(root + "a/1.png: broken PNG"),
+                                  StartsWith(root + "a/2.png: broken PNG"),
+                                  StartsWith(root + "b/2.png: broken PNG")));
 }
 
-TEST(SkipBrokenTest, TellsOfAFileOnceAndGivesTheSameInAnyOrder) {
+TEST_F(SkipBrokenTest, TellsOfAFileOnceAndGivesTheSameInAnyOrder) {
   const std::string root = folder_with({3});
-  std::vector<std::string> lines;
-  const SkipBroken images(
-      std::make_shared<ImageFolder>(root),
-      [&](const std::string& line) { lines.push_back(line); });
+  const SkipBroken images(std::make_shared<ImageFolder>(root), report_);
   for (const int64_t i : {3, 2, 3, 4, 3}) {
     EXPECT_EQ(images.get(i).image[0][0][0].item<int>(), i == 3 ? 4 : i);
   }
-  EXPECT_THAT(lines, ElementsAre(StartsWith(root + "b/0.png")));
+  EXPECT_THAT(lines_, ElementsAre(StartsWith(root + "b/0.png")));
   EXPECT_EQ(images.broken(), 1);
 }
 
-TEST(SkipBrokenTest, StaysWithinItsPartOfASplit) {
+TEST_F(SkipBrokenTest, StaysWithinItsPartOfASplit) {
   const std::string root = folder_with({1});
   const auto folder = std::make_shared<ImageFolder>(root);
   const SkipBroken part(subset(folder, {0, 1, 4}), nullptr);
   EXPECT_EQ(part.get(1).image[0][0][0].item<int>(), 4);
 }
 
-TEST(SkipBrokenTest, IsAnErrorIfNothingCanBeRead) {
+TEST_F(SkipBrokenTest, IsAnErrorIfNothingCanBeRead) {
   const std::string root = folder_with({0, 1, 2, 3, 4, 5});
   const SkipBroken images(std::make_shared<ImageFolder>(root), nullptr);
   EXPECT_THAT(value_error_of([&] { images.get(4); }),
@@ -102,11 +103,9 @@ TEST(SkipBrokenTest, IsAnErrorIfNothingCanBeRead) {
               StartsWith("none of 6 elements can be read"));
 }
 
-TEST(SkipBrokenTest, LeavesABrokenOneOutOfATest) {
+TEST_F(SkipBrokenTest, LeavesABrokenOneOutOfATest) {
   const ImageFolder images(folder_with({1}));
-  std::vector<std::string> lines;
-  BrokenFiles broken(6,
-                     [&](const std::string& line) { lines.push_back(line); });
+  BrokenFiles broken(6, report_);
   std::vector<int> there;
   for (int round = 0; round < 2; ++round) {
     for (int64_t i = 0; i < 6; ++i) {
@@ -116,13 +115,11 @@ TEST(SkipBrokenTest, LeavesABrokenOneOutOfATest) {
     }
   }
   EXPECT_THAT(there, ElementsAre(0, 2, 3, 4, 5, 0, 2, 3, 4, 5));
-  EXPECT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines_.size(), 1u);
 }
 
-TEST(SkipBrokenTest, LetsOtherErrorsThrough) {
-  std::vector<std::string> lines;
-  BrokenFiles broken(3,
-                     [&](const std::string& line) { lines.push_back(line); });
+TEST_F(SkipBrokenTest, LetsOtherErrorsThrough) {
+  BrokenFiles broken(3, report_);
   const auto get = [](int64_t k) -> int64_t {
     if (k == 1) throw std::runtime_error("the disk");
     return k;
@@ -130,10 +127,10 @@ TEST(SkipBrokenTest, LetsOtherErrorsThrough) {
   EXPECT_EQ(broken.read(2, get), 2);
   EXPECT_THROW(broken.read(1, get), std::runtime_error);
   EXPECT_EQ(broken.count(), 0);
-  EXPECT_THAT(lines, IsEmpty());
+  EXPECT_THAT(lines_, IsEmpty());
 }
 
-TEST(SkipBrokenTest, ServesMasksToo) {
+TEST_F(SkipBrokenTest, ServesMasksToo) {
   const std::string root = new_folder();
   for (const char* folder : {"images/", "masks/"}) {
     std::filesystem::create_directory(root + folder);
@@ -144,15 +141,13 @@ TEST(SkipBrokenTest, ServesMasksToo) {
   }
   write_bytes(root + "masks/1.png", "not an image");
   const MaskFolder folder(root);
-  std::vector<std::string> lines;
-  BrokenFiles broken(folder.size(),
-                     [&](const std::string& line) { lines.push_back(line); });
+  BrokenFiles broken(folder.size(), report_);
   const auto second = broken.read(1, [&](int64_t k) { return folder.get(k); });
   EXPECT_EQ(second.image[1][0][0].item<int>(), 2);
-  EXPECT_THAT(lines, ElementsAre(StartsWith(root + "masks/1.png")));
+  EXPECT_THAT(lines_, ElementsAre(StartsWith(root + "masks/1.png")));
 }
 
-TEST(SkipBrokenTest, ReadsFromSeveralThreads) {
+TEST_F(SkipBrokenTest, ReadsFromSeveralThreads) {
   const std::string root = folder_with({0, 1, 2});
   int lines = 0;
   const SkipBroken images(std::make_shared<ImageFolder>(root),
