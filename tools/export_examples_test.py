@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Checks the flags and the errors of export_examples.py, which need no torch."""
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -9,20 +8,15 @@ import tempfile
 import unittest
 from unittest import mock
 
-PROGRAM = pathlib.Path(__file__).parent / "export_examples.py"
+import export_examples
+
+PROGRAM = export_examples.__file__
 
 def run(*flags):
     """Returns the exit code, the output and the errors of the program."""
-    done = subprocess.run([sys.executable, str(PROGRAM), *flags], capture_output=True,
+    done = subprocess.run([sys.executable, PROGRAM, *flags], capture_output=True,
                           text=True, check=False)
     return done.returncode, done.stdout, done.stderr
-
-
-def program():
-    spec = importlib.util.spec_from_file_location("export_examples", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class ExportExamplesTest(unittest.TestCase):
@@ -56,45 +50,43 @@ class ExportExamplesTest(unittest.TestCase):
             self.assertIn(text, err)
 
     def test_a_missing_package_is_an_error_with_pips_command(self):
-        module = program()
         for name in ("torch", "torchvision.models", "timm", "transformers"):
             missing = ImportError(f"No module named '{name}'")
-            with mock.patch.object(module.importlib, "import_module", side_effect=missing):
+            with mock.patch.object(export_examples.importlib, "import_module", side_effect=missing):
                 with self.assertRaises(SystemExit) as caught:
-                    module.load(name)
+                    export_examples.load(name)
             package = name.split(".", maxsplit=1)[0]
             self.assertIn(f"cannot import {name}", str(caught.exception))
             self.assertTrue(str(caught.exception).endswith(f"-m pip install {package}"))
 
     def test_each_tensor_that_differs_is_named_with_a_reason(self):
-        module = program()
         model = {"output.0": 1, "weight.0": 5, "grad.a": 2, "grad.b": 3, "buffer.calls": 4}
         exported = {"output.0": 1, "weight.0": 6, "grad.a": 2.5, "grad.c": 3, "buffer.calls": 4,
                     "buffer.lifted_tensor_0": 7}
-        with mock.patch.object(module, "distance", lambda a, b: abs(a - b)):
-            self.assertEqual(module.differences(model, model), [])
+        with mock.patch.object(export_examples, "distance", lambda a, b: abs(a - b)):
+            self.assertEqual(export_examples.differences(model, model), [])
             self.assertEqual(
-                [line.split(";")[0] for line in module.differences(exported, model)],
+                [line.split(";")[0] for line in export_examples.differences(exported, model)],
                 ["gradient of a differs by 5.0e-01 of the largest element",
                  "gradient of b is missing in the program",
                  "gradient of c is missing in the model"])
-            line, = module.differences({"buffer.calls": 3}, {"buffer.calls": 4}, "eval buffer")
+            line, = export_examples.differences({"buffer.calls": 3}, {"buffer.calls": 4}, "eval buffer")
         self.assertEqual(line, "buffer calls differs by 1.0e+00 of the largest element; "
                          "the model changes it in eval mode, and gpipe's eval() does not")
 
     def test_an_argument_of_a_node_is_set_where_it_was_given(self):
         node = mock.Mock(kwargs={"train": True})
         names = ["input", "p", "train"]
-        program().set_argument(node, names, "train", False)
+        export_examples.set_argument(node, names, "train", False)
         node.update_kwarg.assert_called_once_with("train", False)
-        program().set_argument(node, names, "p", 0.0)
+        export_examples.set_argument(node, names, "p", 0.0)
         node.update_arg.assert_called_once_with(1, 0.0)
 
     def test_a_model_of_a_file_is_made_by_its_function(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "mine.py"
             path.write_text("def build():\n    return 'model', ('input',)\n")
-            make = program().own_model(f"{path}:build")
+            make = export_examples.own_model(f"{path}:build")
         self.assertEqual(make.__name__, "build")
         self.assertEqual(make(), ("model", ("input",)))
 

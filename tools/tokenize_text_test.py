@@ -2,7 +2,6 @@
 """Checks the rows of tokenize_text.py, which need no transformers, and its errors."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -14,18 +13,11 @@ import unittest
 import zipfile
 from unittest import mock
 
-PROGRAM = pathlib.Path(__file__).parent / "tokenize_text.py"
+import tokenize_text as program
+
 NONE = -100
 
 
-def load_program():
-    spec = importlib.util.spec_from_file_location("tokenize_text", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-program = load_program()
 IDS = program.Input("input_ids", 5, [None, None])
 PLACES = program.Input("position_ids", 5, [None, None])
 MASK = program.Input("attention_mask", 5, [None, None])

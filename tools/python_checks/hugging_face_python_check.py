@@ -12,7 +12,6 @@ The first three are the programs //tools:exported, //tools:convert_weights and
   CONVERT_WEIGHTS copies that folder to one file and back to shards, with the same result.
 """
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -20,9 +19,11 @@ import sys
 import torch
 import transformers
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import export_examples as EXAMPLES  # of tools/
+
 EXPORTED, CONVERT, TRAIN = sys.argv[1:4]
 FOLDER = pathlib.Path(sys.argv[4])
-TOOLS = pathlib.Path(__file__).resolve().parents[1]
 VOCABULARY, TOKENS, ROWS = 512, 32, 8
 
 SIZES = {
@@ -44,16 +45,6 @@ MODELS = {
         "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 256}),
 }  # fmt: skip
-
-
-def export_examples():
-    spec = importlib.util.spec_from_file_location("examples", TOOLS / "export_examples.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-EXAMPLES = export_examples()
 
 
 def run(*command):
