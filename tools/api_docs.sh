@@ -24,7 +24,9 @@ if ! type -P doxygen >/dev/null; then
 fi
 
 public='attr(visibility, "//visibility:public", kind(cc_library, //... except //tools/...))'
-mapfile -t headers < <(./bazelw query --noshow_progress "labels(hdrs, $public)" 2>/dev/null |
+# Private, but compiled with //balancing.
+private='//balancing/profile:*'
+mapfile -t headers < <(./bazelw query --noshow_progress "labels(hdrs, $public) except $private" 2>/dev/null |
   sed 's|^//||; s|:|/|')
 ((${#headers[@]})) || { echo "api_docs: Bazel listed no public header" >&2; exit 1; }
 mapfile -t included < <(sed -n 's|^#include "\(.*\)"|\1|p' "${headers[@]}" | grep -v '^models/')
