@@ -164,7 +164,7 @@ TEST(Mismatches, NoneBetweenNamespaces) {
               IsEmpty());
 }
 
-// By source, then by destination, and not by pop. None is inside a partition.
+// By destination, then by source, and not by pop. None is inside a partition.
 TEST(Routes, AreOrdered) {
   struct Case {
     Names layers;
