@@ -39,7 +39,7 @@ void with_file_limit(uint64_t bytes, const std::function<void()>& body);
 // Returns whether dtype, shape and the bytes in logical order are equal.
 bool bit_equal(const at::Tensor& a, const at::Tensor& b);
 
-// Expects that both have the same names, with equal bits.
+// Expects that both have the same names, in the same order, with equal bits.
 void expect_equal(const StateDict& a, const StateDict& b);
 
 // Returns a dict of the same names with changed tensors, copies by default.

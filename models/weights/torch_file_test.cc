@@ -5,11 +5,9 @@
 #include <caffe2/serialize/inline_container.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
-#include <csignal>
 #include <string>
 #include <vector>
 
