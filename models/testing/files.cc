@@ -105,6 +105,14 @@ void expect_equal(const StateDict& a, const StateDict& b) {
   }
 }
 
+StateDict sorted(const StateDict& dict) {
+  std::vector<std::string> names = dict.keys();
+  std::ranges::sort(names);
+  StateDict result;
+  for (const std::string& name : names) result.insert(name, dict[name]);
+  return result;
+}
+
 StateDict copy_of(const StateDict& dict,
                   const std::function<at::Tensor(const at::Tensor&)>& change) {
   StateDict result;

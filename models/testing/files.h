@@ -42,6 +42,9 @@ bool bit_equal(const at::Tensor& a, const at::Tensor& b);
 // Expects that both have the same names, in the same order, with equal bits.
 void expect_equal(const StateDict& a, const StateDict& b);
 
+// Returns the same tensors in the order of their names, as Python writes them.
+StateDict sorted(const StateDict& dict);
+
 // Returns a dict of the same names with changed tensors, copies by default.
 StateDict copy_of(
     const StateDict& dict,

@@ -490,10 +490,7 @@ TEST(SaveHuggingFaceTest, ShardsHaveAtMostTheirBytesUnlessATensorIsLarger) {
   }
 }
 )");
-  const StateDict read = read_hugging_face(folder);  // sorted by name
-  for (const auto& item : three()) {
-    EXPECT_TRUE(bit_equal(read[item.key()], item.value()));
-  }
+  expect_equal(read_hugging_face(folder), testing::sorted(three()));
   save_hugging_face(folder, three(), 64);
   EXPECT_EQ(read_safetensors(folder + "model-00001-of-00002.safetensors")
                 .tensors.keys(),
