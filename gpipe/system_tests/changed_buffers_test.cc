@@ -8,6 +8,7 @@
 #include <torch/nn/functional/normalization.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -434,6 +435,48 @@ TEST(ChangedBufferTest, OfAPipelineInARecomputeHasItsValueThere) {
                                   layers_around(RunningSquares()), inner)),
                               Checkpoint::kAlways),
                  gradients_of(layers_around(RunningSquares()), std::nullopt));
+  }
+}
+
+// Returns the buffers of an inner pipeline that a layer calls, and its
+// gradients, after a step of the pipeline of that layer.
+std::vector<Tensor> state_after_step(Sequential inner, bool is_deferred,
+                                     Checkpoint inner_mode, Checkpoint mode) {
+  torch::manual_seed(2);
+  GPipe unregistered(inner,
+                     testing::options({1, 1, 1}, 2, inner_mode)
+                         .devices(std::vector<torch::Device>(3, device()))
+                         .deferred_batch_norm(is_deferred));
+  const auto call = [&](const Tensor& x) { return unregistered->forward(x); };
+  GPipe pipeline(Sequential(torch::nn::Functional(call), Factor()),
+                 testing::options({2}, 2, mode));
+  pipeline->to(torch::kDouble);
+  const Tensor x = torch::randn({8, kColumns}, torch::kDouble).to(device());
+  pipeline->forward(x).pow(2).sum().backward();
+  std::vector<Tensor> all = inner->buffers();
+  for (const Tensor& each : inner->parameters()) all.push_back(each.grad());
+  return all;
+}
+
+// No module of the layer that is computed again has them.
+TEST(ChangedBufferTest, OfNormsInAnUnregisteredPipelineChangeOnce) {
+  const auto layers = [] {
+    torch::manual_seed(3);
+    torch::nn::BatchNormOptions average(kColumns);
+    average.momentum(std::nullopt);
+    Sequential inner(torch::nn::BatchNorm1d(kColumns),
+                     torch::nn::Linear(kColumns, kColumns),
+                     torch::nn::BatchNorm1d(average));
+    inner->to(torch::kDouble);
+    return inner;
+  };
+  for (const bool is_deferred : {false, true}) {
+    for (const Checkpoint inner_mode : testing::kModes) {
+      expect_close(state_after_step(layers(), is_deferred, inner_mode,
+                                    Checkpoint::kAlways),
+                   state_after_step(layers(), is_deferred, inner_mode,
+                                    Checkpoint::kNever));
+    }
   }
 }
 

@@ -8,10 +8,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "gpipe/base/threads.h"
+#include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/runtime/step/autograd_node.h"
@@ -214,6 +217,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   auto step = std::make_shared<Step>(
       stages_, microbatches,
       [&](int64_t, int64_t microbatch) { return microbatch < checkpointed; });
+  std::optional<PastBuffers> norms_of_now = unrestored_norms();
   MiniBatchNorms norms(stages_.partitions);
   StepPass pass(stages_, *step, {});
   pass.begin_forward(batch.activations(), batch.leaf());
@@ -231,6 +235,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
         norms.prepare();
         if (!with_graph) {
           norms.write();
+          if (norms_of_now) norms_of_now->restore();
           norms.keep();
           return output;
         }
@@ -254,10 +259,23 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
                        std::bind_front(&StepBackward::backward, backward));
         }
         norms.write();
+        if (norms_of_now) norms_of_now->restore();
         backward->end_forward();
         norms.keep();
         return output;
       });
+}
+
+std::optional<PastBuffers> Pipeline::unrestored_norms() const {
+  const PhaseInfo* const phase = current_phase();
+  if (!phase || !phase->recomputing) return std::nullopt;
+  std::vector<at::Tensor> buffers;
+  for (const Partition& each : stages_.partitions) {
+    std::ranges::copy_if(each.modules.norm_buffers(),
+                         std::back_inserter(buffers),
+                         std::not_fn(&PastBuffers::has));
+  }
+  return std::optional<PastBuffers>(std::in_place, copy_values(buffers));
 }
 
 const Pipeline::Halves& Pipeline::halves(int64_t microbatches,

@@ -14,6 +14,7 @@
 #include "gpipe/runtime/cell/microbatch.h"
 #include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/step.h"
 #include "gpipe/runtime/step/train_step.h"
@@ -57,6 +58,11 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
 
  private:
   friend class StepBackward;
+
+  // In a layer that is computed again: keeps the statistics of norms as they
+  // are now, but for those that have their values of the first call there. The
+  // others belong to no module of that layer.
+  std::optional<PastBuffers> unrestored_norms() const;
 
   // The two halves of a schedule: forward() runs one, backward the other.
   struct Halves {
