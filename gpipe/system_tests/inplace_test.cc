@@ -270,16 +270,20 @@ TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
 
 TEST(Inplace, OnOneOfTwoPartsOfATensorEqualsPlain) {
   torch::manual_seed(0);
-  Sequential model(double_linear(), layer<Pair>([](Tensor x) {
-                     x = x + 1;
-                     return Pair(x.narrow(0, 0, 2), x.narrow(0, 2, 2));
-                   }),
-                   layer<Tensor, Pair>([](Pair pair) {
-                     return std::get<0>(pair).relu_() * std::get<1>(pair);
-                   }));
-  expect_as_plain(model,
-                  one_each(model).chunks(1).checkpoint(Checkpoint::kNever),
-                  /*leaf_input=*/true);
+  for (const int64_t dimension : {0, 1}) {
+    Sequential model(double_linear(), layer<Pair>([=](Tensor x) {
+                       x = x + 1;
+                       const int64_t half = x.size(dimension) / 2;
+                       return Pair(x.narrow(dimension, 0, half),
+                                   x.narrow(dimension, half, half));
+                     }),
+                     layer<Tensor, Pair>([](Pair pair) {
+                       return std::get<0>(pair).relu_() * std::get<1>(pair);
+                     }));
+    expect_as_plain(model,
+                    one_each(model).chunks(1).checkpoint(Checkpoint::kNever),
+                    /*leaf_input=*/true);
+  }
 }
 
 TEST(Inplace, OnTheOutputIsUpToTheUser) {

@@ -32,10 +32,47 @@ bool has_memory(const Activation& crossing) {
   return has_memory(crossing.tensor);
 }
 
+// The distances that two views of the same strides have along a dimension.
+struct Distances {
+  int64_t stride, least, most;
+};
+
+// Returns whether `offset` is a sum of one distance along each dimension from
+// the k-th on, times its stride. Larger strides come first.
+bool is_sum(int64_t offset, const std::vector<Distances>& all, std::size_t k) {
+  if (k == all.size()) return offset == 0;
+  int64_t least = 0, most = 0;  // of the sum of the others
+  for (std::size_t n = k + 1; n < all.size(); ++n) {
+    least += all[n].least * all[n].stride;
+    most += all[n].most * all[n].stride;
+  }
+  for (int64_t d = all[k].least; d <= all[k].most; ++d) {
+    const int64_t rest = offset - d * all[k].stride;
+    if (rest < least) return false;
+    if (rest <= most && is_sum(rest, all, k + 1)) return true;
+  }
+  return false;
+}
+
+// Returns whether two views of one memory may have an element in common.
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  const at::MemOverlapStatus status = at::get_overlap_status(a, b);
+  if (status != at::MemOverlapStatus::TooHard || a.strides() != b.strides() ||
+      a.scalar_type() != b.scalar_type()) {
+    return status != at::MemOverlapStatus::No;
+  }
+  std::vector<Distances> all;
+  for (int64_t k = 0; k < a.dim(); ++k) {
+    if (a.stride(k) == 0) continue;
+    all.push_back({a.stride(k), 1 - b.size(k), a.size(k) - 1});
+  }
+  std::ranges::sort(all, std::greater(), &Distances::stride);
+  return is_sum(b.storage_offset() - a.storage_offset(), all, 0);
+}
+
 bool in_common(const Activation& a, const Activation& b) {
-  if (!has_memory(a) || !has_memory(b)) return false;
-  if (!a.tensor.is_alias_of(b.tensor)) return false;
-  return at::get_overlap_status(a.tensor, b.tensor) != at::MemOverlapStatus::No;
+  return has_memory(a) && has_memory(b) && a.tensor.is_alias_of(b.tensor) &&
+         may_overlap(a.tensor, b.tensor);
 }
 
 }  // namespace

@@ -562,14 +562,27 @@ TEST(MarkShared, MarksBothOfTwoThatOverlap) {
   EXPECT_THAT(marked({x, x.view({2, 3})}), ElementsAre(true, true));
   EXPECT_THAT(marked({x.narrow(0, 0, 4), x.narrow(0, 3, 3)}),
               ElementsAre(true, true));
+  const Tensor rows = at::arange(12).view({3, 4});
+  EXPECT_THAT(marked({rows.narrow(1, 0, 2), rows.narrow(1, 1, 2)}),
+              ElementsAre(true, true));
+  EXPECT_THAT(marked({rows.narrow(1, 2, 2), rows.slice(0, 1)}),
+              ElementsAre(true, true));
   // Whether these overlap is not known.
-  EXPECT_THAT(marked({x.slice(0, 0, 6, 2), x.slice(0, 1, 6, 2)}),
+  EXPECT_THAT(marked({rows.narrow(1, 0, 2), rows.t().narrow(0, 2, 2)}),
               ElementsAre(true, true));
 }
 
 TEST(MarkShared, LeavesDisjointAndUndefinedOnesAlone) {
   const Tensor x = at::arange(6);
   EXPECT_THAT(marked({x.narrow(0, 0, 3), x.narrow(0, 3, 3)}),
+              ElementsAre(false, false));
+  EXPECT_THAT(marked({x.slice(0, 0, 6, 2), x.slice(0, 1, 6, 2)}),
+              ElementsAre(false, false));
+  const Tensor blocks = at::arange(24).view({2, 3, 4});
+  EXPECT_THAT(marked({blocks.narrow(1, 0, 1), blocks.narrow(1, 1, 2)}),
+              ElementsAre(false, false));
+  EXPECT_THAT(marked({blocks.narrow(2, 2, 2).transpose(0, 1),
+                      blocks.narrow(2, 0, 2).transpose(0, 1)}),
               ElementsAre(false, false));
   EXPECT_THAT(marked({Tensor(), Tensor(), x}),
               ElementsAre(false, false, false));
