@@ -76,8 +76,8 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 // the plain model. With a backward in two parts, the values stay until the
 // weight part only for products of matrices and convolutions.
 //
-// The function may also call backward() or grad(). What such a backward saves,
-// with create_graph, is kept.
+// The function may also call backward() or grad(). The second call does not add
+// to gradients again. What such a backward saves, with create_graph, is kept.
 //
 // With retain_graph, a first backward keeps the recomputed tensors for the
 // next. create_graph works outside of pipelines.

@@ -400,6 +400,31 @@ TEST(Checkpoint, MayRunABackwardInsideTheFunction) {
   EXPECT_EQ(testing::difference(results[0], results[1]), "");
 }
 
+// Also if the inner backward reads what the function has saved, for which the
+// function is called again before the first call is done.
+TEST(Checkpoint, CountsABackwardInsideTheFunctionOnce) {
+  std::vector<std::vector<Tensor>> results;
+  for (const Way way : kWays) {
+    torch::manual_seed(11);
+    const Tensor x = leaf({4}), weight = leaf({4});
+    Tensor y = x;
+    for (int k = 0; k < 2; ++k) {
+      y = run(
+          way,
+          [&](Tensor z) {
+            const Tensor own = z.detach().requires_grad_();
+            (own * weight).sin().sum().backward();
+            (own * weight).exp().sum().backward();
+            return z.sin() * own.grad();
+          },
+          y);
+    }
+    y.sum().backward();
+    results.push_back({y.detach(), x.grad(), weight.grad()});
+  }
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+}
+
 TEST(Checkpoint, NestsToAnyDepth) {
   const std::function<Tensor(Tensor, int, bool)> nest =
       [&](Tensor x, int depth, bool checkpointed) -> Tensor {

@@ -3,8 +3,11 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <algorithm>
 #include <typeinfo>
+#include <unordered_set>
 
 namespace gpipe::internal {
 namespace {
@@ -14,9 +17,11 @@ thread_local SavedTensorHooks* current_hooks = nullptr;
 // null. Not owned; only compared.
 thread_local const void* current_node = nullptr;
 
+thread_local GradsOfNow* current_grads = nullptr;
+
 const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
-// LibTorch's engine, which also serves the hooks of the calling thread. It is
+// LibTorch's engine, which also serves the scopes of the calling thread. It is
 // never destroyed, because a worker may run a backward while the process exits.
 class HookEngine : public torch::autograd::Engine {
  public:
@@ -29,6 +34,16 @@ class HookEngine : public torch::autograd::Engine {
   get_default_saved_variable_hooks() override {
     const bool serves = current_hooks && node_at_work() == current_node;
     return serves ? current_hooks->next() : nullptr;
+  }
+
+  torch::autograd::variable_list execute(
+      const torch::autograd::edge_list& roots,
+      const torch::autograd::variable_list& inputs, bool keep_graph,
+      bool create_graph, bool accumulate_grad,
+      const torch::autograd::edge_list& outputs) override {
+    if (accumulate_grad && current_grads) current_grads->set_aside(roots);
+    return Engine::execute(roots, inputs, keep_graph, create_graph,
+                           accumulate_grad, outputs);
   }
 
  private:
@@ -70,5 +85,40 @@ bool SavedTensorScope::is_available() {
 }
 
 SavedTensorHooks* SavedTensorScope::current() { return current_hooks; }
+
+GradsOfNow::GradsOfNow() : outer_(std::exchange(current_grads, this)) {}
+
+GradsOfNow::~GradsOfNow() {
+  current_grads = outer_;
+  for (auto& [leaf, grad] : grads_) leaf.mutable_grad() = std::move(grad);
+}
+
+void GradsOfNow::set_aside(const torch::autograd::edge_list& roots) {
+  using torch::autograd::Node;
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> next;
+  const auto add = [&](const torch::autograd::edge_list& edges) {
+    for (const torch::autograd::Edge& edge : edges) {
+      Node* const node = edge.function.get();
+      if (node && seen.insert(node).second) next.push_back(node);
+    }
+  };
+  add(roots);
+  while (!next.empty()) {
+    Node* const node = next.back();
+    next.pop_back();
+    add(node->next_edges());
+    const auto* const leaf =
+        dynamic_cast<torch::autograd::AccumulateGrad*>(node);
+    if (!leaf || std::ranges::any_of(grads_, [&](const auto& each) {
+          return each.first.is_same(leaf->variable);
+        })) {
+      continue;
+    }
+    const at::Tensor& variable = leaf->variable;
+    grads_.emplace_back(variable, variable.grad());
+    variable.mutable_grad().reset();
+  }
+}
 
 }  // namespace gpipe::internal

@@ -1,10 +1,15 @@
-// Hooks on the tensors that autograd saves for a backward. LibTorch serves
-// such hooks for Python only.
+// What gpipe's autograd engine adds: hooks on the tensors that autograd saves
+// for a backward, which LibTorch serves for Python only, and gradients that
+// backwards leave as they are.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -43,6 +48,27 @@ class SavedTensorScope {
  private:
   SavedTensorHooks* const outer_;
   const void* const outer_node_;
+};
+
+// A second call of a function. Backwards that the function runs on this thread
+// while in scope add to gradients that begin undefined, and at the end each
+// leaf has the gradient of before: the first call has counted. Has no effect if
+// another engine runs.
+// Threads: no other thread may add to the gradients of the same leaves.
+class GradsOfNow {
+ public:
+  GradsOfNow();
+  ~GradsOfNow();
+  GradsOfNow(const GradsOfNow&) = delete;
+  GradsOfNow& operator=(const GradsOfNow&) = delete;
+
+  // Sets the gradients aside of all leaves that a backward from `roots` may
+  // reach. Called by the engine.
+  void set_aside(const torch::autograd::edge_list& roots);
+
+ private:
+  GradsOfNow* const outer_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> grads_;  // with their leaves
 };
 
 }  // namespace gpipe::internal

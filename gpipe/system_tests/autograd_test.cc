@@ -540,6 +540,35 @@ TEST(Hook, InsideALayerActsAsInPlain) {
   }
 }
 
+// A layer with a loss of its own, for a weight that no other operator uses.
+struct ProbedImpl : torch::nn::Module {
+  Tensor forward(Tensor x) {
+    (x.detach() * probe).pow(2).sum().backward();
+    return (x * weight).sin();
+  }
+  Tensor probe = register_parameter("probe", torch::linspace(1, 2, 4));
+  Tensor weight = register_parameter("weight", torch::linspace(2, 1, 4));
+};
+TORCH_MODULE(Probed);
+
+TEST(Autograd, ABackwardInALayerCountsOnceAlsoInARecompute) {
+  torch::manual_seed(4);
+  const Tensor x = values({4, 4});
+  const auto gradients = [&](Checkpoint mode) {
+    torch::nn::Sequential model{Probed(), Probed()};
+    model->to(torch::kDouble);
+    GPipe pipeline(model, options({1, 1}, 2, mode));
+    for (int k = 0; k < 2; ++k) {
+      pipeline->forward(x.to(device())).sum().backward();
+    }
+    return grads_of(model->parameters());
+  };
+  const Tensors expected = gradients(Checkpoint::kNever);
+  for (const Checkpoint mode : kModes) {
+    EXPECT_EQ(testing::difference(gradients(mode), expected), "");
+  }
+}
+
 // A layer whose micro-batches depend on each other, which no cell can see.
 TEST(Autograd, NamesALayerThatKeepsATensorWithGraphForTheNextMicrobatch) {
   for (const Checkpoint mode :

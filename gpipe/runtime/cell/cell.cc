@@ -342,6 +342,7 @@ void Cell::recompute(StepSeed& seed) {
   }
   {
     PastBuffers buffers(past);
+    const GradsOfNow grads;
     past_.check_outputs(run_layers(past_input_, seed, /*again=*/true));
     buffers.restore();
   }

@@ -436,6 +436,7 @@ void CheckpointedCall::run_again(std::vector<Value> inputs,
     autocast_.set();
     const auto restore = c10::make_scope_exit([&] { before.set(); });
     PastBuffers buffers(past_.changed_buffers());
+    const GradsOfNow grads;
     RandomScope random(past_.record(), /*again=*/true);
     const NormScope norms(past_.record(), /*again=*/true);
     output = function_(std::move(inputs));
