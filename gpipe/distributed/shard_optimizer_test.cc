@@ -194,6 +194,11 @@ const RankProgramEntry kClip("clip", [] {
     }
   }
   check(squares <= 0.01 * 0.01, "the gradients are scaled");
+  check(testing::error_of([&] { sharded->clip_grad_norm_(1, 0); }) ==
+            "c10::ValueError: clip_grad_norm_() with norm_type 0 counts the "
+            "parameters, but with shard_optimizer each replica has parts of "
+            "them; give another norm_type",
+        "the norm of order 0");
   return 0;
 });
 
@@ -357,6 +362,47 @@ const RankProgramEntry kLater("later", [] {
         "1.scale has trained");
   return 0;
 });
+
+// An optimizer also moves a parameter that is frozen and has a gradient.
+const RankProgramEntry kFreeze("freeze", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto weights_after = [&](bool sharded) {
+    DistributedPipeline pipeline = pipeline_of(world, sharded);
+    const auto optimizer =
+        optimizers().at("SGD")(pipeline->optimizer_parameters());
+    for (int step = 0; step < 3; ++step) {
+      torch::manual_seed(10 * step + world->rank());
+      optimizer->zero_grad(/*set_to_none=*/false);
+      pipeline->train_step(torch::randn({6, 4}, torch::kDouble),
+                           torch::ones({6, 1}, torch::kDouble), mean_square,
+                           fill_drain(1, 3));
+      optimizer->step();
+      pipeline->share_parameters();
+      if (step > 0) continue;
+      for (Tensor& each : pipeline->parameters()) {
+        if (each.size(0) == 7) each.requires_grad_(false);
+      }
+    }
+    Tensors weights;
+    for (const Tensor& each : pipeline->parameters()) {
+      weights.push_back(each.detach().clone());
+    }
+    return weights;
+  };
+  const Tensors expected = weights_after(false), found = weights_after(true);
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    check(found[k].equal(expected[k]), "parameter " + std::to_string(k));
+  }
+  return 0;
+});
+
+TEST(ShardedOptimizer, MovesParametersThatAreFrozenLaterOnAllReplicas) {
+  for (const char* const size : {"2", "3"}) {
+    expect_all_ok(
+        Ranks("freeze", std::stoi(size), {{"replicas", size}}).wait());
+  }
+}
 
 TEST(ShardedOptimizer, TakesParametersThatAreUnfrozenOrRegisteredLater) {
   for (const int size : {2, 3}) expect_all_ok(Ranks("later", size).wait());

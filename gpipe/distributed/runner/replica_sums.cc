@@ -123,7 +123,9 @@ at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
                            std::size_t k) {
   if (!tensor.defined()) return {};
   const auto [begin, rows] = rows_of_member(tensor.sizes(), members, k);
-  if (rows == 0) return {};
+  if (rows == 0 && (k > 0 || tensor.dim() == 0 || tensor.size(0) > 0)) {
+    return {};
+  }
   const at::Tensor with_rows = tensor.dim() == 0 ? tensor.view({1}) : tensor;
   return with_rows.narrow(0, begin, rows);
 }
@@ -491,12 +493,17 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
 
 void ParameterShards::add(const at::Tensor& parameter,
                           const std::string& name) {
-  const std::size_t k = parameters_.size();
-  if (!numbers_.emplace(parameter.unsafeGetTensorImpl(), k).second) return;
-  parameters_.push_back(parameter);
-  names_.push_back(name);
-  shards_.emplace_back();
-  follow(k);
+  const auto [entry, is_new] =
+      numbers_.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
+  const std::size_t k = entry->second;
+  if (is_new) {
+    parameters_.push_back(parameter);
+    names_.push_back(name);
+    shards_.emplace_back();
+    has_trained_.push_back(false);
+    follow(k);
+  }
+  if (parameter.requires_grad()) has_trained_[k] = true;
 }
 
 void ParameterShards::follow(std::size_t k) {
@@ -549,9 +556,11 @@ void ParameterShards::spread(Reducer& reducer) {
   std::vector<at::Tensor> trained;
   std::vector<Summand> all;
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    if (!parameters_[k].requires_grad()) continue;
+    if (!has_trained_[k]) continue;
+    const bool is_frozen = !parameters_[k].requires_grad();
     trained.push_back(parameters_[k]);
-    all.push_back({parameters_[k], {}, names_[k]});
+    all.push_back(
+        {parameters_[k], {}, names_[k] + (is_frozen ? " (frozen)" : "")});
   }
   const std::string action = "sharing the parameters of the replicas";
   // A message of another length than its receiver expects would end it.

@@ -53,7 +53,7 @@ int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
                         std::size_t k);
 
 // Returns these rows of `tensor` as a view; undefined if there are none, or if
-// `tensor` is undefined.
+// `tensor` is undefined. A tensor without rows is member 0's.
 at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
                            std::size_t k);
 
@@ -263,7 +263,8 @@ class ParameterShards {
   ParameterShards(const std::vector<at::Tensor>& parameters,
                   std::size_t members, std::size_t own);
 
-  // Adds a parameter, unless it is one already. `name`: for errors.
+  // Adds a parameter, unless it is one already, and notes whether it requires a
+  // gradient now. `name`: for errors.
   void add(const at::Tensor& parameter, const std::string& name = "");
 
   // Returns the shards that this replica owns of the parameters that require a
@@ -285,8 +286,9 @@ class ParameterShards {
   }
 
   // Brings the rows of the other replicas here, and sends this replica's; not
-  // those of frozen parameters, which are the same on all of them. Blocks until
-  // all have called. `reducer`: of the same members. Errors: as for
+  // those of parameters that were frozen at each add(). An optimizer also moves
+  // a parameter that was frozen later, if its shard has a gradient. Blocks
+  // until all have called. `reducer`: of the same members. Errors: as for
   // Reducer::agree().
   void spread(Reducer& reducer);
 
@@ -296,6 +298,9 @@ class ParameterShards {
   void follow(std::size_t k);
 
   std::vector<at::Tensor> parameters_, shards_;
+  // Whether the parameter required a gradient at any add(). Equal on all
+  // replicas, also on those that own no row of it.
+  std::vector<bool> has_trained_;
   std::vector<std::string> names_;
   std::unordered_map<c10::TensorImpl*, std::size_t> numbers_;
   const std::size_t members_, own_;

@@ -235,6 +235,22 @@ const RankProgramEntry kShards("shards", [] {
   return 0;
 });
 
+// A parameter of one row requires a gradient for a while.
+const RankProgramEntry kFrozen("frozen", [] {
+  const auto world = Communicator::connect(world_options());
+  Communicator& transport = *world;
+  Tensor one = at::ones({1});
+  ParameterShards shards({one}, world->size(), world->rank());
+  one.requires_grad_(true);
+  shards.add(one);
+  for (const Tensor& each : shards.own()) each.detach().fill_(5);
+  one.requires_grad_(false);
+  Reducer reducer(*world, transport, world->all_ranks(), kTag);
+  shards.spread(reducer);
+  check(one.item<float>() == 5, "the row of another member");
+  return 0;
+});
+
 // Returns the bytes that all members send to add up `gradients` and, with
 // `sharded`, to share the parameters.
 int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
@@ -369,6 +385,10 @@ TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
 
 TEST_P(Reduce, ShardsHaveTheBitsOfTheirRows) {
   expect_all_ok(Ranks("shards", GetParam()).wait());
+}
+
+TEST(ParameterShards, OfParametersThatAreFrozenLaterAreSpread) {
+  expect_all_ok(Ranks("frozen", 3).wait());
 }
 
 TEST(Reduce, AllMembersGetTheValuesOfTheFirst) {
@@ -589,6 +609,14 @@ TEST(MemberRows, CoverAllRowsOnceInOrder) {
   }
   EXPECT_THAT(rows_of_member({}, 2, 0), Pair(0, 0));
   EXPECT_THAT(rows_of_member({}, 2, 1), Pair(0, 1));
+}
+
+TEST(ParameterShards, MemberZeroOwnsATensorWithoutRows) {
+  const at::Tensor none = at::ones({0, 3});
+  EXPECT_EQ(slice_of_member(none, 2, 0).sizes(), none.sizes());
+  EXPECT_FALSE(slice_of_member(none, 2, 1).defined());
+  EXPECT_FALSE(slice_of_member(at::ones({1, 3}), 2, 0).defined());
+  EXPECT_FALSE(slice_of_member(at::scalar_tensor(1), 2, 0).defined());
 }
 
 TEST(ParameterShards, AreLeavesThatShareTheMemoryOfTheirRows) {

@@ -440,6 +440,10 @@ bool Runner::any(bool here) {
 }
 
 double Runner::clip_grad_norm(double max_norm, double norm_type) {
+  TORCH_CHECK_VALUE(!shards_ || norm_type != 0,
+                    "clip_grad_norm_() with norm_type 0 counts the parameters, "
+                    "but with shard_optimizer each replica has parts of them; "
+                    "give another norm_type");
   const auto running = enter();
   bool agreed = false;
   try {
