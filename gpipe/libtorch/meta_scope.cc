@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -20,6 +21,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -406,28 +408,79 @@ Three fused_attention_backward(const Tensor&, const Tensor& query,
   return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
 }
 
-// Returns whether a CPU would use the fused kernel. LibTorch asks the device.
+// Returns whether a CPU would use the fused kernel. The condition differs
+// between LibTorch versions, so LibTorch decides. Its check of grouped heads
+// divides by their number, which must not be 0.
 bool is_fused(const Tensor& query, const Tensor& key, const Tensor& value,
-              const optional<Tensor>& mask, double dropout) {
-  const auto fits = [&](const Tensor& tensor) {
-    return tensor.dim() == 4 && tensor.size(3) == query.size(3) &&
-           tensor.stride(3) == 1;
-  };
-  return dropout == 0 && fits(query) && fits(key) && fits(value) &&
-         query.size(1) == key.size(1) && query.numel() > 0 &&
-         (!mask || !mask->defined() || !mask->requires_grad());
+              const optional<Tensor>& mask, double dropout, bool causal,
+              bool grouped) {
+  if (query.numel() == 0 || key.numel() == 0) return false;
+  optional<Tensor> cpu_mask;
+  if (mask) cpu_mask = cpu_like(*mask).set_requires_grad(mask->requires_grad());
+  return at::_fused_sdp_choice(cpu_like(query), cpu_like(key), cpu_like(value),
+                               cpu_mask, dropout, causal, std::nullopt,
+                               grouped) ==
+         static_cast<int64_t>(at::SDPBackend::flash_attention);
+}
+
+// Returns the mask that is added to the scores, as LibTorch makes it: a boolean
+// one becomes 0 and -inf in the dtype of the query.
+optional<Tensor> additive(const optional<Tensor>& mask, const Tensor& query) {
+  if (!mask || !mask->defined()) return std::nullopt;
+  if (mask->dtype() == at::kBool) {
+    return at::where(mask->logical_not(),
+                     -std::numeric_limits<double>::infinity(),
+                     at::scalar_tensor(0.0, query.options()));
+  }
+  TORCH_CHECK(mask->dtype() == at::kFloat || mask->dtype() == query.dtype(),
+              "scaled_dot_product_attention: attn_mask is ", mask->dtype(),
+              ", query is ", query.dtype(),
+              "; pass a mask of bool, float or the dtype of query");
+  return mask;
+}
+
+// Throws c10::Error if the scores (the products of query and key) would have to
+// be broadcast to the mask. LibTorch refuses it on a CPU, where it adds the
+// mask in place, but not on the meta device.
+void check_mask(const Tensor& mask, const Tensor& query, const Tensor& key,
+                bool grouped) {
+  std::vector<int64_t> rows = query.sizes().vec(), columns = key.sizes().vec();
+  const std::size_t least = grouped ? 3 : 2;
+  TORCH_CHECK(rows.size() >= least && columns.size() >= least,
+              "scaled_dot_product_attention: query of sizes ", rows,
+              " and key of sizes ", columns, "; at least ", least,
+              " dimensions are needed");
+  rows.back() = 1;
+  columns.back() = std::exchange(columns.end()[-2], 1);
+  if (grouped) columns.end()[-3] = rows.end()[-3];  // the heads are repeated
+  const std::vector<int64_t> scores = at::infer_size(rows, columns);
+  TORCH_CHECK(at::is_expandable_to(mask.sizes(), scores),
+              "scaled_dot_product_attention: attn_mask of sizes ", mask.sizes(),
+              " cannot be broadcast to the scores, of sizes ", scores);
+}
+
+// Returns a view with a batch and heads, which the fused kernel needs.
+Tensor with_batch(Tensor tensor) {
+  while (tensor.dim() < 4) tensor = tensor.unsqueeze(0);
+  return tensor;
 }
 
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const optional<Tensor>& mask, double dropout, bool causal,
                  optional<double> scale, bool grouped) {
-  if (!is_fused(query, key, value, mask, dropout)) {
+  optional<Tensor> added = additive(mask, query);
+  if (!is_fused(query, key, value, added, dropout, causal, grouped)) {
+    if (added) check_mask(*added, query, key, grouped);
     return std::get<0>(at::_scaled_dot_product_attention_math(
-        query, key, value, mask, dropout, causal, /*dropout_mask=*/{}, scale,
+        query, key, value, added, dropout, causal, /*dropout_mask=*/{}, scale,
         grouped));
   }
-  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-      query, key, value, dropout, causal, mask, scale));
+  if (added) added = with_batch(*added);
+  const Tensor result =
+      std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+          with_batch(query), with_batch(key), with_batch(value), dropout,
+          causal, added, scale));
+  return query.dim() < 4 ? result.squeeze(0) : result;
 }
 
 // ---- Registration.

@@ -11,6 +11,7 @@
 #include <torch/utils.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -322,6 +323,66 @@ INSTANTIATE_TEST_SUITE_P(
                return Tensors{all, h, c};
              }}),
     [](const auto& info) { return info.param.name; });
+
+// Attention of query, key, value and maybe a mask.
+Case attention(const std::string& name,
+               const std::vector<std::vector<int64_t>>& inputs,
+               bool grouped = false) {
+  return {name, inputs, [=](const Tensors& in) {
+            std::optional<Tensor> mask;
+            if (in.size() > 3) mask = in[3].detach();
+            return Tensors{at::scaled_dot_product_attention(
+                in[0], in[1], in[2], mask, 0.0, false, {}, grouped)};
+          }};
+}
+
+// Some are fused on a CPU; which ones depends on the LibTorch version.
+INSTANTIATE_TEST_SUITE_P(
+    Attention, MetaKernels,
+    ::testing::Values(
+        attention("Plain", {{2, 4, 3, 8}, {2, 4, 6, 8}, {2, 4, 6, 8}}),
+        attention("OneQuery", {{1, 2, 3, 4}, {5, 2, 6, 4}, {5, 2, 6, 4}}),
+        attention("OneKey", {{5, 2, 3, 4}, {1, 2, 6, 4}, {1, 2, 6, 4}}),
+        attention("OneHeadOfValues",
+                  {{5, 2, 3, 4}, {5, 2, 6, 4}, {5, 1, 6, 4}}),
+        Case{"OneHeadOfKeysAndValues",
+             {{5, 2, 3, 4}, {5, 1, 6, 4}},
+             [](const Tensors& in) {
+               const Tensor key = in[1].detach();
+               return Tensors{
+                   at::scaled_dot_product_attention(in[0], key, key)};
+             }},
+        attention("GroupedHeads", {{2, 4, 3, 8}, {2, 2, 6, 8}, {2, 2, 6, 8}},
+                  /*grouped=*/true),
+        attention("NarrowValues", {{5, 2, 3, 4}, {5, 2, 6, 4}, {5, 2, 6, 3}}),
+        attention("Unbatched", {{2, 3, 4}, {2, 6, 4}, {2, 6, 4}, {3, 6}}),
+        attention("OneHead", {{3, 4}, {6, 4}, {6, 4}}),
+        attention("Mask", {{2, 2, 3, 4}, {2, 2, 6, 4}, {2, 2, 6, 4}, {3, 6}}),
+        attention("MaskOfHeads",
+                  {{2, 2, 3, 4}, {2, 2, 6, 4}, {2, 2, 6, 4}, {2, 3, 6}}),
+        attention("MaskOfAllBatches",
+                  {{1, 2, 3, 4}, {5, 2, 6, 4}, {5, 2, 6, 4}, {5, 1, 3, 6}}),
+        attention("MaskOfGroupedHeads",
+                  {{2, 4, 3, 8}, {2, 2, 6, 8}, {2, 2, 6, 8}, {4, 3, 6}},
+                  /*grouped=*/true)),
+    [](const auto& info) { return info.param.name; });
+
+TEST(MetaKernelsTest, RefuseTheMasksThatTheCpuRefuses) {
+  for (const auto device : {at::kCPU, at::kMeta}) {
+    const auto options = torch::TensorOptions().device(device);
+    const auto attend = [&](const Tensor& mask) {
+      const Tensor x = torch::ones({1, 1, 6, 4}, options);
+      return at::scaled_dot_product_attention(x, x, x, mask);
+    };
+    EXPECT_THROW(attend(torch::ones({5, 1, 6, 6}, options)), c10::Error);
+    EXPECT_THROW(attend(torch::ones({1, 7, 6, 6}, options)), c10::Error);
+    EXPECT_THROW(attend(torch::ones({6, 5}, options)), c10::Error);
+    EXPECT_THROW(attend(torch::ones({6, 6}, options.dtype(at::kDouble))),
+                 c10::Error);
+    EXPECT_THROW(attend(torch::ones({6, 6}, options.dtype(at::kInt))),
+                 c10::Error);
+  }
+}
 
 TEST(MetaKernelsTest, DrawNoNumbersOfTheProgram) {
   const Tensor x = torch::ones({4, 5}, at::kMeta);
