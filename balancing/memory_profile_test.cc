@@ -201,6 +201,14 @@ TEST(MemoryProfileTest, CountsSparseBuffers) {
   EXPECT_EQ(profile.layers[1].output_bytes, 8 * 4 * 4);
 }
 
+TEST(MemoryProfileTest, CountsResultsThatOperatorsResize) {
+  const MemoryProfile profile = profile_of(Sequential(
+      Linear(4, 4),
+      Functional([](Tensor x) { return x.abs() * x.logsumexp(1, true); })));
+  constexpr int64_t kAbs = 8 * 4 * 4, kSums = 8 * 4, kOutput = 8 * 4 * 4;
+  EXPECT_EQ(profile.layers[1].kept_bytes, kAbs + kSums + kOutput);
+}
+
 struct Case {
   std::string name;
   std::vector<int64_t> input;
@@ -254,6 +262,31 @@ INSTANTIATE_TEST_SUITE_P(
                const TransformerEncoderLayer layer(
                    TransformerEncoderLayerOptions(8, 2).dim_feedforward(16));
                return Sequential(layer, TransformerEncoder(layer, 2));
+             }},
+        Case{"AttentionOfOneQuery",
+             {5, 2, 6, 4},
+             [] {
+               return Sequential(Linear(4, 4), Functional([](Tensor x) {
+                                   return at::scaled_dot_product_attention(
+                                       x.slice(0, 0, 1), x, x);
+                                 }));
+             }},
+        Case{"AttentionWithAMask",
+             {5, 2, 6, 4},
+             [] {
+               return Sequential(Linear(4, 4), Functional([](Tensor x) {
+                                   return at::scaled_dot_product_attention(
+                                       x, x, x, torch::eye(6).to(at::kBool));
+                                 }));
+             }},
+        Case{"ResizedResults",
+             {5, 16},
+             [] {
+               return Sequential(Linear(16, 16), Functional([](Tensor x) {
+                                   const Tensor z = at::complex(x, x.abs());
+                                   return at::view_as_real(z * z).sum(-1) -
+                                          x.logsumexp(1, true);
+                                 }));
              }},
         Case{"Skips",
              {5, 4},

@@ -1,8 +1,13 @@
 #include "gpipe/libtorch/meta_ledger.h"
 
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/resize_meta_dispatch.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/core/SymIntArrayRef.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
@@ -11,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "gpipe/base/text.h"
@@ -149,6 +155,15 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
+  // Does nothing if the memory has not grown. Otherwise the old and the new
+  // block exist at the same time, as while a CPU copies between them.
+  void grow(int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(book_->mutex);
+    if (bytes <= bytes_) return;
+    book_->add(device_, kind_, bytes);
+    book_->add(device_, kind_, -bytes_);
+    bytes_ = bytes;
+  }
   void become(internal::MemoryKind kind) {
     const std::lock_guard<std::mutex> lock(book_->mutex);
     book_->add(device_, kind_, -bytes_);
@@ -159,7 +174,7 @@ class Entry {
  private:
   const std::shared_ptr<Book> book_;
   const c10::DeviceIndex device_;
-  const int64_t bytes_;
+  int64_t bytes_;
   internal::MemoryKind kind_;
 };
 
@@ -180,13 +195,26 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void*, const void*, std::size_t) const override {}
 };
 
-void label(const at::Tensor& tensor, internal::MemoryKind kind) {
-  if (!tensor.is_meta() || !tensor.has_storage()) return;
+// Returns null for memory that is not counted.
+Entry* entry_of(const at::Tensor& tensor) {
+  if (!tensor.is_meta() || !tensor.has_storage()) return nullptr;
   const c10::DataPtr& memory = tensor.storage().data_ptr();
-  if (memory.get_deleter() != &remove) return;
-  if (auto* entry = static_cast<Entry*>(memory.get_context())) {
-    entry->become(kind);
+  if (memory.get_deleter() != &remove) return nullptr;
+  return static_cast<Entry*>(memory.get_context());
+}
+
+void label(const at::Tensor& tensor, internal::MemoryKind kind) {
+  if (Entry* const entry = entry_of(tensor)) entry->become(kind);
+}
+
+// Kernel of aten::resize_ in place of LibTorch's, which calls no allocator.
+const at::Tensor& resize(const at::Tensor& tensor, c10::SymIntArrayRef sizes,
+                         std::optional<at::MemoryFormat> format) {
+  at::meta::resize__symint(tensor, sizes, format);
+  if (Entry* const entry = entry_of(tensor)) {
+    entry->grow(static_cast<int64_t>(tensor.storage().nbytes()));
   }
+  return tensor;
 }
 
 [[maybe_unused]] const bool installed = [] {
@@ -194,6 +222,11 @@ void label(const at::Tensor& tensor, internal::MemoryKind kind) {
   static auto* const allocator = new CountingAllocator();
   c10::SetAllocator(c10::kMeta, allocator, /*priority=*/1);
   internal::on_label(&label);
+  internal::keep_registered(c10::Dispatcher::singleton().registerImpl(
+      {"aten::resize_", ""}, c10::DispatchKey::Meta,
+      c10::KernelFunction::makeFromUnboxedRuntimeFunction(&resize),
+      /*cpp_signature=*/std::nullopt, /*inferred_function_schema=*/nullptr,
+      "gpipe: memory on the meta device"));
   return true;
 }();
 

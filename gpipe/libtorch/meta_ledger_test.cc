@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gpipe/base/instruments.h"
@@ -176,7 +177,46 @@ TEST(MetaLedgerTest, KindsOfViewsAreThoseOfTheirMemory) {
   EXPECT_EQ(ledger.of(5).peak, 0);
 }
 
+TEST(MetaLedgerTest, CountsMemoryThatGrows) {
+  const MetaLedger ledger;
+  const Tensor a = meta({0});
+  a.resize_({1000});
+  EXPECT_EQ(ledger.live_bytes(), 4000);
+  EXPECT_EQ(ledger.peak_bytes(), 4000);
+  a.resize_({10});  // keeps its memory
+  EXPECT_EQ(ledger.live_bytes(), 4000);
+  a.resize_({1500});  // is copied to a new block
+  EXPECT_EQ(ledger.live_bytes(), 6000);
+  EXPECT_EQ(ledger.peak_bytes(), 4000 + 6000);
+}
+
+TEST(MetaLedgerTest, KeepsKindAndDeviceOfMemoryThatGrows) {
+  const MetaLedger ledger;
+  const Tensor a = [] {
+    const c10::DeviceGuard guard(c10::Device(c10::kMeta, 3));
+    return meta({10});
+  }();
+  internal::label_memory(a, internal::MemoryKind::kGradient);
+  a.resize_({20});
+  EXPECT_EQ(of(ledger.of(3).live, internal::MemoryKind::kGradient), 80);
+  EXPECT_EQ(ledger.live_bytes(), 80);
+}
+
+TEST(MetaLedgerTest, CountsResultsThatOperatorsResize) {
+  const Tensor a = meta({10, 100});
+  const MetaLedger ledger;
+  const Tensor absolute = a.abs();
+  EXPECT_EQ(ledger.live_bytes(), 4000);
+  EXPECT_EQ(ledger.peak_bytes(), 4000);
+  const auto [values, indices] = a.kthvalue(2, 1);
+  EXPECT_EQ(ledger.live_bytes(), 4000 + 10 * (4 + 8));
+}
+
 TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
+  const Tensor before = meta({1});
+  const MetaLedger ledger;
+  before.resize_({2});
+  EXPECT_EQ(ledger.peak_bytes(), 0);
   internal::label_memory(torch::ones({2}), internal::MemoryKind::kGradient);
   internal::label_memory(meta({2}),
                          internal::MemoryKind::kGradient);  // without a ledger
@@ -234,6 +274,13 @@ struct AttendImpl : torch::nn::Module {
 };
 TORCH_MODULE(Attend);
 
+// Calls operators that make empty results and then resize them.
+Tensor resize_results(const Tensor& x) {
+  const Tensor z = at::complex(x, x.abs());
+  return at::view_as_real(z * z).sum(-1) + x.logsumexp(1, true) +
+         std::get<0>(x.kthvalue(2, 1, true)) + std::get<0>(x.median(1, true));
+}
+
 using namespace torch::nn;  // NOLINT: the layers' names
 
 INSTANTIATE_TEST_SUITE_P(
@@ -255,6 +302,12 @@ INSTANTIATE_TEST_SUITE_P(
                return Sequential(Linear(16, 32),
                                  LayerNorm(LayerNormOptions({32})), GELU(),
                                  Linear(32, 8), ReLU(), Softmax(1));
+             }},
+        Case{"ResizedResults",
+             {5, 16},
+             [] {
+               return Sequential(Linear(16, 16), Functional(resize_results),
+                                 Tanh());
              }},
         Case{"Attention",
              {2, 4, 9, 8},
