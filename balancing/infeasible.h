@@ -16,6 +16,10 @@ class InfeasibleError : public std::invalid_argument {
         least_bytes_(least_bytes),
         least_factor_(least_factor) {}
 
+  // least_bytes() and least_factor() do not consider offload, with which less
+  // may be enough. With several stages per rank, they are the smallest ones
+  // that the search found.
+
   // Returns the smallest number of bytes that would allow some cut if it were
   // the limit of every device.
   double least_bytes() const { return least_bytes_; }

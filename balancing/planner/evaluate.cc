@@ -66,6 +66,18 @@ double least_sum_seconds(const Problem& problem, const Blocks& blocks) {
 
 }  // namespace
 
+double factor_for(double bytes, double limit) {
+  if (bytes <= 0 || std::isinf(limit)) return 0;
+  if (limit == 0) return kInfinity;
+  double factor = bytes / limit;
+  while (factor * limit < bytes) factor = std::nextafter(factor, kInfinity);
+  for (;;) {
+    const double less = std::nextafter(factor, 0.0);
+    if (less * limit < bytes) return factor;
+    factor = less;
+  }
+}
+
 bool splits_backward(const std::string& schedule) {
   const int stages = fixed_stages_per_rank(schedule).value_or(1);
   return internal::has_kind(named_schedule(schedule, 2, 8, stages),
@@ -274,10 +286,7 @@ double Evaluator::fullness(const Balance& balance) {
   }
   double most = 0;
   for (std::size_t r = 0; r < bytes.size(); ++r) {
-    const double limit = problem_.ranks[r].memory_bytes;
-    if (bytes[r] > 0 && !std::isinf(limit)) {
-      most = std::max(most, bytes[r] / limit);
-    }
+    most = std::max(most, factor_for(bytes[r], problem_.ranks[r].memory_bytes));
   }
   return most;
 }

@@ -49,6 +49,10 @@ double lower_bound(const Problem& problem, const Candidate& candidate,
 
 // ---- The predicted time and memory of one candidate with any cut
 
+// Returns the smallest number f >= 0 with f * limit >= bytes in double
+// arithmetic; infinity if there is none, and 0 if the limit is infinite.
+double factor_for(double bytes, double limit);
+
 // The prediction for one cut of a candidate.
 struct Prediction {
   Schedule schedule;  // with recomputes and offload
@@ -74,10 +78,10 @@ class Evaluator {
   // `enough`, returns that bound without a simulation.
   double seconds(const Balance& balance, double enough = kInfinity);
 
-  // Returns the largest peak of a rank divided by its memory limit, at least 0.
-  // A step fits if it is at most 1. `balance`: as above. Where a rank may
-  // recompute stages, it recomputes those with which its peak is smallest. With
-  // offload, simulates a step.
+  // Returns the factor for all memory limits with which the peaks of all ranks
+  // fit: the largest factor_for(). A step fits if it is at most 1. `balance`:
+  // as above. Where a rank may recompute stages, it recomputes those with which
+  // its peak is smallest. With offload, simulates a step.
   double fullness(const Balance& balance);
 
   // Returns the peak in bytes of the rank that has most, in the way of

@@ -227,20 +227,6 @@ std::optional<Choice> choose(const Problem& problem, const Effort& effort) {
 
 namespace {
 
-// Returns the smallest number f with f * limit >= bytes in double arithmetic;
-// infinity if there is none.
-double factor_for(double bytes, double limit) {
-  if (bytes <= 0 || std::isinf(limit)) return 0;
-  if (limit == 0) return kInfinity;
-  double factor = bytes / limit;
-  while (factor * limit < bytes) factor = std::nextafter(factor, kInfinity);
-  for (;;) {
-    const double less = std::nextafter(factor, 0.0);
-    if (less * limit < bytes) return factor;
-    factor = less;
-  }
-}
-
 // Returns the minimum, over all cuts of `layers` into `partitions`, of the
 // largest demand of a block. `begin(j, first)`: returns the empty block of
 // partition j at layer `first`, with extend() and last(). `demand(j, block)`:

@@ -302,6 +302,20 @@ TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
   }
 }
 
+TEST(LeastMemoryTest, ItsFactorIsEnoughInDoubleArithmetic) {
+  for (int saved = 1; saved < 40; ++saved) {
+    for (int limit = 1; limit < saved; limit += 3) {
+      Problem problem = simple_problem({1, 1}, 1, 1, {"looped-bfs"});
+      problem.stages_per_rank = {2};
+      for (SavedBytes& each : problem.workloads[0].saved) each.bytes = saved;
+      problem.ranks[0].memory_bytes = limit;
+      ASSERT_FALSE(choose(problem));
+      problem.ranks[0].memory_bytes *= least_memory(problem).factor;
+      EXPECT_TRUE(choose(problem)) << saved << " bytes, limit " << limit;
+    }
+  }
+}
+
 TEST(ProblemTest, IsCheckedWithTheNumberAndItsPlace) {
   EXPECT_NO_THROW(check(simple_problem({1, 1}, 2, 1, {"1f1b"})));
   const auto error = [](const auto& change) {
