@@ -40,9 +40,10 @@ Schedule fill_drain(int stages, int microbatches);
 //
 // With equal stages (f and b are the seconds of one stage) the makespan is
 // ((v - 1) max(m, p) + m + p - 1)(f + b). If m >= p, each rank is idle for
-// (p - 1)(f + b) of it. A latency c between ranks adds 2(pv - 1) c if m <= p.
-// If m > p, it adds only 2(p - 1) c as long as pc <= (m - p) min(f, b). All mv
-// micro-batches (each on one stage) of a rank are in flight together.
+// (p - 1)(f + b) of it. A latency c between ranks adds 2(pv - 1) c if m <= p
+// and p > 1. If m > p, it adds only 2(p - 1) c as long as
+// pc <= (m - p) min(f, b). All mv micro-batches (each on one stage) of a rank
+// are in flight together.
 //
 // Throws std::invalid_argument unless all three are at least 1.
 Schedule looped_bfs(int ranks, int microbatches, int stages_per_rank);

@@ -290,6 +290,12 @@ TEST(Interleaved, RefusesGroupsThatAreNone) {
   EXPECT_THAT([] { interleaved(4, 9, 2, 4); }, refuses("4"));  // 4 + 4 + 1
   EXPECT_THAT([] { interleaved(4, 9, 2, 10); }, refuses("10"));
   EXPECT_THAT([] { interleaved(4, 9, 2, -1); }, refuses("-1"));
+  EXPECT_THAT([] { interleaved(3, 7, 2, 100); },
+              ThrowsMessage<std::invalid_argument>(
+                  "micro-batches cannot be interleaved in groups of 100: a "
+                  "group must have all of them, or fewer but at least as many "
+                  "as there are ranks, also the last group; 4 is possible, or "
+                  "0 for the default (ranks: 3, micro-batches: 7)"));
 }
 
 TEST(LoopedBfs, GoesChunkByChunk) {

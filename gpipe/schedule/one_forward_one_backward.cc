@@ -118,8 +118,8 @@ Schedule interleaved(int ranks, int microbatches, int stages_per_rank,
   if (group < 1 || !fits(ranks, microbatches, group)) {
     internal::refuse(
         "micro-batches cannot be interleaved in groups of ", group,
-        ": each group, including the last one, needs at least as many as there "
-        "are ranks; ",
+        ": a group must have all of them, or fewer but at least as many as "
+        "there are ranks, also the last group; ",
         default_group(ranks, microbatches),
         " is possible, or 0 for the default (ranks: ", ranks,
         ", micro-batches: ", microbatches, ")");

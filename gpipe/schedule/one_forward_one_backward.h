@@ -53,13 +53,13 @@ Schedule eager_one_forward_one_backward(int stages, int microbatches);
 // makespan is (mv + p - 1)(f + b). Each rank is idle for (p - 1)(f + b) of it:
 // 1/v of the idle time with one stage per rank. At most
 // min(mv, 2(p - 1 - r) + (v - 1) g + 1) micro-batches (each on one stage) are
-// in flight on rank r. A short latency c between ranks adds 2(pv - 1) c if p
-// divides m and g = p.
+// in flight on rank r. A short latency c between ranks adds 2(pv - 1) c if
+// p > 1, p divides m, and g = p.
 //
-// `group`: g, or 0 for default_group(), which works for any m. A group, also
-// the last one with m mod g micro-batches, must have at least p micro-batches,
-// or be the only one. If a group were smaller, the first rank would finish it
-// before the last rank begins it. If only the last group were smaller, ranks
+// `group`: g <= m, or 0 for default_group(), which works for any m. A group,
+// also the last one with m mod g micro-batches, must have at least p
+// micro-batches, or all m. If a group were smaller, the first rank would finish
+// it before the last rank begins it. If only the last group were smaller, ranks
 // would wait, and some would wait for each other.
 //
 // Throws std::invalid_argument unless `ranks`, `microbatches` and

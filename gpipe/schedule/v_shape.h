@@ -68,9 +68,9 @@ Schedule v_min(int ranks, int microbatches);
 //
 // Let f, b, i, w be the seconds of the actions of one stage, b = i + w, and FB
 // those of a block; m is `microbatches`. With equal stages, m >= 2p, i = f and
-// w <= f, the makespan is the work of the busiest rank plus
-// (p - 1)(FB + b - 3w). At most 2p + 1 micro-batches (each on one stage) are in
-// flight on any rank.
+// w <= f, the makespan is the work of rank p - 1 plus (p - 1)(FB + b - 3w). All
+// ranks have equal work if FB = f + b. At most 2p + 1 micro-batches (each on
+// one stage) are in flight on any rank.
 //
 // With fewer than 2p micro-batches the order is the one for 2p, without the
 // missing micro-batches. If one action of a block is missing, the other one

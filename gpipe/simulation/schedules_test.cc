@@ -20,6 +20,7 @@ namespace gpipe {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Le;
 
 constexpr int kCases = 10'000;  // per schedule
@@ -197,15 +198,15 @@ TEST(ClosedForm, InterleavedInGroups) {
 
 TEST(ClosedForm, InterleavedWithShortCopies) {
   const auto short_copies = [](Case& k) {
-    k.p = std::max(k.p, 2);
     k.m = k.p * (1 + k.m % 3);
     k.c = 1 + k.c % 2;
     k.f += 8;
     k.i += 8;
   };
   expect_closed_form(
-      interleaved_of, {0, true, short_copies},
-      {[](const Case& k) { return bubble(k) + 2 * (k.p * k.v - 1) * k.c; }});
+      interleaved_of, {0, true, short_copies}, {[](const Case& k) {
+        return bubble(k) + (k.p > 1 ? 2 * (k.p * k.v - 1) * k.c : 0);
+      }});
 }
 
 TEST(ClosedForm, LoopedBfs) {
@@ -222,14 +223,13 @@ TEST(ClosedForm, LoopedBfs) {
 // rank to the first is hidden behind the compute of other micro-batches.
 TEST(ClosedForm, LoopedBfsWithShortCopies) {
   const auto short_copies = [](Case& k) {
-    k.p = std::max(k.p, 2);
     if (k.m <= k.p) return;
     k.c = std::min(k.c, (k.m - k.p) * std::min(k.f, k.b()) / k.p);
   };
   expect_closed_form(
       looped_bfs_of, {0, true, short_copies}, {[](const Case& k) {
         const int waits = (k.v - 1) * std::max(0, k.p - k.m) + k.p - 1;
-        const int copies = k.m <= k.p ? k.p * k.v - 1 : k.p - 1;
+        const int copies = k.m <= k.p && k.p > 1 ? k.p * k.v - 1 : k.p - 1;
         return waits * (k.f + k.b()) + 2 * copies * k.c;
       }});
 }
@@ -295,6 +295,27 @@ TEST(ClosedForm, DualPipeV) {
                         return (k.p - 1) * (k.f + k.b() + k.b() - 3 * k.w);
                       },
                       [](const Case& k, int) { return 2 * k.p + 1; }});
+}
+
+// With overlap, ranks with more blocks have less work.
+TEST(ClosedForm, DualPipeVWithOverlap) {
+  Costs costs = costs_of_case({4, 9, 2, 12, 12, 3, 0, 0});
+  costs.overlap = 0.5;
+  const Timeline timeline = simulate(dual_pipe_v(4, 9), costs);
+  EXPECT_THAT(timeline.idle, ElementsAre(69, 75, 81, 81));
+  for (int p = 1; p <= 6; ++p) {
+    for (int m = 2 * p; m <= 2 * p + 6; ++m) {
+      for (const int w : {0, 3, 12}) {
+        const Case k = {p, m, 2, 12, 12, w, 0, 0};
+        costs = costs_of_case(k);
+        costs.overlap = 0.5;
+        const int block = k.f + k.b() - k.f / 2;
+        EXPECT_EQ(simulate(dual_pipe_v(p, m), costs).idle[p - 1],
+                  (p - 1) * (block + k.b() - 3 * w))
+            << ::testing::PrintToString(k);
+      }
+    }
+  }
 }
 
 // The idle times are those of the code of the paper's authors, for f = i = w.
