@@ -49,9 +49,10 @@ class SharedRun {
         Rank& rank = ranks_[r];
         if (!rank.works) continue;
         rank.left -= step * (rank.shares ? speed : 1);
+        const Action& action = schedule_.ranks[r][rank.next];
         // An action that ends now may have a small rest, from rounding.
-        if (rank.left > kTrace * (1 + now)) continue;
-        const Action& action = schedule_.ranks[r][rank.next++];
+        if (rank.left > kTrace * durations_.of(action)) continue;
+        ++rank.next;
         if (is_compute(action.kind)) {
           spans[r].push_back({action, rank.start, now});
         }

@@ -469,6 +469,17 @@ TEST(SharedCoresTest, RanksThatWorkAtATimeShareEqually) {
   EXPECT_EQ(timeline.makespan, 4);
 }
 
+TEST(SharedCoresTest, CostsOfAnyScaleGiveTheSameShares) {
+  // Two forwards of 1 and two of 9 units on one core.
+  const Schedule schedule = parse_schedule("0F0,0F1\n1F0,1F1\n");
+  for (const double unit : {1.0, 1e-15, 1e-300, 1e300}) {
+    Costs costs;
+    costs.forward = {unit, 9 * unit};
+    EXPECT_DOUBLE_EQ(simulate_on_cores(schedule, costs, 1).makespan, 20 * unit)
+        << unit;
+  }
+}
+
 TEST(SharedCoresTest, RanksWithADeviceOfTheirOwnTakeNoCore) {
   // The rank in the middle has its own device and uses no core, as a copy
   // would.
