@@ -3,7 +3,9 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_replace.h>
 
+#include <bit>
 #include <cmath>
+#include <cstddef>
 
 namespace gpipe {
 namespace {
@@ -13,10 +15,43 @@ constexpr char kStyle[] =
     ".title { font: bold 13px sans-serif }\n"
     ".right { text-anchor: end }\n";
 
+struct Character {
+  char32_t code = 0;
+  std::size_t length = 1;  // bytes of UTF-8
+};
+
+// Returns the first character of `text`; the first byte with code 0 if no UTF-8
+// begins there.
+Character first_character(std::string_view text) {
+  // By length; smaller codes have a shorter form.
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return {first};
+  const auto length = static_cast<std::size_t>(std::countl_one(first));
+  if (length == 1 || length > 4 || length > text.size()) return {};
+  char32_t code = first & (0x7f >> length);
+  for (const char each : text.substr(1, length - 1)) {
+    const auto byte = static_cast<unsigned char>(each);
+    if (byte >> 6 != 2) return {};
+    code = code << 6 | (byte & 0x3f);
+  }
+  return code < kLeast[length] ? Character() : Character{code, length};
+}
+
+// Returns whether XML can represent a character. It reads a carriage return as
+// a line feed.
+bool is_in_xml(char32_t code) {
+  return code == '\t' || code == '\n' || (code >= ' ' && code < 0xd800) ||
+         (code >= 0xe000 && code < 0xfffe) ||
+         (code >= 0x10000 && code <= 0x10ffff);
+}
+
 std::string escaped(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n') c = '?';
+  std::string result;
+  while (!text.empty()) {
+    const Character next = first_character(text);
+    result += is_in_xml(next.code) ? text.substr(0, next.length) : "?";
+    text.remove_prefix(next.length);
   }
   return absl::StrReplaceAll(
       result, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});

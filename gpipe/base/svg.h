@@ -7,8 +7,9 @@
 namespace gpipe {
 
 // Positions and lengths are in pixels. `style`: a class of the style sheet, or
-// "". Texts and tooltips are any UTF-8. Control characters other than tab and
-// line feed become question marks, because XML cannot represent most of them.
+// "". Texts and tooltips may be any bytes. Those that are not UTF-8 become
+// question marks. So do characters that XML cannot represent: control
+// characters other than tab and line feed, U+FFFE and U+FFFF.
 // All functions are thread-safe.
 
 std::string svg_number(double value);

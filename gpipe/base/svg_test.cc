@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace gpipe {
@@ -24,6 +26,25 @@ TEST(SvgElementTest, WritesWhatHasAMeaningAsEntities) {
 TEST(SvgElementTest, MarksWhatCannotBeWritten) {
   EXPECT_EQ(svg_text(0, 0, "", std::string_view("a\0b\n\t", 5)),
             "<text x=\"0.00\" y=\"0.00\">a?b\n\t</text>\n");
+  const auto written = [](std::string_view text) {
+    const std::string element = svg_text(0, 0, "", text);
+    const std::size_t begin = element.find('>') + 1;
+    return element.substr(begin, element.find('<', begin) - begin);
+  };
+  EXPECT_EQ(written("a\xef\xbf\xbe\xef\xbf\xbf\r"), "a???");  // U+FFFE, U+FFFF
+  EXPECT_EQ(written("\xed\xa0\x80\xed\xbf\xbf"), "??");       // surrogates
+  EXPECT_EQ(written("\xf4\x90\x80\x80"), "?");                // above U+10FFFF
+  // Bytes that begin no character: a lone one, cut ones, too long forms.
+  EXPECT_EQ(written("\xff\xbf z\xc3"), "?? z?");
+  EXPECT_EQ(written("\xe2\x82 \xf0\x9f\x98"), "?? ???");
+  EXPECT_EQ(written("\xc0\xaf\xe0\x80\xaf"), "?????");
+  // The first and the last character of each length.
+  for (const std::string_view text :
+       {" ", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf",
+        "\xee\x80\x80", "\xef\xbf\xbd", "\xf0\x90\x80\x80",
+        "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(written(text), text);
+  }
 }
 
 TEST(TickStepTest, IsARoundNumber) {

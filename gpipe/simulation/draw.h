@@ -47,7 +47,8 @@ std::string to_text(const Timeline& timeline, int columns = 100);
 // - A line per copy between ranks of the timeline, if its first_rank is 0.
 // - The memory of each rank, all on one scale, if the timeline has it.
 //
-// Names may be any UTF-8. An empty name is not drawn.
+// Names may be any text; what is not UTF-8, or not a character of XML, becomes
+// question marks. An empty name is not drawn.
 //
 // Throws std::invalid_argument unless width >= 400.
 // Complexity: linear. A box takes about 200 bytes, so use to_chrome_trace() for
