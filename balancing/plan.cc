@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -221,6 +222,18 @@ Problem problem_of(std::vector<planner::Workload> workloads,
   problem.recomputes = recomputes_of(options);
   problem.offload = options.offload() && !has_cpu;
   return problem;
+}
+
+// Throws c10::ValueError if the schedule of `candidate` is too large.
+void check_size(const Problem& problem, const planner::Candidate& candidate) {
+  try {
+    internal::check_sizes(std::ssize(problem.ranks),
+                          problem.workloads[candidate.workload].microbatches,
+                          candidate.stages_per_rank);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "plan: ", error.what(),
+                      ": use fewer chunks or stages_per_rank");
+  }
 }
 
 [[noreturn]] void throw_infeasible(const Problem& problem,
@@ -454,14 +467,17 @@ Plan plan_search(std::vector<planner::Workload> workloads,
                  const PlanOptions& options, int64_t replicas = 1) {
   const Problem problem =
       problem_of(std::move(workloads), devices, options, replicas);
-  planner::check(problem);
+  const std::vector<planner::Candidate> candidates =
+      planner::candidates(problem);
   TORCH_CHECK_VALUE(
-      !planner::candidates(problem).empty(),
+      !candidates.empty(),
       "plan: none of the schedules can "
       "run ",
       problem.workloads[0].layers.size(), " layers on ", problem.ranks.size(),
       " devices with the given stages_per_rank: use "
       "fewer stages per rank, or name a schedule that has so many");
+  for (const planner::Candidate& each : candidates) check_size(problem, each);
+  planner::check(problem);
   std::optional<Choice> choice = planner::choose(problem);
   if (!choice) throw_infeasible(problem, devices);
 

@@ -302,11 +302,12 @@ Plan plan(torch::nn::Sequential model, Input input,
 //
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes
-// is negative or not finite, if a step might take longer than the largest
-// double, or if it has not as many times as memory of layers.
-// Threads: may be called from any thread. A pure function, except if `workers`
-// is 0 on CPUs: then the result also depends on at::get_num_threads() of the
-// calling thread and on the number of cores.
+// is negative or not finite, if a layer has more trained_bytes than
+// parameter_bytes, if a step might take longer than the largest double, or if
+// it has not as many times as memory of layers. Threads: may be called from any
+// thread. A pure function, except if `workers` is 0 on CPUs: then the result
+// also depends on at::get_num_threads() of the calling thread and on the number
+// of cores.
 Plan plan(const Profile& profile, int64_t rows,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {});

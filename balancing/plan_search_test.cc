@@ -540,11 +540,14 @@ TEST(PlanSearchTest, TakesUpToTheLargestNumberOfRows) {
                           only("1f1b", 1))[0]
                 .plan.step_seconds,
             2 * 3 * seconds / 2);
-  EXPECT_THAT(
-      [&] { seconds_on_two(profile, kRows, only("1f1b", kRows)); },
-      ThrowsMessage<std::invalid_argument>(
-          "there are 9223372036854775807 micro-batches: a schedule has at most "
-          "2147483647"));
+  for (const int64_t chunks : {kRows, int64_t{1} << 28}) {
+    EXPECT_EQ(
+        testing::thrown<c10::ValueError>(
+            [&] { seconds_on_two(profile, kRows, only("1f1b", chunks)); }),
+        "plan: a schedule has at most 2^28 cells, ranks times stages per rank "
+        "times micro-batches (ranks: 2, stages per rank: 1, micro-batches: " +
+            std::to_string(chunks) + "): use fewer chunks or stages_per_rank");
+  }
 }
 
 TEST(PlanReplicasTest, ShareTheCoresOfTheMachine) {

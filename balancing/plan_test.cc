@@ -23,6 +23,7 @@
 #include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -284,6 +285,44 @@ TEST(PlanTest, AProfileWithoutTheMemoryOfALayerIsRefused) {
       "for each layer");
   EXPECT_THAT([&] { plan(profile, 8, devices(2), quiet()); }, error);
   EXPECT_THAT([&] { stage_costs(profile, 8, 1, {3}); }, error);
+}
+
+TEST(PlanTest, NumbersOutOfTheirRangeAreNamedAsInTheProfile) {
+  const auto error = [](const auto& change) {
+    Profile profile = even_profile({1, 1, 1});
+    change(profile);
+    const auto error_of = [](const auto& run) {
+      return testing::thrown<std::invalid_argument>(run);
+    };
+    const std::string text =
+        error_of([&] { plan(profile, 800, devices(2), quiet()); });
+    EXPECT_EQ(error_of([&] { stage_costs(profile, 800, 2, {3}); }), text);
+    return text;
+  };
+  EXPECT_EQ(error([](Profile& each) { each.times[1].forward = -1; }),
+            "the forward of layer 1 is -1: it must be finite and not negative");
+  EXPECT_EQ(
+      error([](Profile& each) { each.times[2].accumulate = -3; }),
+      "the accumulate of layer 2 is -3: it must be finite and not negative");
+  EXPECT_EQ(error([](Profile& each) {
+              each.memory.layers[2].parameter_bytes = 1;
+              each.memory.layers[2].trained_bytes = 4;
+            }),
+            "the trained_bytes of layer 2 are 4: they must be at most its "
+            "parameter_bytes, 1");
+  EXPECT_EQ(error([](Profile& each) {
+              each.memory.layers[0].parameter_bytes = 9;
+              each.memory.layers[0].buffer_bytes = -2;
+            }),
+            "the buffer_bytes of layer 0 are -2: they must not be negative");
+  EXPECT_EQ(
+      error([](Profile& each) { each.memory.layers[1].output_bytes = -5; }),
+      "the output_bytes of layer 1 is -5: it must be finite and not negative");
+  EXPECT_EQ(error([](Profile& each) {
+              each.memory.skips = {{2, 1, 4}};
+            }),
+            "a skip of 4 bytes goes from layer 2 to layer 1 of 3: it must go "
+            "to a later layer, with a finite number of bytes >= 0");
 }
 
 TEST(StageCostsTest, NeedAStage) {

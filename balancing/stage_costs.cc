@@ -1,5 +1,6 @@
 #include "balancing/stage_costs.h"
 
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 
@@ -10,24 +11,45 @@
 #include "gpipe/schedule/microbatches.h"
 
 namespace gpipe::balancing {
+namespace {
 
-planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
-                                      int64_t chunks) {
+using gpipe::internal::refuse;
+
+// Throws std::invalid_argument if a member of `profile` from which the costs of
+// layers are sums is out of its range. The sums may hide this.
+void check_terms(const Profile& profile) {
   if (profile.times.size() != profile.memory.layers.size()) {
-    gpipe::internal::refuse("the profile has the times of ",
-                            profile.times.size(), " layers, but the memory of ",
-                            profile.memory.layers.size(),
-                            ": give both for each layer");
+    refuse("the profile has the times of ", profile.times.size(),
+           " layers, but the memory of ", profile.memory.layers.size(),
+           ": give both for each layer");
   }
+  for (std::size_t k = 0; k < profile.times.size(); ++k) {
+    const double accumulate = profile.times[k].accumulate;
+    if (!std::isfinite(accumulate) || accumulate < 0) {
+      refuse("the accumulate of layer ", k, " is ", accumulate,
+             ": it must be finite and not negative");
+    }
+    const LayerMemory& memory = profile.memory.layers[k];
+    if (memory.trained_bytes > memory.parameter_bytes) {
+      refuse("the trained_bytes of layer ", k, " are ", memory.trained_bytes,
+             ": they must be at most its parameter_bytes, ",
+             memory.parameter_bytes);
+    }
+    if (memory.buffer_bytes < 0) {
+      refuse("the buffer_bytes of layer ", k, " are ", memory.buffer_bytes,
+             ": they must not be negative");
+    }
+  }
+}
+
+// Returns the costs of the layers in one of `microbatches` micro-batches.
+// `mean`, `largest`: the rows of a micro-batch divided by those of the profile;
+// on average, for times, and of the largest one, for bytes.
+planner::Workload scaled(const Profile& profile, int64_t microbatches,
+                         double mean, double largest) {
   planner::Workload workload;
-  workload.microbatches = num_microbatches(rows, chunks);
-  const auto count = static_cast<double>(workload.microbatches);
-  // The rows of a micro-batch divided by those of the profile: on average, for
-  // times, and of the largest one, for bytes. The last one may have fewer rows.
-  const auto profiled = static_cast<double>(profile.rows);
-  const double mean = static_cast<double>(rows) / count / profiled;
-  const double largest =
-      static_cast<double>(rows_per_microbatch(rows, chunks)) / profiled;
+  workload.microbatches = microbatches;
+  const auto count = static_cast<double>(microbatches);
   for (std::size_t k = 0; k < profile.times.size(); ++k) {
     const LayerTime& time = profile.times[k];
     const LayerMemory& memory = profile.memory.layers[k];
@@ -61,20 +83,35 @@ planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
   return workload;
 }
 
+}  // namespace
+
+planner::Workload detail::workload_of(const Profile& profile, int64_t rows,
+                                      int64_t chunks) {
+  check_terms(profile);
+  // So that errors have the numbers of the profile.
+  planner::check(scaled(profile, 1, 1, 1));
+  const int64_t count = num_microbatches(rows, chunks);
+  const auto profiled = static_cast<double>(profile.rows);
+  // The last micro-batch may have fewer rows.
+  return scaled(
+      profile, count,
+      static_cast<double>(rows) / static_cast<double>(count) / profiled,
+      static_cast<double>(rows_per_microbatch(rows, chunks)) / profiled);
+}
+
 Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed,
                   double param_scale) {
   detail::check_balance(balance, std::ssize(profile.times));
   if (balance.empty()) {
-    gpipe::internal::refuse(
+    refuse(
         "the balance is empty: give the layers of each of at "
         "least 1 stage");
   }
   if (profile.rows < 1 || rows < 1 || chunks < 1 || !(speed > 0)) {
-    gpipe::internal::refuse("a profile of ", profile.rows,
-                            " rows cannot be scaled to ", rows, " rows in ",
-                            chunks, " chunks on a device of speed ", speed,
-                            ": all four must be above 0");
+    refuse("a profile of ", profile.rows, " rows cannot be scaled to ", rows,
+           " rows in ", chunks, " chunks on a device of speed ", speed,
+           ": all four must be above 0");
   }
   planner::Problem problem;
   problem.workloads = {detail::workload_of(profile, rows, chunks)};

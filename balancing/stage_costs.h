@@ -28,8 +28,8 @@ namespace gpipe::balancing {
 // Throws std::invalid_argument if the balance is empty or does not add up to
 // the layers of the profile, if `rows`, `chunks`, `speed` or the rows of the
 // profile are not above 0, if one of the profile's times or bytes is negative
-// or not finite, or if it has not as many times as memory of layers. Threads:
-// pure function.
+// or not finite, if a layer has more trained_bytes than parameter_bytes, or if
+// it has not as many times as memory of layers. Threads: pure function.
 Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
                   const std::vector<int64_t>& balance, double speed = 1,
                   double param_scale = 2);
@@ -44,7 +44,8 @@ namespace detail {
 // rows of the profile. Times (except LayerTime::accumulate) and bytes of
 // micro-batches are proportional to their rows. `accumulate` is part of the
 // backward and of its weight part: M micro-batches have M - 1 additions. If the
-// parts of the backward were not measured, both are a half.
+// parts of the backward were not measured, both are a half. Throws as
+// stage_costs() if a number of the profile is out of its range.
 planner::Workload workload_of(const Profile& profile, int64_t rows,
                               int64_t chunks);
 }  // namespace detail

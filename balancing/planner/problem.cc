@@ -48,7 +48,9 @@ void check_saved(const SavedBytes& saved, int64_t layers) {
          " layers, and the bytes finite and not negative");
 }
 
-void check_workload(const Workload& workload) {
+}  // namespace
+
+void check(const Workload& workload) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (workload.microbatches < 1) {
     refuse("there are ", workload.microbatches,
@@ -75,6 +77,8 @@ void check_workload(const Workload& workload) {
     for (const SavedBytes& saved : *list) check_saved(saved, layers);
   }
 }
+
+namespace {
 
 // Returns more seconds than a step of any candidate takes, or a number that is
 // not finite: all work and all copies one after the other, on the slowest rank
@@ -134,7 +138,7 @@ void check(const Problem& problem) {
       refuse("one workload has ", layers, " layers, another one ",
              workload.layers.size());
     }
-    check_workload(workload);
+    check(workload);
     if (!std::isfinite(longest_step(problem, workload))) {
       refuse("with ", workload.microbatches,
              " micro-batches the seconds of layers and copies may add up to "

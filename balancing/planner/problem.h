@@ -134,10 +134,13 @@ struct Effort {
 // Returns whether a rank has a memory limit.
 bool has_limits(const Problem& problem);
 
-// Throws std::invalid_argument unless all numbers of the workloads are in their
-// ranges, and all workloads have as many layers; and if a step might take
-// longer than the largest double. The text names the number and its place.
-// plan() (balancing/plan.h) has checked all else. O(n) for all numbers.
+// Throws std::invalid_argument unless all numbers of the workload are in their
+// ranges. The text names the number and its place. O(n) for all numbers.
+void check(const Workload& workload);
+
+// Does the same for each workload. Throws std::invalid_argument also unless all
+// workloads have as many layers, and if a step might take longer than the
+// largest double. plan() (balancing/plan.h) has checked all else.
 void check(const Problem& problem);
 
 // ---- The combinations of choices that the planner tries

@@ -101,10 +101,11 @@ std::vector<int> rank_of_stage(const Schedule& schedule) {
 
 namespace gpipe::internal {
 
-void check_sizes(int ranks, int microbatches, int stages_per_rank) {
+void check_sizes(int64_t ranks, int64_t microbatches, int64_t stages_per_rank) {
   const bool is_empty = ranks < 1 || microbatches < 1 || stages_per_rank < 1;
   constexpr double kMost = 0x1p28;
-  const double cells = static_cast<double>(ranks) * stages_per_rank *
+  const double cells = static_cast<double>(ranks) *
+                       static_cast<double>(stages_per_rank) *
                        static_cast<double>(microbatches);
   if (!is_empty && cells <= kMost) return;
   refuse(is_empty ? "a schedule needs at least 1 rank, 1 stage per rank and 1 "

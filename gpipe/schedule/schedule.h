@@ -137,7 +137,8 @@ bool has_kind(const Schedule& schedule, ActionKind kind);
 // std::invalid_argument, with the numbers, unless each is at least 1, and their
 // product, the number of cells, at most 2^28. So sums of a few of these numbers
 // fit into int.
-void check_sizes(int ranks, int microbatches, int stages_per_rank = 1);
+void check_sizes(int64_t ranks, int64_t microbatches,
+                 int64_t stages_per_rank = 1);
 
 // ---- Tables of actions
 
