@@ -68,10 +68,13 @@ int count_of(c10::DeviceType type) {
 }
 
 void check_index(c10::DeviceType type, int index, int count) {
-  if (type == c10::kMeta || count == 0) return;
+  if (type == c10::kMeta || index < 0) return;
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
-  TORCH_CHECK_VALUE(index < count, "there is no device ", name, ":", index,
-                    ": the last one of this type is ", name, ":", count - 1);
+  TORCH_CHECK_VALUE(
+      index < count, "there is no device ", name, ":", index, ": ",
+      count == 0
+          ? "this process has none of its type"
+          : c10::str("the last one of this type is ", name, ":", count - 1));
 }
 
 [[noreturn]] void refuse_type(const std::string& name,

@@ -87,6 +87,12 @@ TEST(Device, IndicesBeyondTheLast) {
   EXPECT_EQ(error_of([] { get_device("cpu:1"); }),
             "c10::ValueError: there is no device cpu:1: the last one of this "
             "type is cpu:0");
+  EXPECT_EQ(error_of([] { get_device("vulkan:0"); }),
+            "c10::ValueError: there is no device vulkan:0: this process has "
+            "none of its type");
+  EXPECT_EQ(error_of([] { get_device(Device(c10::kVulkan, 1)); }),
+            "c10::ValueError: there is no device vulkan:1: this process has "
+            "none of its type");
   if (device().is_hpu()) {
     EXPECT_EQ(error_of([] { get_device("hpu:4"); }),
               "c10::ValueError: there is no device hpu:4: the last one of this "
