@@ -123,8 +123,10 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // value.
   //
   // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
-  // there the bits are the same, except that a parameter shared by several
-  // layers counts once here. Not thread-safe.
+  // there the bits are the same, with two exceptions. A parameter shared by
+  // several layers counts once here. An infinite `max_norm` changes no gradient
+  // here, whereas LibTorch makes all gradients NaN if their norm is not finite.
+  // Not thread-safe.
   virtual double clip_grad_norm_(double max_norm, double norm_type = 2.0) = 0;
 
   // Returns whether `here` is true in any process: for example whether a

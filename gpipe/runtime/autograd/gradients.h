@@ -83,7 +83,9 @@ at::Tensor divide(at::Tensor grad, double divisor);
 // The next three functions are the parts of
 // torch::nn::utils::clip_grad_norm_(). They use the same operators on the same
 // numbers and give the same bits. LibTorch's function requires all gradients on
-// one device, and does not scale sparse gradients, which are scaled here.
+// one device. It does not scale sparse gradients, which are scaled here. With
+// an infinite maximum and a norm that is not finite, it makes all gradients
+// NaN, which stay as they are here.
 
 // Returns the norm of one gradient: a scalar on its device. `type`: the order
 // of the norm; infinity: the largest absolute value. Not called for order 0,
