@@ -424,6 +424,44 @@ const RankProgramEntry kForward("forward", [] {
   return 0;
 });
 
+// The loss of the first micro-batch is a float, that of the second a bfloat16.
+const RankProgramEntry kTwoTypes("two types", [] {
+  const auto world = World::connect(world_options());
+  torch::set_num_threads(1);
+  const auto make = [] {
+    torch::manual_seed(1);
+    return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3));
+  };
+  DistributedPipeline pipeline(
+      make(),
+      DistributedOptions({1, 1}).device(torch::Device(torch::kCPU)).threads(1),
+      world);
+  GPipe reference(make(),
+                  GPipeOptions({1, 1})
+                      .devices(std::vector<torch::Device>(2, torch::kCPU))
+                      .threads_per_partition(1));
+  const auto loss = [](const Tensor& output, const Tensor& target) {
+    const Tensor mean = torch::mse_loss(output, target);
+    return output.size(0) == 3 ? mean : mean.to(torch::kBFloat16);
+  };
+  const Tensor input = torch::ones({5, 4}), target = torch::zeros({5, 3});
+  const auto schedule = fill_drain(2, 2);
+  const auto found = pipeline->train_step(input, target, loss, schedule);
+  const auto expected = reference->train_step(input, target, loss, schedule);
+  check(found.losses.size() == 2, "the number of losses");
+  for (std::size_t k = 0; k < 2; ++k) {
+    const std::string name = "loss " + std::to_string(k);
+    check(found.losses[k].scalar_type() == expected.losses[k].scalar_type(),
+          name + ": dtype");
+    check(found.losses[k].equal(expected.losses[k]), name);
+  }
+  return 0;
+});
+
+TEST(Batches, LossesOfMicrobatchesKeepTheirDtypesOnAllRanks) {
+  expect_all_ok(Ranks("two types", 2).wait());
+}
+
 TEST(Batches, OfAReplicaMayHaveNoRows) {
   for (const int ranks : {2, 4}) expect_all_ok(Ranks("no_rows", ranks).wait());
 }

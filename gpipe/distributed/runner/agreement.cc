@@ -121,8 +121,10 @@ std::optional<OtherSchedule> find_other_schedule(
 
 std::string EndReport::encode() const {
   std::string bytes =
-      pack(drew, replica, type, static_cast<uint64_t>(totals.losses.size()));
-  for (const double each : totals.losses) put(bytes, each);
+      pack(drew, replica, static_cast<uint64_t>(totals.losses.size()));
+  for (std::size_t k = 0; k < totals.losses.size(); ++k) {
+    bytes += pack(types[k], totals.losses[k]);
+  }
   if (totals.losses.empty()) return bytes;
   put(bytes, totals.weighted);
   put_scalar(bytes, totals.sum);
@@ -138,20 +140,21 @@ EndReport EndReport::decode(const std::string& bytes) {
   EndReport report;
   std::size_t at = 0;
   uint64_t count = 0, metrics = 0;
-  unpack(bytes, at, report.drew, report.replica, report.type, count);
+  unpack(bytes, at, report.drew, report.replica, count);
   // `count` is checked against a quotient, because the product may overflow.
   TORCH_CHECK(count <= bytes.size() / sizeof(double),
               "the end of a step says that it has ", count,
               " losses, for which its ", bytes.size(),
               " bytes are not the right number; run the same gpipe on all "
               "ranks");
-  TORCH_CHECK(c10::isFloatingType(report.type),
-              "the end of a step says that its losses are of type ",
-              static_cast<int>(report.type),
-              ", which is no floating-point number; run the same gpipe on all "
-              "ranks");
   for (uint64_t k = 0; k < count; ++k) {
-    report.totals.losses.push_back(take<double>(bytes, at));
+    at::ScalarType& type = report.types.emplace_back();
+    unpack(bytes, at, type, report.totals.losses.emplace_back());
+    TORCH_CHECK(c10::isFloatingType(type),
+                "the end of a step says that a loss is of type ",
+                static_cast<int>(type),
+                ", which is no floating-point number; run the same gpipe on "
+                "all ranks");
   }
   if (count > 0) {
     unpack(bytes, at, report.totals.weighted);
@@ -210,8 +213,10 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
   EndReport mine;
   mine.drew = step.drew();
   mine.replica = layout_.replica;
-  if (!result.losses.empty()) mine.type = result.losses.back().scalar_type();
   mine.totals = step.totals();
+  for (const at::Tensor& each : result.losses) {
+    mine.types.push_back(each.scalar_type());
+  }
 
   bool drew = false;
   const c10::AutoGradMode no_graph(false);
@@ -221,9 +226,9 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
     const EndReport& each = all.emplace_back(EndReport::decode(bytes));
     drew = drew || each.drew;
     if (each.replica != layout_.replica || layout_.has_last()) continue;
-    for (const double loss : each.totals.losses) {
-      result.losses.push_back(
-          at::scalar_tensor(loss, at::TensorOptions(each.type)));
+    for (std::size_t k = 0; k < each.types.size(); ++k) {
+      result.losses.push_back(at::scalar_tensor(
+          each.totals.losses[k], at::TensorOptions(each.types[k])));
     }
   }
   // One process would have drawn the seed from the default generator, too.

@@ -75,10 +75,10 @@ std::optional<OtherSchedule> find_other_schedule(
 struct EndReport {
   bool drew = false;  // whether the step drew random numbers
   int replica = 0;
-  // The dtype of the losses.
-  at::ScalarType type = at::kFloat;
   // As scalars on the host. No losses unless the rank has the last stage.
   LossTotals totals;
+  // The dtypes of the losses in `totals`.
+  std::vector<at::ScalarType> types;
 
   // See StartReport.
   std::string encode() const;

@@ -141,8 +141,8 @@ EndReport end_report() {
   EndReport report;
   report.drew = true;
   report.replica = 3;
-  report.type = at::kDouble;
   report.totals.losses = {0.5, -2};
+  report.types = {at::kBFloat16, at::kDouble};
   report.totals.weighted = true;
   report.totals.sum = at::scalar_tensor(-1.5, at::kDouble);
   report.totals.weight = 0.1;
@@ -156,8 +156,8 @@ TEST(EndReport, ComesBack) {
   const EndReport back = EndReport::decode(end_report().encode());
   EXPECT_TRUE(back.drew);
   EXPECT_EQ(back.replica, 3);
-  EXPECT_EQ(back.type, at::kDouble);
   EXPECT_EQ(back.totals.losses, end_report().totals.losses);
+  EXPECT_EQ(back.types, end_report().types);
   EXPECT_TRUE(back.totals.weighted);
   EXPECT_EQ(back.totals.sum.item<double>(), -1.5);
   EXPECT_EQ(back.totals.weight, 0.1);
@@ -179,16 +179,15 @@ TEST(EndReport, IsRefusedIfItIsCutOffOrTooLong) {
   EXPECT_NE(error_of([&] { EndReport::decode(bytes + "x"); }), "");
 }
 
-TEST(EndReport, IsRefusedIfItsTypeIsNoFloatingPointNumber) {
+TEST(EndReport, IsRefusedIfALossIsNoFloatingPointNumber) {
   for (const char type : {'\x04', '\x7f', '\xc8'}) {
     std::string bytes = end_report().encode();
-    bytes[1 + 4] = type;  // after drew and replica
-    EXPECT_EQ(
-        error_of([&] { EndReport::decode(bytes); }),
-        "c10::Error: the end of a step says that its losses are of type " +
-            std::to_string(type) +
-            ", which is no floating-point number; run the same gpipe on "
-            "all ranks");
+    bytes[1 + 4 + 8] = type;  // after drew, replica and the number of losses
+    EXPECT_EQ(error_of([&] { EndReport::decode(bytes); }),
+              "c10::Error: the end of a step says that a loss is of type " +
+                  std::to_string(type) +
+                  ", which is no floating-point number; run the same gpipe on "
+                  "all ranks");
   }
 }
 
@@ -198,7 +197,7 @@ TEST(EndReport, IsRefusedIfItsLengthsAreHuge) {
   std::string count;
   put(count, huge);
   std::string bytes = end_report().encode();
-  const std::size_t losses = 1 + 4 + 1;  // after drew, replica and type
+  const std::size_t losses = 1 + 4;  // after drew and replica
   bytes.replace(losses, count.size(), count);
   EXPECT_EQ(error_of([&] { EndReport::decode(bytes); }),
             "c10::Error: the end of a step says that it has " +
@@ -206,10 +205,10 @@ TEST(EndReport, IsRefusedIfItsLengthsAreHuge) {
                 std::to_string(bytes.size()) +
                 " bytes are not the right number; run the same gpipe on all "
                 "ranks");
-  // The number of metrics: after two losses with their count, weighted, the
-  // sum with its type, and the weight.
+  // The number of metrics: after the count of two losses, the losses with their
+  // types, weighted, the sum with its type, and the weight.
   bytes = end_report().encode();
-  bytes.replace(losses + 8 + 16 + 1 + 9 + 8, count.size(), count);
+  bytes.replace(losses + 8 + 2 * 9 + 1 + 9 + 8, count.size(), count);
   EXPECT_NE(error_of([&] { EndReport::decode(bytes); }), "");
 }
 
