@@ -22,8 +22,9 @@ enum class Fault {
 // Returns the end of a sentence about a rank: "has failed", "has died", ...
 const char* to_string(Fault fault);
 
-// The first failure of the world. All ranks have the same one: the first rank
-// that notices it tells the others.
+// The first failure of the world that this rank has noticed or was told of. A
+// rank that notices a failure tells the others. If several ranks notice one at
+// the same time, each keeps its own report.
 struct RankFailure {
   Fault fault = Fault::kFailed;
   // Ranks of the world: the one that failed, and the one that noticed it.

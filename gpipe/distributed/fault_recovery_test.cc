@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -36,13 +37,17 @@ using std::chrono::seconds;
 using torch::Tensor;
 using Clock = std::chrono::steady_clock;
 
-// Trains on after an error, with what is in memory.
+// Trains on after an error, with what is in memory. With the argument "keep",
+// the World that has failed still exists when the next one is made.
 const RankProgramEntry kRecover("recover", [] {
   torch::set_num_threads(1);
   Trainee trainee(world_options().size);
+  std::shared_ptr<World> kept;
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
-      train(World::connect(world_options()), trainee);
+      const auto world = World::connect(world_options());
+      if (argument("keep") == "yes") kept = world;
+      train(world, trainee);
       say("attempts", std::to_string(attempt + 1));
       return 0;
     } catch (...) {
@@ -155,6 +160,11 @@ void expect_recovery(const std::array<Arguments, 2>& where) {
 
 TEST(Fault, TrainingGoesOnInANewWorldAsIfNothingHadBeen) {
   expect_recovery({});
+}
+
+TEST(Fault, AndSoItDoesWhileTheFailedWorldStillExists) {
+  const Arguments keep{{"keep", "yes"}};
+  expect_recovery({keep, keep});
 }
 
 TEST(Fault, AndSoItDoesWhereALauncherServesTheStore) {

@@ -24,15 +24,16 @@ std::shared_ptr<Communicator> communicator_of(const World& world);
 // If a rank fails, dies or freezes, every wait on every rank ends with a
 // PeerError that says what happened. The World cannot be used after that. All
 // ranks that are left or started again may make a new World with the same
-// options; it waits for all of them.
+// options; it waits for all of them. The failed World may still exist then. One
+// that has not failed keeps rank 0's port until it and its pipelines end.
 //
 // A rank is connected with those ranks with which it exchanges something.
 //
 // Thread-safe. Has one sleeping thread for each of up to four ranks with which
 // it exchanges heartbeats, one that sends them, and few for the connections. A
-// rank listens on two ports of its own address for as long as the World lives,
-// and rank 0 also on the port of the store. Whoever reaches these ports can
-// take part: see docs/security.md.
+// rank listens on two ports of its own address for as long as the World lives.
+// Rank 0 also listens on the port of the store until the World fails. Whoever
+// reaches these ports can take part: see docs/security.md.
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most

@@ -261,6 +261,9 @@ void Communicator::fail(RankFailure failure) {
       failure.action = waiting_for(failure.rank);
     }
     failure_ = failure;
+    // Before `failed_`: a caller that gets the PeerError may listen at the port
+    // at once.
+    stop_accepting(meeting_);
     failed_ = true;
   }
   changed_.notify_all();

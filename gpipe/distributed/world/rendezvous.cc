@@ -2,9 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/StringUtil.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -237,6 +240,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   Rendezvous join(int listening) {
     Rendezvous meeting;
     meeting.store = connect(listening);
+    meeting.listening = listening;
     connected_ = true;
     try {
       const GlooDevices devices = own_devices(*meeting.store);
@@ -481,10 +485,20 @@ Rendezvous meet(const WorldOptions& options) {
       C10_THROW_ERROR(DistNetworkError,
                       std::string("rank 0: ") + error.what() +
                           "; give a free port (MASTER_PORT), and an address of "
-                          "rank 0's machine (MASTER_ADDR)");
+                          "rank 0's machine (MASTER_ADDR); if this process "
+                          "has an earlier World, destroy that and its "
+                          "pipelines first");
     }
   }
   return std::make_shared<Joining>(options)->run(std::move(listening));
+}
+
+void stop_accepting(const Rendezvous& meeting) {
+  if (meeting.listening < 0) return;
+  // LibTorch's store cannot stop, and its thread uses the descriptor. So an
+  // event that never comes gets the number, which closes the socket.
+  const Descriptor never(::eventfd(0, EFD_CLOEXEC));
+  if (never.get() >= 0) ::dup3(never.get(), meeting.listening, O_CLOEXEC);
 }
 
 }  // namespace gpipe::internal

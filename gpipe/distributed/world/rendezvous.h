@@ -16,10 +16,17 @@ struct Rendezvous {
   // Groups of all ranks, with separate connections: for the pipeline's
   // messages, and for the failure detector.
   c10::intrusive_ptr<GlooGroup> data, control;
+  // The socket at which `store` accepts ranks, and which it owns; -1 if it does
+  // not serve ranks.
+  int listening = -1;
 };
 
 // Blocks until all ranks have called, at most for twice the timeout, and
 // returns the connections. Errors: see World::connect().
 Rendezvous meet(const WorldOptions& options);
+
+// Frees the port at which the store accepts ranks, if it does. Ranks that are
+// connected with the store stay so. Call it while the store exists.
+void stop_accepting(const Rendezvous& meeting);
 
 }  // namespace gpipe::internal
