@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -214,6 +216,55 @@ TEST(BalanceBySizeTest, ChangesNothing) {
   balance_by_size(2, model, torch::ones({7, 1}));
   EXPECT_FALSE(model->is_training());
   EXPECT_FALSE(model->parameters()[0].grad().defined());
+}
+
+// A layer without clone() that gives its parameters and buffers other memory,
+// sizes and values in each forward.
+struct RewritingImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    mask = torch::ones({x.size(1)});
+    last.set_data(x.detach().clone());
+    resized.resize_({x.size(0)}).fill_(5);
+    weight.set_data(weight.detach().clamp(-1, 1));
+    return x * mask * weight;
+  }
+  torch::Tensor last = register_buffer("last", torch::zeros({0, 3}));
+  torch::Tensor resized = register_buffer("resized", torch::ones({1}));
+  torch::Tensor weight = register_parameter("weight", torch::full({3}, 3.f));
+  // The last one, since a later registration moves the entries.
+  torch::Tensor& mask = register_buffer("mask", torch::zeros({0}));
+};
+TORCH_MODULE(Rewriting);
+
+using Balance = std::function<void(const Sequential&, const torch::Tensor&)>;
+
+void expect_unchanged_by(const Balance& balance) {
+  Rewriting layer;
+  Sequential model(torch::nn::Linear(3, 3), layer);
+  const auto buffers = layer->buffers();
+  const auto x = torch::ones({4, 3});
+  balance(model, x);
+  const auto after = layer->buffers();
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    EXPECT_TRUE(after[k].is_same(buffers[k])) << k;
+  }
+  EXPECT_TRUE(layer->mask.equal(torch::zeros({0})));
+  EXPECT_TRUE(layer->last.equal(torch::zeros({0, 3})));
+  EXPECT_TRUE(layer->resized.equal(torch::ones({1})));
+  EXPECT_TRUE(layer->weight.equal(torch::full({3}, 3.f)));
+  EXPECT_TRUE(layer->forward(x).equal(torch::ones({4, 3})));
+}
+
+TEST(BalanceByTimeTest, LeavesALayerThatChangesItsTensors) {
+  expect_unchanged_by([](const Sequential& model, const torch::Tensor& x) {
+    balance_by_time(2, model, x, TimeOptions().timeout(0));
+  });
+}
+
+TEST(BalanceBySizeTest, LeavesALayerThatChangesItsTensors) {
+  expect_unchanged_by([](const Sequential& model, const torch::Tensor& x) {
+    balance_by_size(2, model, x);
+  });
 }
 
 TEST(BalanceBySizeTest, RefusesWhatItCannotDo) {

@@ -166,7 +166,7 @@ class MemoryProfiler {
         internal::declared_skips(module);
     profile_.input_bytes = bytes_of(input);
     count_parameters(*module);
-    std::vector<Sandbox> sandboxes = sandboxes_of(module);
+    std::vector<Sandbox> sandboxes = sandboxes_of(module, /*values=*/false);
 
     std::map<SkipKey, int64_t> stashed_by;
     const internal::UseSkipTracker use_tracker(tracker_);

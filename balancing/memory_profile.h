@@ -95,7 +95,8 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // layer whose backward cannot run on the meta device counts as one that needs
 // all it has saved, and the gradients of its outputs, for the weight part.
 //
-// `module` and `input` may be on any device and stay unchanged.
+// `module` and `input` may be on any device and stay unchanged, except for
+// members that a layer without clone() does not register and its forward sets.
 //
 // Throws c10::ValueError if `module` is null, c10::TypeError if its skips do
 // not match or if an input or output is not a tensor, and whatever a layer

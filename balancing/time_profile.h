@@ -94,9 +94,11 @@ std::vector<LayerTime> profile_times(int64_t layers, const MakeLayers& make,
 // to 8 of them. Give it the size of one micro-batch. It is not changed.
 //
 // `module` is unchanged afterwards, also if a layer throws. Copies of the
-// layers are run. A layer that has no clone() is run itself, and its mode,
-// buffers and device are restored. No gradient is accumulated. The states of
-// LibTorch's default random number generators are restored.
+// layers are run. A layer that has no clone() is run itself, and its modes,
+// parameters and buffers are restored. What its forward writes into parameters
+// in place, and gives to members that are not registered, stays. No gradient is
+// accumulated. The states of LibTorch's default random number generators are
+// restored.
 //
 // Throws c10::ValueError if a parameter already has a gradient, if `timeout` is
 // negative, infinite or NaN, or if `concurrent_copies` is negative. Throws

@@ -83,6 +83,8 @@ void run_layers(torch::nn::Sequential model, internal::Value value,
                 std::vector<LayerSummary>& layers) {
   const c10::NoGradGuard no_grad;
   const MetaScope meta(MetaScope::Extent::kAllTensors);
+  // On the meta device no value is written.
+  const internal::RegistryGuard guard(*model, /*values=*/false);
   const internal::UseSkipTracker use(tracker);
   for (at::Tensor& tensor : value.tensors()) {
     if (tensor.defined()) tensor = tensor.to(at::kMeta);

@@ -102,7 +102,8 @@ Summary summarize(const GPipe& pipeline, const internal::Value* input);
 // torch::Tensor, a std::vector<torch::Tensor> or a std::tuple of 1 to 8
 // tensors. The layers run on the meta device (see meta.h), whatever the devices
 // of the layers and the input. So this takes no memory and very little time,
-// and does not change parameters, buffers or random generators.
+// and does not change modes, parameters, buffers or random generators. Members
+// of a layer that are not registered with it keep what its forward gives them.
 //
 // Throws c10::ValueError if the model is null or the balance does not fit it.
 // Throws c10::TypeError if skips do not match or the input is not a tensor.

@@ -16,6 +16,7 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -220,6 +221,29 @@ TEST(SummaryTest, ChangesNothing) {
   EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   EXPECT_TRUE(model->is_training());
+}
+
+TEST(SummaryTest, LeavesALayerThatReplacesItsTensors) {
+  struct Replacing : torch::nn::Module {
+    Tensor forward(Tensor x) {
+      mask = torch::ones({x.size(1)});
+      mean.set_data(x.detach().mean(0));
+      weight.set_data(weight.detach().clamp(-1, 1));
+      return (x - mean) * mask * weight;
+    }
+    Tensor weight = register_parameter("weight", torch::full({4}, 3.f));
+    Tensor mean = register_buffer("mean", torch::zeros({4}));
+    // The last one, since a later registration moves the entries.
+    Tensor& mask = register_buffer("mask", Tensor());
+  };
+  const auto layer = std::make_shared<Replacing>();
+  const Sequential model(Linear(4, 4), layer);
+  const auto result = summary(model, torch::ones({8, 4}));
+  EXPECT_THAT(result.layers[1].outputs[0].sizes, ElementsAre(8, 4));
+  EXPECT_FALSE(layer->mask.defined());
+  EXPECT_TRUE(layer->mean.equal(torch::zeros({4})));
+  EXPECT_TRUE(layer->weight.equal(torch::full({4}, 3.f)));
+  EXPECT_TRUE(layer->forward(torch::ones({8, 4})).equal(torch::zeros({8, 4})));
 }
 
 TEST(SummaryTest, TakesNoMemory) {

@@ -1,8 +1,5 @@
 #include "balancing/profile/sandbox.h"
 
-#include <ATen/MemoryOverlap.h>
-#include <c10/core/GradMode.h>
-
 #include <cstddef>
 #include <exception>
 #include <optional>
@@ -43,40 +40,20 @@ std::optional<AnyModule> try_clone(const AnyModule& layer) {
 
 }  // namespace
 
-Sandbox::Sandbox(const AnyModule& layer) {
+Sandbox::Sandbox(const AnyModule& layer, bool values) {
   auto copy = try_clone(layer);
   is_copy_ = copy.has_value();
   layer_ = is_copy_ ? std::move(*copy) : layer;
   const auto module = layer_.ptr();
-  if (!is_copy_) {
-    for (const auto& part : module->modules()) {
-      modes_.emplace_back(part, part->is_training());
-    }
-    for (const at::Tensor& buffer : module->buffers()) {
-      // No operator writes to elements that share memory, as those of an
-      // expanded buffer do. Sparse tensors have no strides to tell.
-      if (buffer.defined() &&
-          (buffer.layout() != at::kStrided ||
-           at::has_internal_overlap(buffer) != at::MemOverlap::Yes)) {
-        buffers_.emplace_back(buffer, buffer.clone());
-      }
-    }
-  }
+  if (!is_copy_) guard_.emplace(*module, values);
   module->train();
 }
 
-Sandbox::~Sandbox() {
-  c10::NoGradGuard no_grad;
-  // modules() lists children after their parent, so the children's own modes
-  // win.
-  for (const auto& [module, training] : modes_) module->train(training);
-  for (auto& [buffer, contents] : buffers_) buffer.copy_(contents);
-}
-
-std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module) {
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module,
+                                  bool values) {
   std::vector<Sandbox> sandboxes;
   sandboxes.reserve(module->size());
-  for (const auto& layer : *module) sandboxes.emplace_back(layer);
+  for (const auto& layer : *module) sandboxes.emplace_back(layer, values);
   return sandboxes;
 }
 

@@ -10,29 +10,28 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
 
 // A layer in training mode whose runs do not change the original. It is a deep
 // copy if the layer can be cloned. A layer that cannot (LibTorch's clone() is
-// opt-in, see torch/nn/cloneable.h) is used itself: the destructor restores its
-// mode and the contents of its buffers. Members that are not registered with
-// the module then keep the values that a run gave them.
+// opt-in, see torch/nn/cloneable.h) is used itself. The destructor then
+// restores its modes, parameters and buffers (see internal::RegistryGuard).
+// Members that are not registered with the module keep the values that a run
+// gave them.
 //
 // The caller must not accumulate gradients.
 class Sandbox {
  public:
-  explicit Sandbox(const torch::nn::AnyModule& layer);
-  ~Sandbox();
-  Sandbox(Sandbox&&) = default;
-  Sandbox& operator=(Sandbox&&) = delete;
+  // `values`: false if the layer runs on the meta device, which writes none.
+  explicit Sandbox(const torch::nn::AnyModule& layer, bool values = true);
 
   torch::nn::AnyModule& layer() { return layer_; }
   bool is_copy() const { return is_copy_; }
@@ -40,13 +39,12 @@ class Sandbox {
  private:
   torch::nn::AnyModule layer_;
   bool is_copy_;
-  // The state of a layer that is not a copy, for the destructor to restore.
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and contents
+  std::optional<internal::RegistryGuard> guard_;  // of a layer that is no copy
 };
 
 // Returns a sandbox for each layer of `module`.
-std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module);
+std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module,
+                                  bool values = true);
 
 // Moves the parameters and buffers of `module` to `device` while in scope.
 // Afterwards they have the same memory as before.

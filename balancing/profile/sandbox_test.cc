@@ -5,7 +5,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 namespace gpipe::balancing {
 namespace {
@@ -28,6 +30,27 @@ struct UncloneableImpl : torch::nn::Module {
   torch::Tensor sparse = register_buffer("sparse", torch::eye(3).to_sparse());
 };
 TORCH_MODULE(Uncloneable);
+
+// A layer without a clone() of its own, whose forward replaces or changes all
+// that is registered with it, and registers more.
+struct RewritingImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::NoGradGuard no_grad;
+    eval();
+    mask = torch::ones({2});
+    resized.resize_({4}).fill_(5);
+    reset.set_data(torch::ones({2, 2}));
+    clamped.set_data(clamped.clamp(-1, 1));
+    register_buffer("late", x);
+    return x;
+  }
+  torch::Tensor resized = register_buffer("resized", torch::ones({1}));
+  torch::Tensor reset = register_buffer("reset", torch::zeros({0}));
+  torch::Tensor clamped = register_parameter("clamped", torch::full({3}, 3.f));
+  // The last one, since a later registration moves the entries.
+  torch::Tensor& mask = register_buffer("mask", torch::zeros({0}));
+};
+TORCH_MODULE(Rewriting);
 
 // The inherited clone() makes a Linear.
 struct DerivedImpl : LinearImpl {
@@ -75,6 +98,44 @@ TEST(SandboxTest, LendsALayerThatCannotBeCopied) {
   EXPECT_EQ(layer->count.item<float>(), 0);
   EXPECT_TRUE(layer->expanded.equal(torch::arange(3).expand({2, 3})));
   EXPECT_TRUE(layer->sparse.to_dense().equal(torch::eye(3)));
+}
+
+TEST(SandboxTest, RestoresWhatIsRegisteredWithALentLayer) {
+  Rewriting layer;
+  const auto buffers = layer->named_buffers();
+  const auto parameters = layer->named_parameters();
+  std::vector<const void*> memory;
+  for (const auto& each : parameters) memory.push_back(each->data_ptr());
+  {
+    Sandbox sandbox{AnyModule(layer)};
+    layer->forward(torch::ones({1}));
+  }
+  EXPECT_TRUE(layer->is_training());
+  const auto buffers_after = layer->named_buffers();
+  for (const auto& each : buffers) {
+    EXPECT_TRUE(buffers_after[each.key()].is_same(each.value())) << each.key();
+  }
+  EXPECT_TRUE(buffers["mask"].equal(torch::zeros({0})));
+  EXPECT_TRUE(buffers["resized"].equal(torch::ones({1})));
+  EXPECT_TRUE(buffers["reset"].equal(torch::zeros({0})));
+  EXPECT_TRUE(buffers_after.contains("late"));
+  EXPECT_EQ(layer->named_parameters().size(), 1u);
+  for (std::size_t k = 0; k < memory.size(); ++k) {
+    const torch::Tensor parameter = layer->parameters()[k];
+    EXPECT_TRUE(parameter.is_same(parameters[k].value()));
+    EXPECT_EQ(parameter.data_ptr(), memory[k]);
+    EXPECT_TRUE(parameter.equal(torch::full({3}, 3.f)));
+  }
+}
+
+// On the meta device a forward writes no values.
+TEST(SandboxTest, LeavesValuesIfTold) {
+  Uncloneable layer;
+  {
+    Sandbox sandbox{AnyModule(layer), /*values=*/false};
+    layer->forward(torch::ones({1}));
+  }
+  EXPECT_EQ(layer->count.item<float>(), 1);
 }
 
 TEST(SandboxTest, LendsALayerWhoseCloneIsOfItsBaseClass) {

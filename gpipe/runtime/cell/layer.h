@@ -1,19 +1,23 @@
-// The layers of a user's Sequential: how one is called on a Value, parts of
-// adapters around one (Recomputed, first_output()), and whether layers were
-// added.
+// The layers of a user's Sequential: how one is called on a Value and restored
+// after a trial run, parts of adapters around one (Recomputed, first_output()),
+// and whether layers were added.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
+#include <torch/ordered_dict.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "gpipe/runtime/cell/value.h"
 
@@ -34,6 +38,45 @@ Value call_layer(torch::nn::AnyModule& layer, Value input);
 // `index`, `name`: of the layer in its Sequential.
 Value call_layer_on_meta(torch::nn::AnyModule& layer, Value input,
                          std::size_t index, const std::string& name);
+
+// Restores a module and its submodules at the end of the scope: their modes,
+// the registered parameters and buffers, and the memory, sizes and dtype of
+// each. Values that are written in place into parameters stay: a copy of all
+// may not fit into memory. Members that are not registered keep what a forward
+// gives them, and tensors that a forward registers stay registered.
+//
+// If the module runs in a MetaScope, the guard must end in the same MetaScope:
+// elsewhere set_data() refuses to move a tensor from the meta device.
+//
+// Threads: as for the module.
+class RegistryGuard {
+ public:
+  // `values`: whether to restore values that are written in place into buffers,
+  // too. Takes memory for a copy of each.
+  RegistryGuard(const torch::nn::Module& module, bool values);
+  ~RegistryGuard();
+  RegistryGuard(RegistryGuard&&) = default;
+  RegistryGuard& operator=(RegistryGuard&&) = delete;
+
+ private:
+  using Entries = torch::OrderedDict<std::string, at::Tensor>;
+  struct Registry {
+    std::shared_ptr<torch::nn::Module> module;
+    bool training;
+    Entries parameters, buffers;
+  };
+  struct Memory {
+    at::Tensor tensor;
+    at::Tensor data;   // has the memory of `tensor`
+    at::Tensor value;  // a copy; undefined: not restored
+  };
+
+  void add(const Entries& entries, bool values);
+  void restore() const;
+
+  std::vector<Registry> registries_;
+  std::vector<Memory> memory_;
+};
 
 }  // namespace gpipe::internal
 
