@@ -8,8 +8,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/headeronly/version.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace gpipe::internal {
 
@@ -29,5 +31,10 @@ auto make_node(Arguments&&... arguments) {
   return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
 #endif
 }
+
+// Calls `visit` once for each node to which `roots` lead, as long as it returns
+// true: behind other nodes the walk does not go on.
+void walk(const std::vector<torch::autograd::Edge>& roots,
+          const std::function<bool(torch::autograd::Node&)>& visit);
 
 }  // namespace gpipe::internal

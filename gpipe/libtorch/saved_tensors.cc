@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <typeinfo>
-#include <unordered_set>
+
+#include "gpipe/libtorch/node.h"
 
 namespace gpipe::internal {
 namespace {
@@ -94,31 +95,19 @@ GradsOfNow::~GradsOfNow() {
 }
 
 void GradsOfNow::set_aside(const torch::autograd::edge_list& roots) {
-  using torch::autograd::Node;
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> next;
-  const auto add = [&](const torch::autograd::edge_list& edges) {
-    for (const torch::autograd::Edge& edge : edges) {
-      Node* const node = edge.function.get();
-      if (node && seen.insert(node).second) next.push_back(node);
-    }
-  };
-  add(roots);
-  while (!next.empty()) {
-    Node* const node = next.back();
-    next.pop_back();
-    add(node->next_edges());
+  walk(roots, [this](torch::autograd::Node& node) {
     const auto* const leaf =
-        dynamic_cast<torch::autograd::AccumulateGrad*>(node);
-    if (!leaf || std::ranges::any_of(grads_, [&](const auto& each) {
-          return each.first.is_same(leaf->variable);
-        })) {
-      continue;
-    }
+        dynamic_cast<torch::autograd::AccumulateGrad*>(&node);
+    if (!leaf) return true;
     const at::Tensor& variable = leaf->variable;
-    grads_.emplace_back(variable, variable.grad());
-    variable.mutable_grad().reset();
-  }
+    const bool is_aside = std::ranges::any_of(
+        grads_, [&](const auto& each) { return each.first.is_same(variable); });
+    if (!is_aside) {
+      grads_.emplace_back(variable, variable.grad());
+      variable.mutable_grad().reset();
+    }
+    return true;
+  });
 }
 
 }  // namespace gpipe::internal

@@ -152,23 +152,6 @@ edge_list gradient_edges(const std::vector<at::Tensor>& tensors) {
   return edges;
 }
 
-void walk(const edge_list& roots, const std::function<bool(Node&)>& visit) {
-  std::unordered_set<const Node*> seen;
-  std::vector<Node*> stack;
-  const auto add = [&](const edge_list& edges) {
-    for (const Edge& edge : edges) {
-      Node* const node = edge.function.get();
-      if (node && seen.insert(node).second) stack.push_back(node);
-    }
-  };
-  add(roots);
-  while (!stack.empty()) {
-    Node* const node = stack.back();
-    stack.pop_back();
-    if (visit(*node)) add(node->next_edges());
-  }
-}
-
 // Redirects edges to leaves to nodes of this thread while in scope. These nodes
 // pass the gradients to a sink. The engine runs them, because end() is among
 // its targets.

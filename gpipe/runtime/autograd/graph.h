@@ -69,11 +69,6 @@ torch::autograd::Edge gradient_edge(const at::Tensor& tensor);
 std::vector<torch::autograd::Edge> gradient_edges(
     const std::vector<at::Tensor>& tensors);
 
-// Calls `visit` once for each node to which `roots` lead, as long as it returns
-// true: behind other nodes the walk does not go on.
-void walk(const std::vector<torch::autograd::Edge>& roots,
-          const std::function<bool(torch::autograd::Node&)>& visit);
-
 // Receives the gradient of leaf `leaf` as soon as it is complete, while the
 // engine still runs. Threads: on an accelerator, the engine's thread.
 using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;

@@ -24,6 +24,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/libtorch/node.h"
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/phase_scope.h"
