@@ -90,13 +90,27 @@ int64_t num_beyond_range(const at::Tensor& tensor,
   return beyond.logical_and_(from.isfinite()).sum().item<int64_t>();
 }
 
-// Returns why `from` cannot be copied into `to`, or "" if it can.
-std::string mismatch(const at::Tensor& from, const at::Tensor& to) {
+// Returns whether several elements share memory, as those of an expanded tensor
+// do. No operator writes to these.
+bool is_expanded(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided &&
+         at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+}
+
+// Returns why `from` cannot be copied into `to`, or "" if it can. `to` without
+// memory can be compared, but not be loaded.
+std::string mismatch(const at::Tensor& from, const at::Tensor& to, bool loads) {
   std::ostringstream text;
   if (!from.defined()) {
     text << "is undefined in the dict";
   } else if (from.is_meta() && !to.is_meta()) {
     text << "is on the meta device in the dict, and so has no values";
+  } else if (loads && to.is_meta() && !from.is_meta()) {
+    text << "is on the meta device in the module, and so has no memory for "
+            "values";
+  } else if (is_expanded(to)) {
+    text << "is expanded in the module: several of its elements share memory, "
+            "and cannot be written; register a clone() of it";
   } else if (from.sizes() != to.sizes()) {
     text << "is " << from.sizes() << " in the dict, but " << to.sizes()
          << " in the module";
@@ -140,8 +154,9 @@ struct Comparison {
   }
 };
 
+// `loads`: whether the values of `dict` are to be copied into `own`.
 Comparison compare(const StateDict& dict, const StateDict& own,
-                   bool skip_mismatched) {
+                   bool skip_mismatched, bool loads) {
   Comparison result;
   for (const auto& item : own) {
     const at::Tensor* from = dict.find(item.key());
@@ -154,7 +169,7 @@ Comparison compare(const StateDict& dict, const StateDict& own,
       result.names.mismatched.push_back(item.key());
       continue;
     }
-    const std::string text = mismatch(*from, item.value());
+    const std::string text = mismatch(*from, item.value(), loads);
     if (!text.empty()) {
       result.other_shapes |=
           from->defined() && from->sizes() != item.value().sizes();
@@ -169,17 +184,9 @@ Comparison compare(const StateDict& dict, const StateDict& own,
   return result;
 }
 
-}  // namespace
-
-StateDict state_dict(const torch::nn::Module& module) {
-  StateDict dict;
-  collect(module, "", dict);
-  return dict;
-}
-
-LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
-                            const LoadOptions& options) {
-  Comparison comparison = compare(dict, own, options.skip_mismatched());
+LoadReport check(const StateDict& own, const StateDict& dict,
+                 const LoadOptions& options, bool loads) {
+  Comparison comparison = compare(dict, own, options.skip_mismatched(), loads);
   const LoadReport& names = comparison.names;
   TORCH_CHECK_VALUE(
       comparison.misfits.empty() &&
@@ -194,6 +201,19 @@ LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
   return std::move(comparison.names);
 }
 
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict dict;
+  collect(module, "", dict);
+  return dict;
+}
+
+LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
+                            const LoadOptions& options) {
+  return check(own, dict, options, /*loads=*/false);
+}
+
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options) {
   return load_state_dict(state_dict(module), dict, options);
@@ -201,7 +221,7 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
 
 LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
                            const LoadOptions& options) {
-  LoadReport names = check_state_dict(own, dict, options);
+  LoadReport names = check(own, dict, options, /*loads=*/true);
   const std::unordered_set<std::string> skipped(names.mismatched.begin(),
                                                 names.mismatched.end());
   const at::NoGradGuard no_grad;

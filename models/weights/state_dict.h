@@ -56,11 +56,11 @@ struct LoadReport {
 //
 // Throws one c10::ValueError with all problems before anything changes:
 // different shapes or dtypes, values beyond the range of the module's dtype,
-// missing names, unexpected names, undefined tensors, and tensors on the meta
-// device (without values). For an unexpected
-// name the error suggests a missing name that resembles it. Each list ends
-// after 20 items. Also throws, whatever the options, if the module has tensors
-// and the dict has none of their names.
+// missing names, unexpected names, undefined tensors, tensors on the meta
+// device (without values) in only one of both, and expanded tensors in the
+// module. For an unexpected name the error suggests a missing name that
+// resembles it. Each list ends after 20 items. Also throws, whatever the
+// options, if the module has tensors and the dict has none of their names.
 // Threads: may be called from any thread while no other thread uses the module
 // or changes the dict's tensors.
 LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
@@ -72,7 +72,7 @@ LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
                            const LoadOptions& options = {});
 
 // Returns or throws what load_state_dict() does for a module with the tensors
-// `own`. Changes nothing. Tensors of both may be on the meta device.
+// `own`. Changes nothing. Tensors of `own` may be on the meta device.
 // Thread-safe.
 LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
                             const LoadOptions& options = {});

@@ -211,6 +211,34 @@ TEST(LoadStateDictTest, WithoutStrictNamesMayDifferButNotShapes) {
             std::string::npos);
 }
 
+TEST(LoadStateDictTest, TensorsThatNobodyCanWriteAreAnError) {
+  torch::nn::Module module;
+  module.register_parameter("first", at::zeros({2}));
+  module.register_buffer("expanded", at::zeros({1}).expand({3}));
+  module.register_parameter("meta",
+                            at::empty({2}, at::TensorOptions(at::kMeta)));
+  StateDict dict;
+  for (const auto& item : state_dict(module)) {
+    dict.insert(item.key(), at::ones(item.value().sizes()));
+  }
+  EXPECT_EQ(value_error_of([&] { load_state_dict(module, dict); }),
+            "the state dict does not fit the module; nothing was loaded.\n"
+            "2 of another shape or kind:\n"
+            "  'meta' is on the meta device in the module, and so has no "
+            "memory for values\n"
+            "  'expanded' is expanded in the module: several of its elements "
+            "share memory, and cannot be written; register a clone() of it");
+  EXPECT_EQ(module.parameters()[0].sum().item<float>(), 0);
+
+  // From the meta device to the meta device there are no values to lose.
+  StateDict own = state_dict(module);
+  own.erase("expanded");
+  dict.erase("expanded");
+  EXPECT_EQ(check_state_dict(own, dict).missing, Names());
+  own.erase("first");
+  EXPECT_EQ(load_state_dict(own, StateDict(own)).missing, Names());
+}
+
 TEST(LoadStateDictTest, CopiesEveryDtypeThatFilesHave) {
   const StateDict dict = testing::every_kind_of_tensor(false);
   torch::nn::Module module;

@@ -225,7 +225,11 @@ InitialWeights load_initial_weights(torch::nn::Sequential& model,
     wanted.insert(item.key(), item.value().clone());
   }
   const std::string line = line_of(tensors.dict, skipped, path);
-  tensors.load(wanted);
+  if (is_without_values(*model)) {
+    check_state_dict(tensors.dict, wanted);
+  } else {
+    tensors.load(wanted);
+  }
   return {line, sum,
           [loaded = std::move(loaded), by_parts, path](ExportedModel& part) {
             load_part(part, by_parts ? read_for(part, loaded, path) : loaded);
