@@ -40,7 +40,8 @@ GradScaler::GradScaler(GradScalerOptions options)
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  return loss.mul(scale_);
+  // As in Python, whose scale is a float32 tensor.
+  return loss.to(at::promote_types(loss.scalar_type(), at::kFloat)).mul(scale_);
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {

@@ -122,6 +122,19 @@ TEST(GradScalerTest, AnInfinityOfAnotherProcessDoesToo) {
   EXPECT_EQ(asked, (std::vector<bool>{false, false, true}));
 }
 
+// As in Python: 30 * 4096 is more than float16 can represent.
+TEST(GradScalerTest, ScalesALossOfHalfPrecisionInFloat) {
+  const GradScaler scaler(GradScalerOptions().init_scale(4096));
+  for (const auto& [dtype, scaled] : {std::pair{torch::kHalf, torch::kFloat},
+                                      {torch::kBFloat16, torch::kFloat},
+                                      {torch::kFloat, torch::kFloat},
+                                      {torch::kDouble, torch::kDouble}}) {
+    const Tensor loss = scaler.scale(torch::full({}, 30, dtype));
+    EXPECT_EQ(loss.scalar_type(), scaled);
+    EXPECT_EQ(loss.item<double>(), 30 * 4096);
+  }
+}
+
 TEST(GradScalerTest, UnscalesOnceForWhoeverClips) {
   Model model;
   GradScaler scaler(GradScalerOptions().init_scale(4));
