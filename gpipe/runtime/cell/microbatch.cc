@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "gpipe/schedule/microbatches.h"
@@ -206,7 +207,7 @@ std::string describe_other_rows(const std::vector<Value>& outputs,
   if (outputs.size() < 2) return "";
   const Value& first = outputs.front();
   for (std::size_t k = 0; k < first.tensors().size(); ++k) {
-    int64_t multiple = 0;  // of the rows, in micro-batch 0
+    std::optional<int64_t> multiple;  // of the first rows that there are
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const auto& tensors = outputs[i].tensors();
       // gather() refuses outputs that do not fit together.
@@ -215,8 +216,11 @@ std::string describe_other_rows(const std::vector<Value>& outputs,
         break;
       }
       const int64_t found = tensors[k].size(0);
-      if (i == 0) multiple = rows[0] > 0 ? found / rows[0] : 0;
-      if (multiple > 0 && found == multiple * rows[i]) continue;
+      if (!multiple && rows[i] > 0) multiple = found / rows[i];
+      const bool fits = rows[i] == 0
+                            ? found == 0
+                            : *multiple > 0 && found == *multiple * rows[i];
+      if (fits) continue;
       const std::string element =
           first.kind() == Value::Kind::kTensor
               ? "the output"

@@ -205,6 +205,8 @@ TEST(OtherRows, AreNoneInRowsAndInTheSameMultipleOfThem) {
   EXPECT_EQ(describe_other_rows(outputs({2, 2, 1}), {2, 2, 1}), "");
   EXPECT_EQ(describe_other_rows(outputs({6, 6, 3}), {2, 2, 1}), "");
   EXPECT_EQ(describe_other_rows(outputs({1, 1}), {1, 1}), "");
+  EXPECT_EQ(describe_other_rows(outputs({0, 0}), {0, 0}), "");
+  EXPECT_EQ(describe_other_rows(outputs({0, 4}), {0, 2}), "");
 }
 
 TEST(OtherRows, AreNoneInASingleMicrobatch) {
@@ -215,6 +217,10 @@ TEST(OtherRows, AreFoundIfLayersReduceThem) {
   EXPECT_THAT(describe_other_rows(outputs({1, 1}), {2, 2}),
               StartsWith("the output of micro-batch 0 (of 2) has 1 row, but "
                          "the input of that micro-batch has 2 rows. "));
+  EXPECT_THAT(describe_other_rows(outputs({1, 1}), {0, 0}),
+              ::testing::HasSubstr(
+                  "micro-batch 0 (of 2) has 1 row, but the input of that "
+                  "micro-batch has 0 rows"));
   EXPECT_THAT(describe_other_rows(outputs({1, 1, 1}), {3, 3, 2}),
               StartsWith("the output of micro-batch 0 (of 3) has 1 row, "));
 }
