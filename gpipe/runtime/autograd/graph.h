@@ -145,7 +145,8 @@ class Subgraph {
   // other operators (sums, norms, activations) run once, in the input part,
   // including their weights, because their gradients are computed together. A
   // custom torch::autograd::Function also runs once, in the input part. Without
-  // wanted inputs and inner edges, the weight part does everything.
+  // wanted inputs and inner edges, the weight part does everything. In
+  // LibTorch's anomaly mode the input part does.
   //
   // So the two parts together do the work of the whole backward. They give the
   // same bits: gradients that the whole backward adds up are added in the same

@@ -2,6 +2,7 @@
 // which other stages wait; later those of its weights.
 #include <ATen/Functions.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -352,8 +353,17 @@ std::vector<at::Tensor> Subgraph::backward_input(
     std::vector<at::Tensor> grads) {
   split_ = std::make_shared<Split>();
   Split& split = *split_;
-  grads = in_root_order(std::move(grads));
   const bool to_entry = wants_input();
+  // Anomaly mode names the node that returns a NaN. That must be one of the
+  // layers, and not Start, which would pass one on.
+  if (torch::autograd::AnomalyMode::is_enabled()) {
+    return backward(std::move(grads), /*keep_graph=*/false, to_entry,
+                    std::vector<bool>(leaves_.size(), true),
+                    [&](std::size_t leaf, at::Tensor grad) {
+                      split.early.emplace_back(leaf, std::move(grad));
+                    });
+  }
+  grads = in_root_order(std::move(grads));
   if (!to_entry && inner_.empty()) {
     split.is_late.resize(leaves_.size(), true);
     for (std::size_t k = 0; k < grads.size(); ++k) {

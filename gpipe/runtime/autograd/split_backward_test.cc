@@ -1,6 +1,7 @@
 #include <ATen/SequenceNumber.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -15,12 +16,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/runtime/autograd/graph.h"
+#include "gpipe/testing/errors.h"
 
 namespace gpipe::internal {
 namespace {
@@ -535,6 +538,36 @@ TEST_F(SplitBackwardTest, HooksOfTensorsAndOfLeavesAreLeftInPeace) {
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(leaf_calls, 0);
   EXPECT_FALSE(second->weight.grad().defined());
+}
+
+// Both uses of the product get an infinite gradient, and the sum is NaN, which
+// the product alone takes.
+TEST_F(SplitBackwardTest, AnomalyModeNamesTheSameNodeAsForTheWholeBackward) {
+  nn::Linear linear(3, 2);
+  const auto of_linear = [&](const Tensor& x) {
+    const Tensor y = linear(x);
+    return (y - y).sqrt();
+  };
+  const Piece piece{of_linear, linear->parameters(), torch::randn({2, 3})};
+  const torch::autograd::DetectAnomalyGuard anomaly(/*check_nan=*/true);
+  for (const bool input_wanted : {true, false}) {
+    const std::string expected =
+        testing::error_of([&] { whole(piece, input_wanted); });
+    EXPECT_THAT(expected, ::testing::HasSubstr("AddmmBackward0"));
+    EXPECT_EQ(testing::error_of([&] { in_two_parts(piece, input_wanted); }),
+              expected);
+  }
+}
+
+TEST_F(SplitBackwardTest, AnomalyModeLeavesTheGradientsAsTheyAre) {
+  const Piece piece =
+      piece_of(nn::Sequential(nn::Linear(3, 4), nn::Tanh(), nn::Linear(4, 2)),
+               torch::randn({2, 3}));
+  for (const bool input_wanted : {true, false}) {
+    const Gradients expected = whole(piece, input_wanted);
+    const torch::autograd::DetectAnomalyGuard anomaly(/*check_nan=*/true);
+    EXPECT_EQ(distance(in_two_parts(piece, input_wanted), expected), 0);
+  }
 }
 
 // Between the two parts each product keeps its input and its incoming gradient,
