@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cfenv>
 #include <exception>
 #include <future>
 #include <limits>
@@ -110,6 +111,23 @@ bool is_device_thread_of_autograd() {
   return c10::getThreadName().rfind("pt_autograd_", 0) == 0;
 }
 
+// Keeps warnings of several threads for the handler of another one.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    warnings_.push_back(warning);
+  }
+  // Passes them on to the handler of this thread, which may throw.
+  void replay() const {
+    for (const c10::Warning& each : warnings_) c10::warn(each);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::Warning> warnings_;
+};
+
 }  // namespace
 
 // The state of one run, shared by the workers.
@@ -121,7 +139,9 @@ struct Executor::Run {
         rank_of_stage(gpipe::rank_of_stage(schedule)),
         actor(actor),
         recording(recording),
-        notifiers(notifiers) {}
+        notifiers(notifiers) {
+    std::fegetenv(&floating_point);
+  }
 
   const std::vector<Action>& actions(int rank) const {
     return schedule.ranks[first_rank + rank];
@@ -134,6 +154,10 @@ struct Executor::Run {
   Recording* const recording;        // may be null
   std::vector<Notifier>& notifiers;  // by rank
   const at::ThreadLocalState caller;
+  std::fenv_t floating_point;  // of the caller: rounding, denormal numbers
+  // The handler of the caller's warnings need not be thread-safe.
+  c10::WarningHandler* const handler = c10::WarningUtils::get_warning_handler();
+  Warnings warnings;
   const Work* const outer = Work::innermost;  // of the caller's thread
   std::vector<Event> begin;  // of the caller's streams, by rank
   std::vector<Event> end;    // of the workers' streams, by rank
@@ -308,6 +332,11 @@ void Executor::run(const Schedule& schedule, Actor& actor,
     execute(run);
     set_failure(std::move(run.failure));
     exception = std::move(run.exception);
+    try {
+      run.warnings.replay();
+    } catch (...) {
+      if (!exception) throw;
+    }
   }
   if (exception) std::rethrow_exception(exception);
 }
@@ -377,6 +406,11 @@ void Executor::execute(Run& run) {
 void Executor::work(Run& run, int rank) {
   const Work this_work(this, run.outer);
   at::ThreadLocalStateGuard caller(run.caller);
+  const bool same_handler =
+      run.handler == c10::WarningUtils::get_warning_handler();
+  const c10::WarningUtils::WarningHandlerGuard handler(
+      same_handler ? run.handler : &run.warnings);
+  std::fesetenv(&run.floating_point);
   const auto& actions = run.actions(rank);
   if (actions.empty()) return;
   c10::OptionalDeviceGuard device;

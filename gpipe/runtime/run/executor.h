@@ -111,10 +111,11 @@ class Executor {
 
   // Runs all actions that `schedule` has for the ranks of this executor, and
   // returns when every worker is done. The schedule must be valid, see
-  // validate(). The
-  // thread-local state of the caller (grad mode, autocast, ...) applies on the
-  // workers. Work that is already on the caller's current streams runs before,
-  // and work that is added later runs after.
+  // validate(). The thread-local state of the caller (grad mode, autocast, ...)
+  // and its floating-point environment apply on the workers. The caller's
+  // handler gets their warnings at the end, on the caller's thread. Work that
+  // is already on the caller's current streams runs before, and work that is
+  // added later runs after.
   //
   // If actions throw, sets the failure and rethrows the exception of the first
   // one in schedule order, independent of timing. Actions before it in this

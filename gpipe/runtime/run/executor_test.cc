@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -298,6 +300,55 @@ TEST(Executor, WorkersHaveTheCallersThreadLocalState) {
     EXPECT_EQ(run(executor, schedule, actor), "");
     EXPECT_EQ(seen, enabled);
   }
+}
+
+TEST(Executor, WorkersHaveTheCallersFloatingPointEnvironment) {
+  Executor executor(cpus(1), 1, false);
+  const Schedule schedule = forward_only(1, 1);
+  for (const int rounding : {FE_UPWARD, FE_TONEAREST}) {
+    const int before = std::fegetround();
+    std::fesetround(rounding);
+    int seen = -1;
+    Fake actor;
+    actor.on_each = [&] { seen = std::fegetround(); };
+    EXPECT_EQ(run(executor, schedule, actor), "");
+    std::fesetround(before);
+    EXPECT_EQ(seen, rounding);
+  }
+}
+
+TEST(Executor, TheCallersHandlerGetsTheWarningsOnTheCallersThread) {
+  struct Handler : c10::WarningHandler {
+    void process(const c10::Warning& warning) override {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      texts.push_back(warning.msg());
+      if (throws) throw std::runtime_error("a warning");
+    }
+    const std::thread::id caller = std::this_thread::get_id();
+    bool throws = false;
+    Names texts;
+  } handler;
+  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
+  Executor executor(cpus(2), 1, false);
+  const Schedule schedule = forward_only(2, 1);
+  const std::map<std::string, std::function<void()>> warn{
+      {"0F0", [] { TORCH_WARN("first"); }},
+      {"1F0", [] { TORCH_WARN("second"); }}};
+  Fake actor;
+  actor.on_perform = warn;
+  EXPECT_EQ(run(executor, schedule, actor), "");
+  EXPECT_THAT(handler.texts, UnorderedElementsAre("first", "second"));
+
+  // A handler may throw. The error of an action comes before it.
+  handler.throws = true;
+  Fake again;
+  again.on_perform = warn;
+  EXPECT_EQ(error_of([&] { executor.run(schedule, again); }),
+            "std::runtime_error: a warning");
+  Fake fails;
+  fails.on_perform = warn;
+  fails.on_perform["1F0"] = [] { throw std::runtime_error("1F0"); };
+  EXPECT_EQ(run(executor, schedule, fails), "std::runtime_error: 1F0");
 }
 
 TEST(Executor, RecordsEachActionAndGivesTheLogOfItsRank) {
