@@ -123,9 +123,10 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // value.
   //
   // torch::nn::utils::clip_grad_norm_() needs all gradients on one device;
-  // there the bits are the same, with two exceptions. A parameter shared by
+  // there the bits are the same, with three exceptions. A parameter shared by
   // several layers counts once here. An infinite `max_norm` changes no gradient
   // here, whereas LibTorch makes all gradients NaN if their norm is not finite.
+  // Sparse gradients are scaled here, and are not in LibTorch.
   // Not thread-safe.
   virtual double clip_grad_norm_(double max_norm, double norm_type = 2.0) = 0;
 
@@ -167,8 +168,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // process updates all of its parameters.
   virtual void share_parameters() {}
 
-  // Returns where the exception of the last failed pass came from, or nullopt
-  // if that pass succeeded or the exception was another rank's.
+  // Returns where the exception of the last pass came from, or nullopt if that
+  // pass succeeded or its arguments were refused before it began. Of another
+  // rank's failure, returns where this rank noticed it.
   virtual std::optional<Failure> last_failure() const = 0;
 
   // Throws c10::TypeError: the pipeline chooses the devices of its parameters.

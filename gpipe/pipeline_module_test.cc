@@ -90,6 +90,13 @@ TEST(Evaluate, OfAStageThatFailsTellsWhereAndRestoresTheMode) {
   ASSERT_TRUE(pipeline->last_failure().has_value());
   EXPECT_EQ(pipeline->last_failure()->partition, 0);
   EXPECT_TRUE(pipeline->is_training());
+
+  // A call that is refused before it begins has no place.
+  EXPECT_THROW(
+      pipeline->train_step(torch::ones({2, 3}).to(device()),
+                           torch::ones({2, 2}), mean_square, fill_drain(3, 2)),
+      c10::ValueError);
+  EXPECT_EQ(pipeline->last_failure(), std::nullopt);
 }
 
 // A layer with the parameters of another layer.

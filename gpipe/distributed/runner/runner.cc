@@ -178,7 +178,6 @@ StepResult Runner::step(const StepArguments& given) {
 
 void Runner::open() {
   world_->check();
-  executor_.set_failure(std::nullopt);
   prepared_ = nullptr;
   agreement_.reset();
 }

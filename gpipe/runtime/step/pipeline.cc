@@ -55,6 +55,7 @@ class StepBackward {
                                    bool keep_graph) {
     pipeline_->executor_.check_backward();
     const auto running = pipeline_->executor_.enter();
+    pipeline_->executor_.set_failure(std::nullopt);
     const WorkScope work;
     // Without keep_graph the backward consumes the cells, even if it fails
     // halfway.
@@ -197,6 +198,7 @@ Pipeline::Pipeline(std::vector<Partition> partitions, Unsplit unsplit,
 Batch Pipeline::forward(const Batch& input, int64_t chunks,
                         const std::function<Checkpoint()>& checkpoint) {
   const auto running = executor_.enter();
+  executor_.set_failure(std::nullopt);
   const WorkScope work;
   const bool with_graph = c10::GradMode::is_enabled();
   const MiniBatch batch =

@@ -498,6 +498,7 @@ StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers) {
   if (has_backward(given.schedule)) executor.check_backward();
   std::unique_lock<std::mutex> running = executor.enter();
+  executor.set_failure(std::nullopt);
   const WorkScope work;
   peers.open();
   StepMode mode = given.mode();
