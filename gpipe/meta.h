@@ -21,9 +21,10 @@ class MetaScope;
 //
 // The guard acts on every tensor that is created without a device, as the
 // tensors of LibTorch's modules are. A tensor that is created with a device
-// stays on that device. torch::tensor(values) stays on the CPU, since it has
-// values. Random generators are not touched. LibTorch's Module::to() cannot
-// move a module to the meta device or back, so a module must be built there.
+// stays on that device. torch::tensor({1, 2}) stays on the CPU, since it has
+// values; torch::tensor(1) is made by an operator, and does not. Random
+// generators are not touched. LibTorch's Module::to() cannot move a module to
+// the meta device or back, so a module must be built there.
 //
 // In forward(), operators run on the meta device as on any other device.
 // LibTorch has many of these kernels in Python only. A program that links this

@@ -92,8 +92,10 @@ namespace gpipe {
 //  - LibTorch does not know a device, or this process does not have it,
 //  - a module is already parallelized,
 //  - a pointer or module holder is empty, or
-//  - the module contains a GPipe or is part of one. A GPipe chooses its own
-//    devices.
+//  - the module contains a GPipe, or a GPipe in it contains what has the name.
+//  A
+//    GPipe chooses its own devices. Do not place layers that a GPipe elsewhere
+//    was made of: nothing in the module tells.
 
 // A device, from "cuda:1", torch::Device(torch::kCUDA, 1) or torch::kCPU.
 struct DeviceName {
