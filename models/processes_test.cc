@@ -45,9 +45,7 @@ const std::map<std::string, Subject>& subjects() {
   return *subjects;
 }
 
-const RankProgramEntry kTrain("train", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kTrain("train", [](auto& world) {
   const Subject& subject = subjects().at(argument("model"));
   // Without GPIPE_THOROUGH=1 each model has every second schedule, and both
   // models together have all.
@@ -66,7 +64,6 @@ const RankProgramEntry kTrain("train", [] {
     setting.deferred = true;
     testing::train(world, subject, setting, 3, to_string(mode));
   }
-  return 0;
 });
 
 class ModelsOverProcesses

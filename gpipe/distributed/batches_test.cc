@@ -86,9 +86,7 @@ std::vector<int64_t> lengths_of(int step) {
 }
 
 // Without replicas, gradients and results have the bits of one process.
-const RankProgramEntry kProcesses("processes", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kProcesses("processes", [](auto& world) {
   for (const auto& [name, setting] : settings(world->size(), 8, {8})) {
     DistributedPipeline pipeline =
         pipeline_for(world, testing::token_model(), setting, 1);
@@ -125,14 +123,11 @@ const RankProgramEntry kProcesses("processes", [] {
       }
     }
   }
-  return 0;
 });
 
 // A replica that has no rows left passes an empty mini-batch. Gradients are as
 // if the replica were not there.
-const RankProgramEntry kNoRows("no_rows", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kNoRows("no_rows", [](auto& world) {
   const int ranks = world->size() / 2;
   const auto make = [] {
     torch::manual_seed(3);
@@ -177,13 +172,10 @@ const RankProgramEntry kNoRows("no_rows", [] {
           each.key());
     }
   }
-  return 0;
 });
 
 // In bfloat16, gradients have the bits of one process and of plain LibTorch.
-const RankProgramEntry kBFloat16("bfloat16", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kBFloat16("bfloat16", [](auto& world) {
   const auto make = [] {
     nn::Sequential model = testing::token_model();
     model->to(torch::kBFloat16);
@@ -217,14 +209,11 @@ const RankProgramEntry kBFloat16("bfloat16", [] {
       }
     }
   }
-  return 0;
 });
 
 // With two replicas, gradients are those of one plain step over both, and equal
 // in both.
-const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kReplicas("replicas", [](auto& world) {
   for (const auto& [name, setting] : settings(world->size() / 2, 8, {8})) {
     const std::vector<Sequences> batches = {
         testing::sequences(lengths_of(0), 7),
@@ -257,13 +246,10 @@ const RankProgramEntry kReplicas("replicas", [] {
     }
     check(*result.weight == count, name + ": weight");
   }
-  return 0;
 });
 
 // A total weight of 0 is the same error on all ranks, and the world goes on.
-const RankProgramEntry kNoWeight("no weight", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kNoWeight("no weight", [](auto& world) {
   Setting setting;
   setting.schedule = one_forward_one_backward(world->size() / 2, 2);
   DistributedPipeline pipeline =
@@ -281,13 +267,10 @@ const RankProgramEntry kNoWeight("no weight", [] {
   const StepResult result = step_of(pipeline, batch, setting.schedule);
   check(*result.weight == 5, "weight");
   check(pipeline->parameters()[0].grad().defined(), "no gradient");
-  return 0;
 });
 
 // Losses that are means count by the rows of the targets.
-const RankProgramEntry kMeans("means", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kMeans("means", [](auto& world) {
   const int ranks = world->size() / 2;
   Setting setting;
   setting.schedule = one_forward_one_backward(ranks, 2);
@@ -322,14 +305,11 @@ const RankProgramEntry kMeans("means", [] {
     check(each.value().grad().allclose(grads[each.key()].grad(), 1e-12, 1e-14),
           each.key());
   }
-  return 0;
 });
 
 // An unsplit mask crosses each boundary once a step, also when messages are
 // predicted.
-const RankProgramEntry kUnsplit("unsplit", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kUnsplit("unsplit", [](auto& world) {
   const auto model = nn::Sequential(AddMask(), AddMask(), EndMask());
   DistributedPipeline pipeline(model,
                                DistributedOptions({1, 1, 1})
@@ -355,14 +335,11 @@ const RankProgramEntry kUnsplit("unsplit", [] {
       check(result.output().equal(x * 4 + mask * 4), "the output");
     }
   }
-  return 0;
 });
 
 // A weight that a later layer uses too crosses from rank to rank once a step,
 // also when messages are predicted.
-const RankProgramEntry kTiedWeight("tied weight", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kTiedWeight("tied weight", [](auto& world) {
   const auto model = nn::Sequential(testing::GiveWeight(), nn::Identity(),
                                     testing::TakeWeight());
   DistributedPipeline pipeline(model,
@@ -395,13 +372,10 @@ const RankProgramEntry kTiedWeight("tied weight", [] {
     check(pipeline->parameters()[0].grad().equal(torch::full({3, 3}, 30.f)),
           "the gradient");
   }
-  return 0;
 });
 
 // forward() of a split batch gives one output for each part, on the last rank.
-const RankProgramEntry kForward("forward", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kForward("forward", [](auto& world) {
   Setting setting;
   setting.schedule = forward_only(world->size(), 3);
   DistributedPipeline pipeline =
@@ -421,13 +395,10 @@ const RankProgramEntry kForward("forward", [] {
       parts_if(pipeline->layout().has_first(), batch.tokens),
       parts_if(pipeline->layout().has_last(), batch.targets), token_loss);
   check(result.losses.size() == 3, "the losses");
-  return 0;
 });
 
 // The loss of the first micro-batch is a float, that of the second a bfloat16.
-const RankProgramEntry kTwoTypes("two types", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kTwoTypes("two types", [](auto& world) {
   const auto make = [] {
     torch::manual_seed(1);
     return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3));
@@ -455,7 +426,6 @@ const RankProgramEntry kTwoTypes("two types", [] {
           name + ": dtype");
     check(found.losses[k].equal(expected.losses[k]), name);
   }
-  return 0;
 });
 
 TEST(Batches, LossesOfMicrobatchesKeepTheirDtypesOnAllRanks) {

@@ -60,9 +60,7 @@ std::size_t streams_of(const std::vector<simulated::Given>& trace,
   return streams.size();
 }
 
-const RankProgramEntry kInputOfTheHost("input of the host", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kInputOfTheHost("input of the host", [](auto& world) {
   DistributedPipeline pipeline(
       nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
       DistributedOptions({1, 1})
@@ -81,12 +79,9 @@ const RankProgramEntry kInputOfTheHost("input of the host", [] {
   if (world->rank() == 0) {
     check(found.is_cpu() && found.equal(expected.cpu()), "the same gradient");
   }
-  return 0;
 });
 
-const RankProgramEntry kHostCopies("host copies", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kHostCopies("host copies", [](auto& world) {
   const int ranks = world->size();
   const auto balance = testing::cut(testing::linear_model()->size(), 3 * ranks);
   DistributedPipeline pipeline(testing::linear_model(),
@@ -112,14 +107,11 @@ const RankProgramEntry kHostCopies("host copies", [] {
     check(streams == 1, copies + (": " + std::to_string(streams)) + " streams");
   }
   check_no_races();
-  return 0;
 });
 
 // The host waits for the run-ahead of its actions, once for all numbers of the
 // loss, and once for the norms of all gradients.
-const RankProgramEntry kHostWaits("waits", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kHostWaits("waits", [](auto& world) {
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4)),
                                DistributedOptions({1})
                                    .checkpoint(Checkpoint::kNever)
@@ -158,7 +150,6 @@ const RankProgramEntry kHostWaits("waits", [] {
   pipeline->clip_grad_norm_(1.0);
   const int64_t found = simulated::host_waits() - before;
   check(found == 1, std::to_string(found) + " waits for norms");
-  return 0;
 });
 
 // Returns a pipeline of two linear layers whose tensors go by way of the hosts.
@@ -175,9 +166,7 @@ DistributedPipeline by_way_of_hosts(const std::shared_ptr<World>& world) {
 // By way of the hosts, a message comes into pinned memory, and the receiver's
 // thread copies it to the device. The worker copies nothing and waits for
 // nothing but its own actions.
-const RankProgramEntry kStaging("staging", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kStaging("staging", [](auto& world) {
   DistributedPipeline pipeline = by_way_of_hosts(world);
   constexpr int64_t kMicrobatches = 5, kRows = 2;
   const Tensor input =
@@ -215,14 +204,11 @@ const RankProgramEntry kStaging("staging", [] {
              static_cast<int64_t>(internal::RunAhead::kActions) +
              kMicrobatches + (last ? 1 : 0));
   check_no_races();
-  return 0;
 });
 
 // The receiver of rank 1 gets no memory on its device. Both ranks print what
 // they catch.
-const RankProgramEntry kArrival("arrival", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kArrival("arrival", [](auto& world) {
   DistributedPipeline pipeline = by_way_of_hosts(world);
   const Tensor input = torch::randn({4, 4}, pipeline->device());
   auto& failing = simulated::failing(simulated::Operation::kAllocation);
@@ -250,7 +236,6 @@ const RankProgramEntry kArrival("arrival", [] {
   }
   failing.disarm();
   std::cout << error << std::endl;
-  return 0;
 });
 
 TEST(InputTest, OnTheHostHasItsGradientThere) {
@@ -273,9 +258,7 @@ int64_t bytes_in_use(DistributedPipeline& pipeline) {
 
 // A rank fails in a copy to the host or back, as its arguments say. Both ranks
 // print what they catch.
-const RankProgramEntry kCopyFault("copy fault", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kCopyFault("copy fault", [](auto& world) {
   DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::Tanh(),
                                               nn::Linear(4, 4), nn::Tanh()),
                                DistributedOptions({2, 2})
@@ -309,7 +292,6 @@ const RankProgramEntry kCopyFault("copy fault", [] {
   check(bytes_in_use(pipeline) == before, "bytes are left");
   check_no_races();
   std::cout << error << std::endl;
-  return 0;
 });
 
 TEST(DeviceCopies, ARankReadsAllNumbersOfALossWithOneWait) {

@@ -101,9 +101,7 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
   }
 }
 
-const RankProgramEntry kTrain("train", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kTrain("train", [](auto& world) {
   const std::vector<std::pair<std::string, Subject>> subjects{
       {"linear", {testing::linear_model, {6}, {3}}},
       {"skip", {testing::skip_model, {4}, {4}}},
@@ -130,7 +128,6 @@ const RankProgramEntry kTrain("train", [] {
     }
   }
   check_no_races();
-  return 0;
 });
 
 std::vector<Tensor> parameters_of(DistributedPipeline& pipeline) {
@@ -184,9 +181,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
   return parameters_of(pipeline);
 }
 
-const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kReplicas("replicas", [](auto& world) {
   const auto host = train_replicas(world, Transfers::kHost);
   const auto direct = train_replicas(world, Transfers::kDirect);
   check_same(host, direct, "");
@@ -196,7 +191,6 @@ const RankProgramEntry kReplicas("replicas", [] {
                "collective sums, ");
   }
   check_no_races();
-  return 0;
 });
 
 // Returns how many operations on the device of this rank had `name`.
@@ -208,9 +202,7 @@ int64_t count_in_trace(const std::string& name) {
 }
 
 // Trains with as many replicas as ranks.
-const RankProgramEntry kCollectives("collectives", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kCollectives("collectives", [](auto& world) {
   const auto communicator = internal::communicator_of(*world);
   const int replicas = world->size();
   const auto host = train_replicas(world, Transfers::kHost, replicas);
@@ -235,7 +227,6 @@ const RankProgramEntry kCollectives("collectives", [] {
     }
   }
   check_no_races();
-  return 0;
 });
 
 // Adds up tensors of several dtypes in the order of the simulated backend, from
@@ -345,21 +336,17 @@ std::vector<Tensor> train_with_waits(const std::shared_ptr<World>& world,
   return parameters_of(pipeline);
 }
 
-const RankProgramEntry kWaits("waits for the device", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kWaits("waits for the device", [](auto& world) {
   for (const std::string schedule : {"1f1b", "zb-h1"}) {
     const auto host = train_with_waits(world, Transfers::kHost, schedule);
     const auto direct = train_with_waits(world, Transfers::kDirect, schedule);
     check_same(host, direct, schedule + ", ");
   }
   check_no_races();
-  return 0;
 });
 
 // Transfers use no stream of the pool that computations get theirs from.
-const RankProgramEntry kStreams("streams", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kStreams("streams", [](auto& world) {
   const c10::Device own = testing::device(world->rank());
   std::vector<internal::OwnedStream> pool;
   std::set<c10::StreamId> computing;
@@ -374,7 +361,6 @@ const RankProgramEntry kStreams("streams", [] {
     check(computing.count(each.stream.id()) == 0, "a stream of computations");
   }
   check(transfers > 0, "transfers");
-  return 0;
 });
 
 const RankProgramEntry kAgree("agree", [] {
@@ -418,9 +404,7 @@ const RankProgramEntry kNamed("named", [] {
 });
 
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.
-const RankProgramEntry kLeave("leave", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kLeave("leave", [](auto& world) {
   {
     DistributedPipeline pipeline(nn::Sequential(nn::Linear(4, 4), nn::ReLU()),
                                  DistributedOptions({1, 1})
@@ -440,7 +424,6 @@ const RankProgramEntry kLeave("leave", [] {
   }
   const auto failure = world->failure();
   check(failure && failure->rank == 1, "rank 1 is at fault");
-  return 0;
 });
 
 TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {

@@ -115,13 +115,11 @@ TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
   expect_peer_error(results[0], "has died", 1);
 }
 
-const RankProgramEntry kIdle("idle", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kIdle("idle", [](auto& world) {
   const std::clock_t begin = std::clock();
   std::this_thread::sleep_for(seconds(1));  // the test needs this delay
   const auto ticks = 1000 * (std::clock() - begin) / CLOCKS_PER_SEC;
   say("busy", std::to_string(ticks));  // ms of all threads
-  return 0;
 });
 
 TEST(Fault, AShortHeartbeatTimeoutDoesNotKeepACoreBusy) {

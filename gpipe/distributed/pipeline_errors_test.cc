@@ -66,8 +66,7 @@ struct ChangeFirstImpl : nn::Module {
 };
 TORCH_MODULE(ChangeFirst);
 
-const RankProgramEntry kTwice("twice", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kTwice("twice", [](auto& world) {
   const nn::Sequential layers{nn::Linear(4, 4), Twice(), ChangeFirst()};
   DistributedPipeline pipeline(layers,
                                DistributedOptions({2, 1})
@@ -82,7 +81,6 @@ const RankProgramEntry kTwice("twice", [] {
   } catch (const c10::Error& error) {
     std::cout << error.what_without_backtrace() << std::endl;
   }
-  return 0;
 });
 
 // The matrix of the rank of variable "rank" has a tangent of forward-mode AD.
@@ -110,9 +108,7 @@ const RankProgramEntry kTangent("tangent", [] {
 });
 
 // The last layer captures the first one's matrix, which is on another rank.
-const RankProgramEntry kCaptured("captured", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kCaptured("captured", [](auto& world) {
   nn::Embedding embedding(5, 4);
   nn::Sequential layers(embedding, nn::Linear(4, 4),
                         testing::Lambda([weight = embedding->weight](Tensor x) {
@@ -131,12 +127,10 @@ const RankProgramEntry kCaptured("captured", [] {
   for (const Tensor& each : layers->parameters()) {
     check(!each.grad().defined(), "gradients are as they were");
   }
-  return 0;
 });
 
 // The builder gives a name to each of its layers but the first one.
-const RankProgramEntry kNamed("named", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kNamed("named", [](auto& world) {
   const auto make = [&](const std::vector<std::string>& names) {
     const auto build = [&](int64_t first, int64_t count) {
       nn::Sequential part(nn::Linear(2, 2));
@@ -163,14 +157,11 @@ const RankProgramEntry kNamed("named", [] {
           text);
     std::cout << "refused" << std::endl;
   }
-  return 0;
 });
 
 // A layer of rank 1 returns a NaN in one micro-batch. Rank 1 throws
 // NonFiniteError, rank 0 a PeerError, and no gradient changes.
-const RankProgramEntry kNonFinite("non_finite", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kNonFinite("non_finite", [](auto& world) {
   nn::Sequential layers(
       nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 4),
       testing::Lambda([](Tensor x) {
@@ -193,7 +184,6 @@ const RankProgramEntry kNonFinite("non_finite", [] {
   for (const Tensor& each : pipeline->parameters()) {
     check(!each.grad().defined(), "gradients are as they were");
   }
-  return 0;
 });
 
 struct SumOfPairImpl : nn::Module {
@@ -309,9 +299,7 @@ const RankProgramEntry kInputs("inputs", [] {
 
 // Wrong targets and too few rows, with skips between ranks, several stages per
 // rank, and replicas, one of which has a right mini-batch.
-const RankProgramEntry kTargets("targets", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kTargets("targets", [](auto& world) {
   const int replicas = std::stoi(testing::argument("replicas"));
   const int ranks = world->size() / replicas;
   const Schedule schedule = interleaved(ranks, 4, 2);
@@ -352,11 +340,9 @@ const RankProgramEntry kTargets("targets", [] {
       each.mutable_grad() = Tensor();
     }
   }
-  return 0;
 });
 
-const RankProgramEntry kNoReplicas("no replicas", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kNoReplicas("no replicas", [](auto& world) {
   for (const int64_t replicas : {int64_t{0}, (int64_t{1} << 32) + 1}) {
     const std::string error = error_of([&] {
       DistributedPipeline(nn::Sequential(nn::Linear(3, 3)),
@@ -367,7 +353,6 @@ const RankProgramEntry kNoReplicas("no replicas", [] {
                               replicas, " x 1 are needed")) == 0,
           "'" + error + "'");
   }
-  return 0;
 });
 
 // The loss, on rank 1, calls its own pipeline.
@@ -574,9 +559,7 @@ void check_errors(World& world, const WrongCall& wrong, int at_fault,
   check(!world.failure(), place + "the world has failed");
 }
 
-const RankProgramEntry kWrongCalls("wrong calls", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kWrongCalls("wrong calls", [](auto& world) {
   const int replicas = world->size() / 2;
   torch::manual_seed(2);
   nn::Sequential layers(nn::Linear(3, 4), nn::Linear(4, 3));
@@ -616,7 +599,6 @@ const RankProgramEntry kWrongCalls("wrong calls", [] {
       }
     }
   }
-  return 0;
 });
 
 // Returns a pipeline with a layer on each of two ranks.
@@ -628,9 +610,7 @@ DistributedPipeline two_layers(const std::shared_ptr<World>& world) {
 
 // The input is split on the first rank, and the target is not. Then the target
 // has a graph.
-const RankProgramEntry kOtherForm("other form", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kOtherForm("other form", [](auto& world) {
   DistributedPipeline pipeline = two_layers(world);
   const Schedule schedule = one_forward_one_backward(2, 2);
   const Microbatches<Tensor> parts{{torch::ones({1, 3}), torch::ones({2, 3})}};
@@ -658,13 +638,10 @@ const RankProgramEntry kOtherForm("other form", [] {
         of_target);
   pipeline->evaluate(rows, with_graph, mean_square);
   pipeline->train_step(rows, with_graph.detach(), mean_square, schedule);
-  return 0;
 });
 
 // A target without rows is not the input's.
-const RankProgramEntry kNoTargetRows("no target rows", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kNoTargetRows("no target rows", [](auto& world) {
   DistributedPipeline pipeline = two_layers(world);
   const std::string error = text_of([&] {
     pipeline->train_step(torch::ones({8, 3}), torch::ones({0, 3}), mean_square,
@@ -673,13 +650,10 @@ const RankProgramEntry kNoTargetRows("no target rows", [] {
   check(error.find("the input of rank 0 has 8 rows, but the target of rank 1 "
                    "has 0; on the last rank") != std::string::npos,
         error);
-  return 0;
 });
 
 // A layer is added to the Sequential on one rank.
-const RankProgramEntry kAddedLayer("added layer", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kAddedLayer("added layer", [](auto& world) {
   nn::Sequential layers(nn::Linear(3, 3), nn::Linear(3, 3));
   layers->to(torch::kDouble);
   DistributedPipeline pipeline(
@@ -693,13 +667,10 @@ const RankProgramEntry kAddedLayer("added layer", [] {
                 "2 when",
                 ""},
                0, [&] { right_step(pipeline, schedule); });
-  return 0;
 });
 
 // The last rank clips to another norm, then to a norm of another type.
-const RankProgramEntry kOtherNorm("other norm", [] {
-  torch::set_num_threads(1);
-  const auto world = World::connect(world_options());
+const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   torch::manual_seed(2);
   nn::Sequential layers(nn::Linear(3, 4), nn::Linear(4, 3));
   layers->to(torch::kDouble);
@@ -728,7 +699,6 @@ const RankProgramEntry kOtherNorm("other norm", [] {
   check(!world->failure(), "the world has failed");
   check(pipeline->clip_grad_norm_(1e-3) > 1e-3, "the norm");
   check(!grad.equal(before), "the gradient is not clipped");
-  return 0;
 });
 
 TEST(DistributedPipeline, AnotherNormOnOneRankDoesNotEndTheWorld) {

@@ -103,20 +103,15 @@ const std::map<std::string, Subject>& models() {
   return *models;
 }
 
-const RankProgramEntry kSchedules("schedules", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kSchedules("schedules", [](auto& world) {
   for (auto& [name, setting] : settings(world->size(), 6, {1, 4, 6})) {
     const bool largest = num_microbatches(setting.schedule) == 6;
     const auto steps = static_cast<int>(largest ? testing::rounds(5, 20) : 2);
     train(world, models().at(argument("model")), setting, steps, name);
   }
-  return 0;
 });
 
-const RankProgramEntry kModes("modes", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kModes("modes", [](auto& world) {
   for (const char* const model : {"conv", "skip", "values"}) {
     for (const Checkpoint mode :
          {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
@@ -130,7 +125,6 @@ const RankProgramEntry kModes("modes", [] {
       }
     }
   }
-  return 0;
 });
 
 // Returns the modes of all modules of this rank.
@@ -142,9 +136,7 @@ std::vector<bool> modes_of(const nn::Module& module) {
   return modes;
 }
 
-const RankProgramEntry kForward("forward", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kForward("forward", [](auto& world) {
   nn::Sequential layers = make(models().at("conv"));
   nn::Sequential plain = make(models().at("conv"));
   DistributedPipeline pipeline(layers,
@@ -185,14 +177,11 @@ const RankProgramEntry kForward("forward", [] {
     check(output.has_value() == last, "where the output is");
     if (last) check(output->equal(torch::cat(outputs)), "output");
   }
-  return 0;
 });
 
 // Replica d trains on the d-th part of the rows. One process computes the same
 // alone and adds the replicas' gradients in the same order.
-const RankProgramEntry kReplicas("replicas", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kReplicas("replicas", [](auto& world) {
   const int replicas = std::stoi(argument("replicas"));
   const int ranks = world->size() / replicas;
   const Schedule schedule = one_forward_one_backward(ranks, 2);
@@ -280,12 +269,10 @@ const RankProgramEntry kReplicas("replicas", [] {
     std::cout << name << " " << pipeline->layout().rank << " " << std::hexfloat
               << sum.item<double>() << std::endl;
   }
-  return 0;
 });
 
 // Hooks are called after the step, so they may call any().
-const RankProgramEntry kHook("hook", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kHook("hook", [](auto& world) {
   const nn::Sequential layers{nn::Linear(4, 4), nn::Linear(4, 4)};
   DistributedPipeline pipeline(
       layers, DistributedOptions({1, 1}).device(torch::kCPU), world);
@@ -298,14 +285,11 @@ const RankProgramEntry kHook("hook", [] {
   pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
                        one_forward_one_backward(2, 2));
   check(calls == 1, "calls");
-  return 0;
 });
 
 // One stage of a rank captures a parameter of the rank's other stage, in two
 // replicas that get the same rows.
-const RankProgramEntry kCapturedTwice("captured_twice", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kCapturedTwice("captured_twice", [](auto& world) {
   const auto placed = place_stages(4, 2, Placement::kV);
   for (const Schedule& schedule :
        {breadth_first(placed, 3), zero_bubble_v(2, 4)}) {
@@ -354,13 +338,10 @@ const RankProgramEntry kCapturedTwice("captured_twice", [] {
       }
     }
   }
-  return 0;
 });
 
 // Replicas whose weights and buffers differ train as the first one does.
-const RankProgramEntry kOtherWeights("other_weights", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kOtherWeights("other_weights", [](auto& world) {
   const auto make_layers = [](int seed) {
     torch::manual_seed(seed);
     nn::Sequential layers{nn::Linear(4, 4), nn::BatchNorm1d(4),
@@ -391,7 +372,6 @@ const RankProgramEntry kOtherWeights("other_weights", [] {
     compare(pipeline->named_buffers(), first->named_buffers(),
             second->named_buffers());
   }
-  return 0;
 });
 
 int threads_of_a_new_thread() {
@@ -422,8 +402,7 @@ struct UsesImpl : nn::Module {
 };
 TORCH_MODULE(Uses);
 
-const RankProgramEntry kSharedParameter("shared_parameter", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kSharedParameter("shared_parameter", [](auto& world) {
   torch::manual_seed(1);
   const nn::Linear shared(3, 3);
   const nn::Sequential layers{Uses(shared), Uses(shared)};
@@ -443,11 +422,9 @@ const RankProgramEntry kSharedParameter("shared_parameter", [] {
   for (std::size_t k = 0; k < once.size(); ++k) {
     check(grads[k].equal(once[k].grad()), "gradient");
   }
-  return 0;
 });
 
-const RankProgramEntry kLayers("layers", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kLayers("layers", [](auto& world) {
   nn::Sequential layers;
   for (int k = 0; k < 4; ++k) layers->push_back(nn::Linear(2, 2));
   const DistributedPipeline pipeline(layers,
@@ -470,7 +447,6 @@ const RankProgramEntry kLayers("layers", [] {
   check(local == std::vector<nn::Module*>{layers->ptr(outer ? 0 : 1).get(),
                                           layers->ptr(outer ? 3 : 2).get()},
         "iteration");
-  return 0;
 });
 
 class Schedules

@@ -105,9 +105,7 @@ TORCH_MODULE(Capturing);
 
 // Two replicas of one rank with two stages. The gradient of a parameter of one
 // stage is made by the other one, whose last backward may be earlier or later.
-const RankProgramEntry kCaptured("captured", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kCaptured("captured", [](auto& world) {
   for (const int owner : {0, 1}) {
     for (const Schedule& schedule : {named_schedule("looped-bfs", 1, 2, 2),
                                      parse_schedule("0F0,1F0,1I0,0B0,1W0")}) {
@@ -138,12 +136,10 @@ const RankProgramEntry kCaptured("captured", [] {
       check(sum.equal(shared.grad()), "owner " + std::to_string(owner));
     }
   }
-  return 0;
 });
 
 // Two replicas of one rank with two stages.
-const RankProgramEntry kRoutes("routes", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kRoutes("routes", [](auto& world) {
   const int rank = world->rank();
   torch::set_num_threads(1);
   using Pair = std::pair<const char*, const char*>;
@@ -189,12 +185,10 @@ const RankProgramEntry kRoutes("routes", [] {
       }
     }
   }
-  return 0;
 });
 
 // Replicas that froze different layers of equal sizes.
-const RankProgramEntry kFrozen("frozen", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kFrozen("frozen", [](auto& world) {
   torch::manual_seed(3);
   nn::Sequential layers(nn::Linear(4, 4), nn::Linear(4, 4));
   for (Tensor& each : layers[world->rank()]->parameters()) {
@@ -210,7 +204,6 @@ const RankProgramEntry kFrozen("frozen", [] {
                    "on rank 1; give all replicas the same layers, and freeze "
                    "the same parameters in all of them") != std::string::npos,
         error);
-  return 0;
 });
 
 // A layer that draws its parameter in its first forward.
@@ -225,9 +218,7 @@ struct DrawsImpl : nn::Module {
 };
 TORCH_MODULE(Draws);
 
-const RankProgramEntry kDraws("draws", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kDraws("draws", [](auto& world) {
   for (const bool sharded : {false, true}) {
     torch::manual_seed(3);
     nn::Sequential layers(nn::Linear(4, 4), Draws());
@@ -265,13 +256,10 @@ const RankProgramEntry kDraws("draws", [] {
       }
     }
   }
-  return 0;
 });
 
 // Two replicas of one or two ranks that evaluate other numbers of rows.
-const RankProgramEntry kRows("rows", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kRows("rows", [](auto& world) {
   const int ranks = world->size() / 2;
   torch::manual_seed(3);
   nn::Sequential layers(nn::Linear(4, 4), nn::Linear(4, 2));
@@ -329,13 +317,11 @@ const RankProgramEntry kRows("rows", [] {
                    "schedules: ") == 0,
         error);
   pipeline->train_step(x, x.narrow(1, 0, 2), loss, fill_drain(ranks, 4));
-  return 0;
 });
 
 // In training mode, forward() of each micro-batch draws its own numbers, also
 // if replicas have other numbers of micro-batches.
-const RankProgramEntry kDropout("dropout", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kDropout("dropout", [](auto& world) {
   const int rank = world->rank();
   const auto parts = [](int64_t count) {
     return Microbatches<Tensor>{
@@ -380,12 +366,10 @@ const RankProgramEntry kDropout("dropout", [] {
                   static_cast<const char*>(expected[k].const_data_ptr()), 512),
           "output " + std::to_string(k) + " of one process");
   }
-  return 0;
 });
 
 // The last replica evaluates while the other one only runs forward().
-const RankProgramEntry kOtherCall("other call", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kOtherCall("other call", [](auto& world) {
   const int ranks = world->size() / 2;
   nn::Sequential layers;
   for (int k = 0; k < ranks; ++k) layers->push_back(nn::Linear(4, 4));
@@ -403,7 +387,6 @@ const RankProgramEntry kOtherCall("other call", [] {
                    " disagrees: it is at 'the beginning of a step', but rank 0 "
                    "is at 'the beginning of forward()'") == 0,
         error);
-  return 0;
 });
 
 TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {

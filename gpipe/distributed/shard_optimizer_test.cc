@@ -120,9 +120,7 @@ int64_t state_bytes(const optim::Optimizer& optimizer) {
   return bytes;
 }
 
-const RankProgramEntry kTrain("train", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kTrain("train", [](auto& world) {
   for (const auto& [name, make] : optimizers()) {
     DistributedPipeline whole = pipeline_of(world, false);
     DistributedPipeline sharded = pipeline_of(world, true);
@@ -168,12 +166,9 @@ const RankProgramEntry kTrain("train", [] {
             "the bytes of a replica's optimizer");
     }
   }
-  return 0;
 });
 
-const RankProgramEntry kClip("clip", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kClip("clip", [](auto& world) {
   DistributedPipeline whole = pipeline_of(world, false);
   DistributedPipeline sharded = pipeline_of(world, true);
   const auto schedule =
@@ -199,7 +194,6 @@ const RankProgramEntry kClip("clip", [] {
             "parameters, but with shard_optimizer each replica has parts of "
             "them; give another norm_type",
         "the norm of order 0");
-  return 0;
 });
 
 // Returns SGD with the weights in one group and the other parameters in a
@@ -302,9 +296,7 @@ TORCH_MODULE(Late);
 
 // Layers are unfrozen, and a parameter is registered, after the pipeline was
 // made. Gradients are cleared by the module.
-const RankProgramEntry kLater("later", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kLater("later", [](auto& world) {
   const auto make = [] {
     torch::manual_seed(3);
     nn::Sequential layers(nn::Linear(4, 3), Late(), nn::Linear(3, 2));
@@ -360,13 +352,10 @@ const RankProgramEntry kLater("later", [] {
   }
   check(!expected["1.scale"].equal(torch::full({3}, 2, torch::kDouble)),
         "1.scale has trained");
-  return 0;
 });
 
 // An optimizer also moves a parameter that is frozen and has a gradient.
-const RankProgramEntry kFreeze("freeze", [] {
-  const auto world = World::connect(world_options());
-  torch::set_num_threads(1);
+const RankProgramEntry kFreeze("freeze", [](auto& world) {
   const auto weights_after = [&](bool sharded) {
     DistributedPipeline pipeline = pipeline_of(world, sharded);
     const auto optimizer =
@@ -394,7 +383,6 @@ const RankProgramEntry kFreeze("freeze", [] {
   for (std::size_t k = 0; k < expected.size(); ++k) {
     check(found[k].equal(expected[k]), "parameter " + std::to_string(k));
   }
-  return 0;
 });
 
 TEST(ShardedOptimizer, MovesParametersThatAreFrozenLaterOnAllReplicas) {

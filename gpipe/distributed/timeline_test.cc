@@ -39,8 +39,7 @@ std::string name_of(const Transfer& transfer) {
          std::to_string(static_cast<int64_t>(transfer.bytes));
 }
 
-const RankProgramEntry kTimeline("timeline", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kTimeline("timeline", [](auto& world) {
   DistributedPipeline pipeline(testing::linear_model(),
                                DistributedOptions({2, 2, 2}), world);
   const StepResult result = pipeline->train_step(
@@ -89,7 +88,6 @@ const RankProgramEntry kTimeline("timeline", [] {
         "trace");
   check(timeline.peak_bytes.size() == 1 && timeline.peak_bytes[0] > 0,
         "memory");
-  return 0;
 });
 
 // All processes of a machine have one steady clock, so the offset is 0.
@@ -154,8 +152,7 @@ void check_sums(const Timeline& timeline, int ranks) {
   check(bytes == (ranks == 0 ? 0 : expected), "the bytes of the sums");
 }
 
-const RankProgramEntry kWhole("whole", [] {
-  const auto world = World::connect(world_options());
+const RankProgramEntry kWhole("whole", [](auto& world) {
   const int replicas = argument("replicas") == "2" ? 2 : 1;
   const int ranks = world->size() / replicas;
   DistributedPipeline pipeline(
@@ -184,7 +181,6 @@ const RankProgramEntry kWhole("whole", [] {
               std::string::npos,
           "trace");
   }
-  return 0;
 });
 
 TEST(DistributedTimeline, ComparesClocksWithinTheErrorThatItStates) {

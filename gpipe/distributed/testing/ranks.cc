@@ -1,5 +1,6 @@
 #include "gpipe/distributed/testing/ranks.h"
 
+#include <ATen/Parallel.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -112,6 +113,16 @@ RankProgramEntry::RankProgramEntry(const std::string& name,
   std::cerr << "two rank programs of a test have the name " << name << "\n";
   std::abort();
 }
+
+RankProgramEntry::RankProgramEntry(
+    const std::string& name,
+    std::function<void(const std::shared_ptr<World>&)> program)
+    : RankProgramEntry(name, [program = std::move(program)] {
+        const auto world = World::connect(world_options());
+        at::set_num_threads(1);
+        program(world);
+        return 0;
+      }) {}
 
 std::string argument(const std::string& name) {
   const char* const value = std::getenv((kPrefix + name).c_str());

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,11 +19,14 @@ namespace gpipe::testing {
 using RankProgram = std::function<int()>;
 
 // Registers a program at namespace scope, under a name that no other program of
-// the test has:
+// the test has. A program with a parameter gets a world of world_options(), has
+// one intra-op thread, and returns nothing:
 //
-//   const RankProgramEntry kTrain("train", [] { ...; return 0; });
+//   const RankProgramEntry kTrain("train", [](auto& world) { ... });
 struct RankProgramEntry {
   RankProgramEntry(const std::string& name, RankProgram program);
+  RankProgramEntry(const std::string& name,
+                   std::function<void(const std::shared_ptr<World>&)> program);
 };
 
 // Returns, in a rank, an argument of the test ("" if there is none).
