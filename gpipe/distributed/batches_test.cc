@@ -52,12 +52,10 @@ DistributedPipeline pipeline_for(const std::shared_ptr<World>& world,
   const auto stages = setting.schedule.ranks.size() * setting.stages_per_rank;
   return DistributedPipeline(
       model,
-      DistributedOptions(cut(model->size(), static_cast<int>(stages)))
+      testing::on_cpu(cut(model->size(), static_cast<int>(stages)))
           .data_parallel(replicas)
           .stages_per_rank(setting.stages_per_rank)
-          .placement(testing::placement_of(setting.schedule))
-          .device(torch::Device(torch::kCPU))
-          .threads(1),
+          .placement(testing::placement_of(setting.schedule)),
       world);
 }
 
@@ -90,13 +88,10 @@ const RankProgramEntry kProcesses("processes", [](auto& world) {
   for (const auto& [name, setting] : settings(world->size(), 8, {8})) {
     DistributedPipeline pipeline =
         pipeline_for(world, testing::token_model(), setting, 1);
-    GPipe reference(
-        testing::token_model(),
-        GPipeOptions(pipeline->balance())
-            .stages_per_rank(setting.stages_per_rank)
-            .placement(testing::placement_of(setting.schedule))
-            .devices(std::vector<torch::Device>(world->size(), torch::kCPU))
-            .threads_per_partition(1));
+    GPipe reference(testing::token_model(),
+                    testing::on_cpu(pipeline->balance(), world->size())
+                        .stages_per_rank(setting.stages_per_rank)
+                        .placement(testing::placement_of(setting.schedule)));
     for (int step = 0; step < 3; ++step) {
       const Sequences batch = testing::sequences(lengths_of(step), step);
       clear_grads(*pipeline);
@@ -140,12 +135,8 @@ const RankProgramEntry kNoRows("no_rows", [](auto& world) {
   };
   for (const int64_t microbatches : {1, 3}) {
     const auto schedule = fill_drain(ranks, static_cast<int>(microbatches));
-    DistributedPipeline pipeline(make(),
-                                 DistributedOptions(cut(3, ranks))
-                                     .data_parallel(2)
-                                     .device(torch::Device(torch::kCPU))
-                                     .threads(1),
-                                 world);
+    DistributedPipeline pipeline(
+        make(), testing::on_cpu(cut(3, ranks)).data_parallel(2), world);
     const bool is_empty = pipeline->layout().replica == 1;
     const int64_t rows = is_empty ? 0 : 6;
     torch::manual_seed(5);
@@ -187,10 +178,8 @@ const RankProgramEntry kBFloat16("bfloat16", [](auto& world) {
     Setting setting;
     setting.schedule = named_schedule(name, world->size(), 8, 1);
     DistributedPipeline pipeline = pipeline_for(world, make(), setting, 1);
-    GPipe reference(make(), GPipeOptions(pipeline->balance())
-                                .devices(std::vector<torch::Device>(
-                                    world->size(), torch::kCPU))
-                                .threads_per_partition(1));
+    GPipe reference(make(),
+                    testing::on_cpu(pipeline->balance(), world->size()));
     const auto train = [&](PipelineModule& module) {
       return module.train_step(Microbatches<Tensor>{batch.tokens},
                                Microbatches<Tensor>{batch.targets},
@@ -311,11 +300,7 @@ const RankProgramEntry kMeans("means", [](auto& world) {
 // predicted.
 const RankProgramEntry kUnsplit("unsplit", [](auto& world) {
   const auto model = nn::Sequential(AddMask(), AddMask(), EndMask());
-  DistributedPipeline pipeline(model,
-                               DistributedOptions({1, 1, 1})
-                                   .unsplit({1})
-                                   .device(torch::Device(torch::kCPU))
-                                   .threads(1),
+  DistributedPipeline pipeline(model, testing::on_cpu({1, 1, 1}).unsplit({1}),
                                world);
   for (int step = 0; step < 5; ++step) {
     const Tensor x = torch::full({8, 3}, 1.f + static_cast<float>(step));
@@ -342,11 +327,7 @@ const RankProgramEntry kUnsplit("unsplit", [](auto& world) {
 const RankProgramEntry kTiedWeight("tied weight", [](auto& world) {
   const auto model = nn::Sequential(testing::GiveWeight(), nn::Identity(),
                                     testing::TakeWeight());
-  DistributedPipeline pipeline(model,
-                               DistributedOptions({1, 1, 1})
-                                   .device(torch::Device(torch::kCPU))
-                                   .threads(1),
-                               world);
+  DistributedPipeline pipeline(model, testing::on_cpu({1, 1, 1}), world);
   for (int step = 0; step < 5; ++step) {
     const Tensor x = torch::ones({8, 3});
     const StepResult result = pipeline->train_step(
@@ -403,14 +384,8 @@ const RankProgramEntry kTwoTypes("two types", [](auto& world) {
     torch::manual_seed(1);
     return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3));
   };
-  DistributedPipeline pipeline(
-      make(),
-      DistributedOptions({1, 1}).device(torch::Device(torch::kCPU)).threads(1),
-      world);
-  GPipe reference(make(),
-                  GPipeOptions({1, 1})
-                      .devices(std::vector<torch::Device>(2, torch::kCPU))
-                      .threads_per_partition(1));
+  DistributedPipeline pipeline(make(), testing::on_cpu({1, 1}), world);
+  GPipe reference(make(), testing::on_cpu({1, 1}, 2));
   const auto loss = [](const Tensor& output, const Tensor& target) {
     const Tensor mean = torch::mse_loss(output, target);
     return output.size(0) == 3 ? mean : mean.to(torch::kBFloat16);

@@ -75,11 +75,8 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
                                    .transfers(transfers)
                                    .threads(1),
                                world);
-  GPipe reference(
-      testing::token_model(),
-      GPipeOptions(balance)
-          .devices(std::vector<torch::Device>(world->size(), torch::kCPU))
-          .threads_per_partition(1));
+  GPipe reference(testing::token_model(),
+                  testing::on_cpu(balance, world->size()));
   const auto schedule = named_schedule(schedule_name, world->size(), 8, 1);
   const auto batch = testing::sequences(testing::token_lengths(), 9);
   const auto train = [&](PipelineModule& module) {

@@ -115,7 +115,7 @@ TEST(Fault, ATimeoutOfForeverIsNoneAtAll) {
   expect_peer_error(results[0], "has died", 1);
 }
 
-const RankProgramEntry kIdle("idle", [](auto& world) {
+const RankProgramEntry kIdle("idle", [](auto& /*world*/) {
   const std::clock_t begin = std::clock();
   std::this_thread::sleep_for(seconds(1));  // the test needs this delay
   const auto ticks = 1000 * (std::clock() - begin) / CLOCKS_PER_SEC;

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -200,13 +201,8 @@ const RankProgramEntry kTrain("train", [] {
   for (int r = 0; r < ranks; ++r) {
     balance.push_back((r + 1) * size / ranks - r * size / ranks);
   }
-  DistributedPipeline pipeline(
-      layers, DistributedOptions(balance).device(torch::kCPU).threads(1),
-      world);
-  GPipe reference(whole,
-                  GPipeOptions(balance)
-                      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
-                      .threads_per_partition(1));
+  DistributedPipeline pipeline(layers, testing::on_cpu(balance), world);
+  GPipe reference(whole, testing::on_cpu(balance, ranks));
   auto optimizer = optimizer_of(pipeline);
   auto reference_optimizer = optimizer_of(reference);
   const Schedule schedule = one_forward_one_backward(ranks, 4);
@@ -249,9 +245,7 @@ const RankProgramEntry kEndless("endless", [] {
   nn::Sequential layers = make_model();
   std::vector<int64_t> balance(world->size(), 1);
   balance.back() = static_cast<int64_t>(layers->size()) - world->size() + 1;
-  DistributedPipeline pipeline(
-      layers, DistributedOptions(balance).device(torch::kCPU).threads(1),
-      world);
+  DistributedPipeline pipeline(layers, testing::on_cpu(balance), world);
   const Schedule schedule = one_forward_one_backward(world->size(), 4);
   const Tensor input = torch::ones({8, 4}, torch::kDouble);
   try {

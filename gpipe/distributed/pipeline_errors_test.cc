@@ -114,8 +114,7 @@ const RankProgramEntry kCaptured("captured", [](auto& world) {
                         testing::Lambda([weight = embedding->weight](Tensor x) {
                           return x.matmul(weight.t());
                         }));
-  DistributedPipeline pipeline(
-      layers, DistributedOptions({1, 2}).device(torch::kCPU).threads(1), world);
+  DistributedPipeline pipeline(layers, testing::on_cpu({1, 2}), world);
   try {
     pipeline->train_step(torch::arange(4), torch::ones({4, 5}), mean_square,
                          one_forward_one_backward(2, 2));
@@ -168,8 +167,7 @@ const RankProgramEntry kNonFinite("non_finite", [](auto& world) {
         return current_microbatch() == 2 ? (x - x.detach() - 1).log() : x;
       }),
       nn::Linear(4, 2));
-  DistributedPipeline pipeline(
-      layers, DistributedOptions({2, 3}).device(torch::kCPU).threads(1), world);
+  DistributedPipeline pipeline(layers, testing::on_cpu({2, 3}), world);
   try {
     pipeline->train_step(torch::ones({8, 4}), torch::ones({8, 2}), mean_square,
                          one_forward_one_backward(2, 4),
@@ -202,10 +200,8 @@ void check_refused(nn::Sequential layers, int at_fault,
   const auto world = World::connect(world_options());
   const std::string found = error_of([&] {
     // The other rank may throw while it makes its pipeline.
-    DistributedPipeline pipeline(
-        std::move(layers),
-        DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
-        world);
+    DistributedPipeline pipeline(std::move(layers),
+                                 testing::on_cpu({1, 1}).chunks(4), world);
     call(pipeline);
   });
   if (world->rank() == at_fault) {
@@ -248,10 +244,8 @@ void check_input_refused(const nn::Sequential& layers, Input input, Input good,
                          const std::string& error) {
   const auto world = World::connect(world_options());
   const auto target = torch::ones({8, 3});
-  DistributedPipeline pipeline(
-      layers,
-      DistributedOptions({1, 1}).chunks(4).device(torch::kCPU).threads(1),
-      world);
+  DistributedPipeline pipeline(layers, testing::on_cpu({1, 1}).chunks(4),
+                               world);
   const auto schedule = one_forward_one_backward(2, 4);
   for (int round = 0; round < 2; ++round) {
     check_call_refused(world, pipeline, error, [&] {
@@ -305,11 +299,9 @@ const RankProgramEntry kTargets("targets", [](auto& world) {
   const Schedule schedule = interleaved(ranks, 4, 2);
   nn::Sequential layers = testing::skip_model();
   DistributedPipeline pipeline(layers,
-                               DistributedOptions(testing::cut(7, 2 * ranks))
+                               testing::on_cpu(testing::cut(7, 2 * ranks))
                                    .stages_per_rank(2)
-                                   .data_parallel(replicas)
-                                   .device(torch::kCPU)
-                                   .threads(1),
+                                   .data_parallel(replicas),
                                world);
   const Tensor input = torch::ones({8, 4}, torch::kDouble);
   for (int round = 0; round < 3; ++round) {
@@ -564,12 +556,8 @@ const RankProgramEntry kWrongCalls("wrong calls", [](auto& world) {
   torch::manual_seed(2);
   nn::Sequential layers(nn::Linear(3, 4), nn::Linear(4, 3));
   layers->to(torch::kDouble);
-  DistributedPipeline pipeline(layers,
-                               DistributedOptions({1, 1})
-                                   .data_parallel(replicas)
-                                   .device(torch::kCPU)
-                                   .threads(1),
-                               world);
+  DistributedPipeline pipeline(
+      layers, testing::on_cpu({1, 1}).data_parallel(replicas), world);
   const Schedule schedule = one_forward_one_backward(2, 4);
   right_step(pipeline, schedule);
   std::vector<Tensor> expected;
@@ -603,9 +591,8 @@ const RankProgramEntry kWrongCalls("wrong calls", [](auto& world) {
 
 // Returns a pipeline with a layer on each of two ranks.
 DistributedPipeline two_layers(const std::shared_ptr<World>& world) {
-  return DistributedPipeline(
-      nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
-      DistributedOptions({1, 1}).device(torch::kCPU).threads(1), world);
+  return DistributedPipeline(nn::Sequential(nn::Linear(3, 3), nn::Linear(3, 3)),
+                             testing::on_cpu({1, 1}), world);
 }
 
 // The input is split on the first rank, and the target is not. Then the target
@@ -656,8 +643,7 @@ const RankProgramEntry kNoTargetRows("no target rows", [](auto& world) {
 const RankProgramEntry kAddedLayer("added layer", [](auto& world) {
   nn::Sequential layers(nn::Linear(3, 3), nn::Linear(3, 3));
   layers->to(torch::kDouble);
-  DistributedPipeline pipeline(
-      layers, DistributedOptions({1, 1}).device(torch::kCPU).threads(1), world);
+  DistributedPipeline pipeline(layers, testing::on_cpu({1, 1}), world);
   if (world->rank() == 0) layers->push_back(nn::Linear(3, 3));
   const Schedule schedule = one_forward_one_backward(2, 4);
   check_errors(*world,
@@ -674,12 +660,8 @@ const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   torch::manual_seed(2);
   nn::Sequential layers(nn::Linear(3, 4), nn::Linear(4, 3));
   layers->to(torch::kDouble);
-  DistributedPipeline pipeline(layers,
-                               DistributedOptions({1, 1})
-                                   .data_parallel(world->size() / 2)
-                                   .device(torch::kCPU)
-                                   .threads(1),
-                               world);
+  DistributedPipeline pipeline(
+      layers, testing::on_cpu({1, 1}).data_parallel(world->size() / 2), world);
   right_step(pipeline, one_forward_one_backward(2, 4));
   const Tensor grad = pipeline->parameters()[0].grad();
   const Tensor before = grad.clone();

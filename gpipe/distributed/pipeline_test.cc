@@ -139,12 +139,8 @@ std::vector<bool> modes_of(const nn::Module& module) {
 const RankProgramEntry kForward("forward", [](auto& world) {
   nn::Sequential layers = make(models().at("conv"));
   nn::Sequential plain = make(models().at("conv"));
-  DistributedPipeline pipeline(layers,
-                               DistributedOptions(cut(layers->size(), 2))
-                                   .chunks(3)
-                                   .device(torch::kCPU)
-                                   .threads(1),
-                               world);
+  DistributedPipeline pipeline(
+      layers, testing::on_cpu(cut(layers->size(), 2)).chunks(3), world);
   for (const int64_t rows : {7, 2, 6}) {  // the second: fewer micro-batches
     torch::manual_seed(rows);
     const Tensor input = torch::randn({rows, 3, 8, 8}, torch::kDouble);
@@ -189,16 +185,11 @@ const RankProgramEntry kReplicas("replicas", [](auto& world) {
     const Subject& model = models().at(name);
     nn::Sequential layers = make(model);
     nn::Sequential plain = make(model);
-    DistributedPipeline pipeline(layers,
-                                 DistributedOptions(cut(layers->size(), ranks))
-                                     .data_parallel(replicas)
-                                     .device(torch::kCPU)
-                                     .threads(1),
-                                 world);
-    GPipe reference(plain,
-                    GPipeOptions(cut(plain->size(), ranks))
-                        .devices(std::vector<torch::Device>(ranks, torch::kCPU))
-                        .threads_per_partition(1));
+    DistributedPipeline pipeline(
+        layers,
+        testing::on_cpu(cut(layers->size(), ranks)).data_parallel(replicas),
+        world);
+    GPipe reference(plain, testing::on_cpu(cut(plain->size(), ranks), ranks));
     auto optimizer = optimizer_of(pipeline);
     auto reference_optimizer = optimizer_of(reference);
     for (int step = 0; step < 3; ++step) {
@@ -312,19 +303,14 @@ const RankProgramEntry kCapturedTwice("captured_twice", [](auto& world) {
       };
       const nn::Sequential layers = make_layers(), plain = make_layers();
       DistributedPipeline pipeline(layers,
-                                   DistributedOptions({1, 1, 1, 1})
+                                   testing::on_cpu({1, 1, 1, 1})
                                        .stages_per_rank(2)
                                        .placement(Placement::kV)
-                                       .data_parallel(2)
-                                       .device(torch::kCPU)
-                                       .threads(1),
+                                       .data_parallel(2),
                                    world);
-      GPipe reference(plain,
-                      GPipeOptions({1, 1, 1, 1})
-                          .stages_per_rank(2)
-                          .placement(Placement::kV)
-                          .devices(std::vector<torch::Device>(2, torch::kCPU))
-                          .threads_per_partition(1));
+      GPipe reference(plain, testing::on_cpu({1, 1, 1, 1}, 2)
+                                 .stages_per_rank(2)
+                                 .placement(Placement::kV));
       const Tensor input = torch::randn({12, 4}, torch::kDouble);
       const Tensor target = torch::randn({12, 4}, torch::kDouble);
       for (int step = 0; step < 3; ++step) {
@@ -351,13 +337,9 @@ const RankProgramEntry kOtherWeights("other_weights", [](auto& world) {
     return layers;
   };
   for (const bool shard : {false, true}) {
-    DistributedPipeline pipeline(make_layers(world->rank() + 1),
-                                 DistributedOptions({2, 1})
-                                     .data_parallel(2)
-                                     .shard_optimizer(shard)
-                                     .device(torch::kCPU)
-                                     .threads(1),
-                                 world);
+    DistributedPipeline pipeline(
+        make_layers(world->rank() + 1),
+        testing::on_cpu({2, 1}).data_parallel(2).shard_optimizer(shard), world);
     // Replica 0 is the ranks 0 and 1, which have the first and the other
     // layers.
     const nn::Sequential first = make_layers(1), second = make_layers(2);

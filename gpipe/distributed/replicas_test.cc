@@ -19,6 +19,7 @@
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
+#include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
@@ -39,10 +40,7 @@ using torch::Tensor;
 namespace nn = torch::nn;
 
 DistributedOptions replicas_of(std::vector<int64_t> balance, int64_t replicas) {
-  return DistributedOptions(std::move(balance))
-      .data_parallel(replicas)
-      .device(torch::Device(torch::kCPU))
-      .threads(1);
+  return testing::on_cpu(std::move(balance)).data_parallel(replicas);
 }
 
 // Two linear layers, of which each replica uses those of its route, in that

@@ -93,13 +93,10 @@ DistributedPipeline pipeline_of(const std::shared_ptr<World>& world,
   const auto balance = world->size() / replicas == 2
                            ? std::vector<int64_t>{2, 2}
                            : std::vector<int64_t>{4};
-  return DistributedPipeline(model(),
-                             DistributedOptions(balance)
-                                 .data_parallel(replicas)
-                                 .shard_optimizer(sharded)
-                                 .device(torch::Device(torch::kCPU))
-                                 .threads(1),
-                             world);
+  return DistributedPipeline(
+      model(),
+      testing::on_cpu(balance).data_parallel(replicas).shard_optimizer(sharded),
+      world);
 }
 
 int64_t numel(const Tensors& tensors) {
@@ -306,11 +303,9 @@ const RankProgramEntry kLater("later", [](auto& world) {
   };
   const auto pipeline_with = [&](bool sharded) {
     DistributedPipeline pipeline(make(),
-                                 DistributedOptions({3})
+                                 testing::on_cpu({3})
                                      .data_parallel(world->size())
-                                     .shard_optimizer(sharded)
-                                     .device(torch::Device(torch::kCPU))
-                                     .threads(1),
+                                     .shard_optimizer(sharded),
                                  world);
     const auto train = [&](int step) {
       torch::manual_seed(10 * step + world->rank());

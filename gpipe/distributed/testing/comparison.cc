@@ -4,8 +4,6 @@
 
 #include <stdexcept>
 
-#include "gpipe/distributed/pipeline.h"
-#include "gpipe/gpipe.h"
 #include "gpipe/testing/layers.h"
 
 namespace gpipe::testing {
@@ -87,13 +85,11 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
             pipeline->transfers() == setting.transfers,
         where + ": transfers");
   GPipe reference(make(subject),
-                  GPipeOptions(balance)
+                  on_cpu(balance, ranks)
                       .checkpoint(setting.mode)
                       .deferred_batch_norm(setting.deferred)
                       .stages_per_rank(setting.stages_per_rank)
-                      .placement(placement_of(setting.schedule))
-                      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
-                      .threads_per_partition(1));
+                      .placement(placement_of(setting.schedule)));
   auto optimizer = optimizer_of(pipeline);
   auto reference_optimizer = optimizer_of(reference);
   const auto step_options =

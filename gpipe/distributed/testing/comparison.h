@@ -13,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/transfers.h"
 #include "gpipe/distributed/world.h"
+#include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
 
@@ -29,6 +31,17 @@ struct Subject {
 
 // Returns the layers of `subject`, with the same bits in each call.
 torch::nn::Sequential make(const Subject& subject);
+
+// Returns options for partitions on the CPU that have one thread each.
+inline DistributedOptions on_cpu(std::vector<int64_t> balance) {
+  return DistributedOptions(std::move(balance)).device(torch::kCPU).threads(1);
+}
+// The same for a pipeline of `ranks` devices in one process.
+inline GPipeOptions on_cpu(std::vector<int64_t> balance, int64_t ranks) {
+  return GPipeOptions(std::move(balance))
+      .devices(std::vector<torch::Device>(ranks, torch::kCPU))
+      .threads_per_partition(1);
+}
 
 // Returns `sizes` with `rows` in front.
 std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes);
