@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/utils.h>
 
 #include <chrono>
 #include <cmath>

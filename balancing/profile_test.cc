@@ -7,7 +7,6 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
-#include <torch/utils.h>
 
 #include <stdexcept>
 #include <string>

@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "balancing/planner/testing.h"

@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/tables.h"
 #include "gpipe/testing/simulated/simulated.h"

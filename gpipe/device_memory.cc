@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdio>
 
 #include "gpipe/runtime/device/stream.h"
 

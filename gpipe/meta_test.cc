@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <torch/nn/init.h>
 #include <torch/nn/modules.h>
 #include <torch/types.h>
 #include <torch/utils.h>

@@ -2,7 +2,6 @@
 #include "gpipe/pipeline_module.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>

@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <memory>
 #include <sstream>
 
 #include "models/amoebanet_cell.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <chrono>
 #include <map>

@@ -19,7 +19,6 @@
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <iostream>

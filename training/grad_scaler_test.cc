@@ -6,7 +6,6 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>

@@ -7,7 +7,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

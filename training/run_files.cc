@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 #include "gpipe/base/text.h"

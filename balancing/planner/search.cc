@@ -4,9 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <tuple>
 #include <utility>

@@ -6,7 +6,6 @@
 #include <torch/utils.h>
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 namespace gpipe::balancing {

@@ -6,7 +6,6 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <cstdint>
 #include <numeric>

@@ -13,8 +13,6 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <random>
 #include <sstream>

@@ -9,14 +9,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"

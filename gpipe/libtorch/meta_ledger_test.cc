@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <cstdint>
 #include <functional>

@@ -12,7 +12,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -13,7 +13,6 @@
 #include <functional>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"

@@ -1,5 +1,4 @@
 // Tests that all layers of LibTorch can be recomputed, adapted and summarized.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/types.h>

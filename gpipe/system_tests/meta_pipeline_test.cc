@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules.h>
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <cstdint>
 #include <string>

@@ -13,7 +13,6 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>

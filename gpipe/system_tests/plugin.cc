@@ -7,7 +7,6 @@
 #include <torch/utils.h>
 
 #include <exception>
-#include <functional>
 #include <string>
 
 #include "gpipe/checkpoint.h"

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <string>
 
 // AddressSanitizer must not report objects that are there twice: they are the
 // subject. ASAN_OPTIONS may add other options.

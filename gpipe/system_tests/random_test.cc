@@ -10,7 +10,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>

@@ -1,6 +1,5 @@
 // Tests the main promise: a pipeline gives the results of the plain Sequential.
 #include <gtest/gtest.h>
-#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>

@@ -5,7 +5,6 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 
 #include <algorithm>
 #include <cmath>

@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/init.h>
 
-#include <array>
 #include <cmath>
 #include <ostream>
 #include <utility>

@@ -7,7 +7,6 @@
 #include <c10/util/complex.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>

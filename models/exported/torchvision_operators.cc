@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/libtorch/node.h"

@@ -1,7 +1,6 @@
 #include "models/weights/state_dict.h"
 
 #include <ATen/Functions.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>

@@ -11,7 +11,6 @@
 #include <exception>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "gpipe/base/text.h"

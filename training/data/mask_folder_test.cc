@@ -1,7 +1,6 @@
 #include "training/data/mask_folder.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

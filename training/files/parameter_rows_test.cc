@@ -1,7 +1,6 @@
 #include "training/files/parameter_rows.h"
 
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 namespace gpipe::internal {

@@ -1,6 +1,5 @@
 #include "training/program/loop.h"
 
-#include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>

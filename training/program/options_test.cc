@@ -3,7 +3,6 @@
 #include <gflags/gflags.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <sstream>

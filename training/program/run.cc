@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gpipe/base/devices.h"
 #include "gpipe/base/program.h"

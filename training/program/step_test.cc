@@ -7,7 +7,6 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include <cstddef>
 #include <cstdint>

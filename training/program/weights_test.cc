@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
-#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <memory>

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <fstream>
 #include <sstream>
-#include <utility>
 
 #include "models/testing/files.h"
 #include "models/weights/state_dict.h"

@@ -5,7 +5,6 @@
 #include <torch/nn/cloneable.h>
 
 #include <optional>
-#include <tuple>
 
 // Module has no function that replaces a registered tensor. All classes of this
 // template are its friends.

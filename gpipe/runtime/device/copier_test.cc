@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <string>
 
 #include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/testing/errors.h"

@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <limits>
-#include <stdexcept>
 
 #include "gpipe/phase.h"
 #include "gpipe/runtime/step/testing.h"

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <mutex>

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>

@@ -3,11 +3,9 @@
 // C++, Module::to() refuses PrivateUse1, which is meant for this purpose.
 #include <ATen/detail/HPUHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/Exception.h>
 
 #include <chrono>
 #include <memory>
-#include <utility>
 
 #include "gpipe/testing/simulated/memory.h"
 #include "gpipe/testing/simulated/simulation.h"

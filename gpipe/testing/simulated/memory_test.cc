@@ -1,7 +1,6 @@
 #include "gpipe/testing/simulated/memory.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
@@ -14,7 +13,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/simulated.h"

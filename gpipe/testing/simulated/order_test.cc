@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
