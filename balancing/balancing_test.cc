@@ -208,14 +208,6 @@ TEST(BalanceBySizeTest, AMicroBatchHasUnsplitElementsWhole) {
       ThrowsMessage<c10::ValueError>(HasSubstr("unsplit names element 2")));
 }
 
-TEST(BalanceBySizeTest, ChangesNothing) {
-  Sequential model = growing(false);
-  model->eval();
-  balance_by_size(2, model, torch::ones({7, 1}));
-  EXPECT_FALSE(model->is_training());
-  EXPECT_FALSE(model->parameters()[0].grad().defined());
-}
-
 // A layer without clone() that gives its parameters and buffers other memory,
 // sizes and values in each forward.
 struct RewritingImpl : torch::nn::Module {

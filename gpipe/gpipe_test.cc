@@ -242,7 +242,9 @@ TEST(Construction, RefusesAParameterSharedBetweenDevices) {
                                 "shared by partitions on different devices is "
                                 "not supported: '0.conv.weight' (partition 0 "
                                 "on cpu) and '1.conv.weight' (partition 1 on "
-                                "cuda:0) are the same"));
+                                "cuda:0) are the same; choose a balance that "
+                                "puts both into one partition, or the same "
+                                "device for both"));
   EXPECT_THAT(error, HasSubstr(kRemedy));
 }
 

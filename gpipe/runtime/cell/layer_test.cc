@@ -43,25 +43,6 @@ TEST(CallLayer, PassesATensorAndAVector) {
   }
 }
 
-template <std::size_t N>
-void passes_a_tuple() {
-  using Tuple = detail::TensorTuple<N>;
-  auto same = layer<Tuple, Tuple>([](Tuple x) { return x; });
-  const Tensors all = counted(N);
-  const Value value = call_layer(same, Value(Value::Kind::kTuple, all));
-  EXPECT_EQ(value.kind(), Value::Kind::kTuple);
-  ASSERT_EQ(value.tensors().size(), N);
-  for (std::size_t k = 0; k < N; ++k) {
-    EXPECT_TRUE(value.tensors()[k].is_same(all[k])) << k << " of " << N;
-  }
-}
-
-TEST(CallLayer, PassesTuplesUpToTheLargestSize) {
-  passes_a_tuple<1>();
-  passes_a_tuple<2>();
-  passes_a_tuple<kMaxTupleSize>();
-}
-
 TEST(CallLayer, TheOutputMayHaveAnotherTypeThanTheInput) {
   auto split = layer<std::tuple<Tensor, Tensor>>(
       [](const Tensor& x) { return std::make_tuple(x, x + 1); });
@@ -88,35 +69,6 @@ TEST(CallLayer, RefusesOutputsThatAreNotTensors) {
                        "gpipe::first_output(layer) (gpipe/first_output.h)"),
             std::string::npos)
       << error;
-}
-
-TEST(CallLayer, RefusesAnInputOfAnotherTypeAsSequentialDoes) {
-  torch::nn::AnyModule linear(torch::nn::Linear(2, 2));
-  const std::string error =
-      error_of([&] { call_layer(linear, Value::wrap(counted(2))); });
-  EXPECT_EQ(error.find("c10::Error: "), 0u) << error;
-  EXPECT_NE(error.find("at::Tensor"), std::string::npos) << error;
-}
-
-TEST(CallLayer, LetsTheExceptionOfTheLayerThrough) {
-  auto throws = layer(
-      [](const Tensor&) -> Tensor { throw std::out_of_range("no row 7"); });
-  EXPECT_EQ(
-      error_of([&] { call_layer(throws, Value::wrap(torch::ones({1}))); }),
-      "std::out_of_range: no row 7");
-}
-
-TEST(SourceModel, RefusesASequentialWithMoreLayersThanBefore) {
-  nn::Sequential model(nn::Linear(1, 1));
-  const SourceModel source(model);
-  source.check();
-  model->push_back(nn::Linear(1, 1));
-  EXPECT_EQ(error_of([&] { source.check(); }),
-            "c10::ValueError: the Sequential has 2 layers now, but it had 1 "
-            "when the pipeline was made of it, and the pipeline runs these; "
-            "make the pipeline after the last push_back()");
-  model = nullptr;
-  source.check();
 }
 
 }  // namespace

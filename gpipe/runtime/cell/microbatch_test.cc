@@ -22,25 +22,12 @@ using ::testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 using Pair = std::tuple<Tensor, Tensor>;
 
-Tensor zeros(at::IntArrayRef sizes) { return on_device(at::zeros(sizes)); }
-
 TEST(CheckInput, PassesTensorsVectorsAndTuples) {
   const Tensor x = ones({2, 1});
   check_input(Value::wrap(x), testing::device());
   check_input(Value::wrap(Tensors{Tensor(), x, ones({2})}), testing::device());
   check_input(Value::wrap(Pair(x, ones({2, 5}))), testing::device());
   check_input(Value::wrap(ones({0, 3})), testing::device());
-}
-
-TEST(CheckInput, RefusesUnequalSizesAndNamesThem) {
-  EXPECT_THAT(
-      error_of([] {
-        check_input(Value::wrap(Pair(ones({8}), ones({3, 8}))),
-                    testing::device());
-      }),
-      StartsWith("c10::ValueError: the tensors of the input differ in size "
-                 "along dimension 0, which is split into micro-batches (sizes: "
-                 "8 3)"));
 }
 
 TEST(CheckInput, LeavesUnsplitElementsOut) {
@@ -133,23 +120,6 @@ TEST(SplitRows, AreThoseOfChunkOrElseOfTensorSplit) {
   }
 }
 
-TEST(Gather, ConcatenatesTensors) {
-  const Value gathered =
-      gather({Value::wrap(zeros({1, 1})), Value::wrap(ones({2, 1}))});
-  EXPECT_EQ(gathered.kind(), Value::Kind::kTensor);
-  EXPECT_TRUE(
-      at::equal(gathered.tensors()[0],
-                on_device(at::tensor({0.f, 1.f, 1.f})).reshape({3, 1})));
-}
-
-TEST(Gather, ConcatenatesTuplesByElement) {
-  const Pair pair(zeros({1, 1}), zeros({2, 2}));
-  const Value gathered = gather({Value::wrap(pair), Value::wrap(pair)});
-  EXPECT_EQ(gathered.kind(), Value::Kind::kTuple);
-  EXPECT_EQ(gathered.tensors()[0].sizes(), at::IntArrayRef({2, 1}));
-  EXPECT_EQ(gathered.tensors()[1].sizes(), at::IntArrayRef({4, 2}));
-}
-
 TEST(Gather, ReturnsASinglePieceAsItIs) {
   const Tensor scalar = on_device(at::scalar_tensor(1));
   EXPECT_TRUE(gather({Value::wrap(scalar)}).tensors()[0].is_same(scalar));
@@ -168,16 +138,6 @@ TEST(Gather, RefusesAnElementThatIsDefinedInSomePiecesOnly) {
             }),
             "c10::ValueError: element 0 of the output is undefined in some "
             "micro-batches only (such as micro-batch 0)");
-}
-
-TEST(Gather, RefusesPiecesOfOtherKinds) {
-  const Tensor x = ones({1});
-  EXPECT_EQ(error_of([&] {
-              gather({Value::wrap(x), Value::wrap(Tensors{x})});
-            }),
-            "c10::ValueError: the outputs of the micro-batches do not fit "
-            "together: micro-batch 0 gave a tensor, micro-batch 1 gave a "
-            "vector of 1 tensor");
 }
 
 TEST(Gather, ReversesScatter) {
