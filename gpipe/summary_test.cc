@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/meta.h"
 #include "gpipe/skip.h"
 
 namespace gpipe {

@@ -13,7 +13,6 @@
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
-#include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/process.h"
 #include "models/amoebanet.h"

@@ -679,18 +679,21 @@ std::string to_string(const Exit& exit) {
          strsignal(exit.signal) + ")";
 }
 
-int free_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+ReservedPort::ReservedPort()
+    : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const int yes = 1;
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (socket.get() < 0 || bind(socket.get(), generic, size) != 0 ||
-      getsockname(socket.get(), generic, &size) != 0) {
+  if (socket() < 0 ||
+      setsockopt(socket(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
+      bind(socket(), generic, size) != 0 ||
+      getsockname(socket(), generic, &size) != 0) {
     fail(errno, "cannot find a free port of 127.0.0.1");
   }
-  return ntohs(address.sin_port);
+  port_ = ntohs(address.sin_port);
 }
 
 int rank_at_fault(std::string_view line) {

@@ -167,10 +167,25 @@ class Processes {
 // Returns a text such as "exit code 3" or "signal 9 (Killed)".
 std::string to_string(const Exit& exit);
 
+// A TCP port of 127.0.0.1 that stays bound while this object lives. A program
+// can listen on the port, because both sockets have SO_REUSEADDR. The kernel
+// gives the port to no other socket that asks for any free port. Throws
+// std::system_error if there is no free port.
+class ReservedPort {
+ public:
+  ReservedPort();
+  int port() const { return port_; }
+  int socket() const { return socket_.get(); }
+
+ private:
+  const internal::Descriptor socket_;
+  int port_ = 0;
+};
+
 // Returns a TCP port of 127.0.0.1 on which no process listens. Another process
 // can take it before the caller does; that is rare, since the kernel chooses
 // ports at random. Throws std::system_error if there is none.
-int free_port();
+inline int free_port() { return ReservedPort().port(); }
 
 // ---- Finds in the output of a rank which rank it calls the cause of its
 // failure.

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/base/processes.h"
 #include "gpipe/distributed/testing/faulty_ranks.h"
 #include "gpipe/distributed/testing/ranks.h"
 #include "gpipe/distributed/world.h"
@@ -219,20 +220,12 @@ class Stranger {
  public:
   explicit Stranger(std::string answer, bool hangs_up = false)
       : answer_(std::move(answer)), hangs_up_(hangs_up) {
-    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(socket_, any, length), 0);
-    EXPECT_EQ(::listen(socket_, 16), 0);
-    EXPECT_EQ(::getsockname(socket_, any, &length), 0);
-    port_ = ntohs(address.sin_port);
+    EXPECT_EQ(::listen(reserved_.socket(), 16), 0);
     accepter_ = std::thread([this] {
       std::vector<int> taken;
       while (true) {
-        const int one = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
+        const int one =
+            ::accept4(reserved_.socket(), nullptr, nullptr, SOCK_CLOEXEC);
         if (one < 0) break;
         ::send(one, answer_.data(), answer_.size(), MSG_NOSIGNAL);
         if (hangs_up_) {
@@ -245,19 +238,18 @@ class Stranger {
     });
   }
   ~Stranger() {
-    ::shutdown(socket_, SHUT_RDWR);
+    ::shutdown(reserved_.socket(), SHUT_RDWR);
     accepter_.join();
-    ::close(socket_);
   }
   Stranger(const Stranger&) = delete;
   Stranger& operator=(const Stranger&) = delete;
 
-  std::string port() const { return std::to_string(port_); }
+  std::string port() const { return std::to_string(reserved_.port()); }
 
  private:
   const std::string answer_;
   const bool hangs_up_;
-  int socket_ = -1, port_ = 0;
+  const ReservedPort reserved_;
   std::thread accepter_;
 };
 

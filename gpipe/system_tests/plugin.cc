@@ -11,7 +11,6 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/meta.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule.h"
 

@@ -14,7 +14,6 @@
 
 #include "models/testing/files.h"
 #include "training/data/random.h"
-#include "training/testing/image_files.h"
 
 namespace gpipe::data {
 namespace {

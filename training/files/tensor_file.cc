@@ -12,7 +12,6 @@
 
 #include "gpipe/base/crc32c.h"
 #include "models/weights/safetensors_file.h"
-#include "training/files/file_operations.h"
 
 namespace gpipe::internal {
 namespace {

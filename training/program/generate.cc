@@ -27,7 +27,6 @@
 #include "balancing/partition.h"
 #include "gpipe/base/program.h"
 #include "gpipe/eval_scope.h"
-#include "gpipe/meta.h"
 #include "gpipe/schedule.h"
 #include "training/data/random.h"
 #include "training/program/cut.h"

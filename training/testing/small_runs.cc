@@ -7,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "models/testing/files.h"
 #include "models/weights/state_dict.h"
 #include "training/program/run.h"
 #include "training/program/task.h"

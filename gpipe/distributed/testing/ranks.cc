@@ -1,14 +1,10 @@
 #include "gpipe/distributed/testing/ranks.h"
 
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdio>
@@ -56,39 +52,6 @@ int run(const std::string& name) {
   }
   return 1;
 }
-
-// A TCP port of 127.0.0.1 that stays bound while this object lives. Rank 0 can
-// listen on the port, because both sockets have SO_REUSEADDR. The kernel gives
-// the port to no other socket that asks for any free port. Without this, a rank
-// of another world at the same time could get the port before rank 0 listens.
-class ReservedPort {
- public:
-  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int yes = 1;
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    if (::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) ||
-        ::bind(socket_, any, length) || ::getsockname(socket_, any, &length)) {
-      const int error = errno;
-      ::close(socket_);
-      throw std::system_error(error, std::generic_category(),
-                              "cannot reserve a port of 127.0.0.1");
-    }
-    port_ = ntohs(address.sin_port);
-  }
-  ~ReservedPort() { ::close(socket_); }
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
-
-  int port() const { return port_; }
-
- private:
-  const int socket_;
-  int port_ = 0;
-};
 
 // Ends the process before LibTorch's destructors, which take its operators
 // apart for 0.1 s. Registered before all destructors of the executable, which
@@ -169,6 +132,8 @@ struct Ranks::State {
   std::mutex mutex;
   std::condition_variable written;
   std::vector<RankResult> results;
+  // Without it, a rank of another world at the same time could get the port
+  // before rank 0 listens.
   const ReservedPort reserved;
   std::unique_ptr<Processes> processes;
 };

@@ -9,7 +9,6 @@
 
 #include "gpipe/phase.h"
 #include "gpipe/runtime/step/testing.h"
-#include "gpipe/schedule/breadth_first.h"
 #include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
