@@ -31,11 +31,6 @@ int below(Random& random, std::size_t n) {
   return std::uniform_int_distribution<int>(0, static_cast<int>(n) - 1)(random);
 }
 
-bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
 // ---- Brute force: counts the work, then lets ranks send messages.
 
 // Returns whether every stage is on one rank and has each of its actions once.
@@ -49,8 +44,8 @@ bool work_is_complete(const Schedule& schedule) {
       ranks_of[action.stage].insert(rank);
       microbatches.insert(action.microbatch);
       ++count[{action.stage, action.microbatch, action.kind}];
-      trains |=
-          is_backward(action) || action.kind == ActionKind::kBackwardWeight;
+      trains |= internal::begins_backward(action.kind) ||
+                action.kind == ActionKind::kBackwardWeight;
     }
   }
   if (ranks_of.empty()) return false;
@@ -92,9 +87,11 @@ bool split_into_blocks(const std::vector<Action>& actions,
     if (block.size() > 2) return false;
     const Action &a = block[0], &b = block[1];
     const bool same_cell = a.stage == b.stage && a.microbatch == b.microbatch;
-    const bool overlap = (a.kind == ActionKind::kForward && is_backward(b)) ||
-                         (is_backward(a) && b.kind == ActionKind::kForward);
-    const bool late = a.kind == ActionKind::kRecompute && is_backward(b);
+    const bool overlap =
+        (a.kind == ActionKind::kForward && internal::begins_backward(b.kind)) ||
+        (internal::begins_backward(a.kind) && b.kind == ActionKind::kForward);
+    const bool late =
+        a.kind == ActionKind::kRecompute && internal::begins_backward(b.kind);
     if (!(overlap && !same_cell) && !(late && same_cell)) return false;
   }
   return !open;
@@ -157,7 +154,7 @@ class Ranks {
     if (action.kind == ActionKind::kForward && stage > 0) {
       return arrived_[rank].count({'a', stage, i}) == 1;
     }
-    if (is_backward(action) && stage < last_) {
+    if (internal::begins_backward(action.kind) && stage < last_) {
       return arrived_[rank].count({'g', stage, i}) == 1;
     }
     return true;
@@ -270,12 +267,12 @@ Schedule any_schedule(Random& random) {
         const int s = action.stage, i = action.microbatch;
         const bool is_forward = action.kind == ActionKind::kForward;
         if (is_forward && s > 0 && !forwards.count({s - 1, i})) break;
-        if (is_backward(action) && s + 1 < stages &&
+        if (internal::begins_backward(action.kind) && s + 1 < stages &&
             !backwards.count({s + 1, i})) {
           break;
         }
         if (is_forward) forwards.insert({s, i});
-        if (is_backward(action)) backwards.insert({s, i});
+        if (internal::begins_backward(action.kind)) backwards.insert({s, i});
         schedule.ranks[rank_of[s]].push_back(action);
         cell.pop_back();
         if (below(random, 2) == 0) break;

@@ -20,11 +20,6 @@
 namespace gpipe {
 namespace {
 
-bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
 // Returns whether `a` must have ended before `b` starts.
 bool comes_before(const Action& a, const Action& b) {
   if (a.microbatch != b.microbatch) return false;
@@ -33,18 +28,21 @@ bool comes_before(const Action& a, const Action& b) {
   };
   if (a.stage == b.stage) {
     return (is(a, ActionKind::kForward) &&
-            (is(b, ActionKind::kRecompute) || is_backward(b))) ||
+            (is(b, ActionKind::kRecompute) ||
+             internal::begins_backward(b.kind))) ||
            (is(a, ActionKind::kRecompute) &&
-            (is(b, ActionKind::kOffload) || is_backward(b))) ||
+            (is(b, ActionKind::kOffload) ||
+             internal::begins_backward(b.kind))) ||
            (is(a, ActionKind::kForward) && is(b, ActionKind::kOffload)) ||
            (is(a, ActionKind::kOffload) && is(b, ActionKind::kReload)) ||
-           (is(a, ActionKind::kReload) && is_backward(b)) ||
+           (is(a, ActionKind::kReload) && internal::begins_backward(b.kind)) ||
            (is(a, ActionKind::kBackwardInput) &&
             is(b, ActionKind::kBackwardWeight));
   }
   return (is(a, ActionKind::kForward) && is(b, ActionKind::kForward) &&
           a.stage + 1 == b.stage) ||
-         (is_backward(a) && is_backward(b) && a.stage == b.stage + 1);
+         (internal::begins_backward(a.kind) &&
+          internal::begins_backward(b.kind) && a.stage == b.stage + 1);
 }
 
 // A source of random schedules and costs.
@@ -83,9 +81,10 @@ class Draw {
       Action action = ready[number(0, static_cast<int>(ready.size()) - 1)];
       std::vector<Action> block = {action};
       for (const Action& other : ready) {
-        const bool pair =
-            (action.kind == ActionKind::kForward && is_backward(other)) ||
-            (other.kind == ActionKind::kForward && is_backward(action));
+        const bool pair = (action.kind == ActionKind::kForward &&
+                           internal::begins_backward(other.kind)) ||
+                          (other.kind == ActionKind::kForward &&
+                           internal::begins_backward(action.kind));
         if (pair && rank_of[other.stage] == rank_of[action.stage] && chance()) {
           block.push_back(other);
           break;
@@ -94,7 +93,8 @@ class Draw {
       if (action.kind == ActionKind::kRecompute) {
         // Adds its backward to the block, if that waits for nothing else.
         for (const Action& b : left) {
-          if (!comes_before(action, b) || !is_backward(b) || !chance()) {
+          if (!comes_before(action, b) || !internal::begins_backward(b.kind) ||
+              !chance()) {
             continue;
           }
           if (std::count_if(left.begin(), left.end(), [&](const Action& a) {

@@ -14,8 +14,7 @@ std::vector<StageEdge> made_by(const Action& action, int64_t stages,
   std::vector<StageEdge> made;
   const int64_t j = action.stage, i = action.microbatch;
   const bool forward = action.kind == ActionKind::kForward;
-  const bool backward = action.kind == ActionKind::kBackward ||
-                        action.kind == ActionKind::kBackwardInput;
+  const bool backward = begins_backward(action.kind);
   if (!forward && !backward) return made;
   for (std::size_t k = 0; k < links.size(); ++k) {
     const SkipRoute& link = links[k];

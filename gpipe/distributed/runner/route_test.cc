@@ -45,11 +45,6 @@ Ids ids_of(const std::vector<MessageEdges>& bundles) {
   return ids;
 }
 
-bool is_backward(const Action& action) {
-  return action.kind == ActionKind::kBackward ||
-         action.kind == ActionKind::kBackwardInput;
-}
-
 // Returns layouts of skip tensors, by name, for a pipeline of `stages` stages.
 std::map<std::string, Links> skip_layouts(int stages, int ranks) {
   std::map<std::string, Links> layouts{{"no skip", {}}};
@@ -328,7 +323,7 @@ class Simulation {
   // Calls `use` for each input (`in`) or output of the action.
   template <typename Use>
   void values(const Action& action, bool in, Use use) const {
-    const bool backward = is_backward(action);
+    const bool backward = internal::begins_backward(action.kind);
     if (!backward && action.kind != ActionKind::kForward) return;
     const int64_t j = action.stage, i = action.microbatch;
     const bool at_far_end = in == backward;
