@@ -47,8 +47,7 @@ std::vector<double> objective(const Costs& costs,
     for (double value : values) sum += value * value;
     return sum;
   };
-  return {*std::max_element(blocks.begin(), blocks.end()), squares(blocks),
-          squares(lengths)};
+  return {*std::ranges::max_element(blocks), squares(blocks), squares(lengths)};
 }
 
 // Returns the best objective of all cuts, by exhaustive search.
@@ -173,7 +172,7 @@ TEST(PartitionTest, StaysExactWhereTooMuchIsLeftToEvenOut) {
     ASSERT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
               static_cast<int64_t>(costs.size()));
     const std::vector<double> blocks = block_costs(costs, lengths);
-    const double limit = *std::max_element(blocks.begin(), blocks.end());
+    const double limit = *std::ranges::max_element(blocks);
     ASSERT_TRUE(is_enough(costs, partitions, limit));
     ASSERT_FALSE(is_enough(costs, partitions, limit - 1));
   }
@@ -185,7 +184,7 @@ TEST(PartitionTest, IsAboutEvenWhereTooMuchIsLeftToEvenOut) {
     Costs costs(1000, 1);
     costs[large] = 500;
     std::vector<double> blocks = block_costs(costs, balance_cost(costs, 64));
-    std::sort(blocks.begin(), blocks.end());
+    std::ranges::sort(blocks);
     EXPECT_EQ(blocks.back(), 500);
     blocks.pop_back();
     EXPECT_THAT(blocks, Each(AllOf(Ge(12), Le(18)))) << large;

@@ -259,9 +259,8 @@ Table schedules_table(const std::vector<StepSubject>& subjects) {
     }
   }
   constexpr double kGoal = 0.1;
-  const auto within =
-      std::count_if(errors.begin(), errors.end(),
-                    [](double error) { return std::abs(error) <= kGoal; });
+  const auto within = std::ranges::count_if(
+      errors, [](double error) { return std::abs(error) <= kGoal; });
   table.notes.push_back(std::to_string(within) + " of " +
                         std::to_string(errors.size()) +
                         " predictions are within 10 %.");

@@ -76,12 +76,12 @@ double longest_rank(const Timeline& timeline) {
 }
 
 int largest(const std::vector<int>& values) {
-  return *std::max_element(values.begin(), values.end());
+  return *std::ranges::max_element(values);
 }
 
 // Returns the idle time of the rank that is idle for longest.
 double worst_idle(const Timeline& timeline) {
-  return *std::max_element(timeline.idle.begin(), timeline.idle.end());
+  return *std::ranges::max_element(timeline.idle);
 }
 
 }  // namespace
@@ -107,8 +107,7 @@ Comparison zero_bubble_formulas() {
     comparison.figures.push_back(
         {name, "bubble", bubble, longest_rank(timeline) - work});
     comparison.figures.push_back(
-        {name, "memory", memory,
-         *std::max_element(bytes.begin(), bytes.end())});
+        {name, "memory", memory, *std::ranges::max_element(bytes)});
   };
   constexpr int kOthers = kRanks - 1;
   add("1F1B", one_forward_one_backward(kRanks, kMicrobatches),

@@ -36,10 +36,9 @@ namespace {
 void shuffle_backwards(Schedule& schedule, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (auto& actions : schedule.ranks) {
-    const auto first =
-        std::find_if(actions.begin(), actions.end(), [](const Action& action) {
-          return action.kind == ActionKind::kBackward;
-        });
+    const auto first = std::ranges::find_if(actions, [](const Action& action) {
+      return action.kind == ActionKind::kBackward;
+    });
     std::shuffle(first, actions.end(), random);
   }
 }
@@ -226,9 +225,9 @@ void simulate_rows(const Benchmark& benchmark, const RunOptions& options,
 namespace {
 
 bool has_copies(const std::vector<c10::Device>& devices) {
-  return std::any_of(
-      devices.begin(), devices.end(),
-      [&](const c10::Device& device) { return device != devices.front(); });
+  return std::ranges::any_of(devices, [&](const c10::Device& device) {
+    return device != devices.front();
+  });
 }
 
 // The pipeline for the rows with direct skips, or for the rows without them.
@@ -350,7 +349,7 @@ std::string title_of(const Benchmark& benchmark, const Outcome& row) {
 
 Cell range_of(const std::vector<double>& speeds) {
   if (speeds.size() < 2) return {};
-  const auto [least, most] = std::minmax_element(speeds.begin(), speeds.end());
+  const auto [least, most] = std::ranges::minmax_element(speeds);
   return absl::StrFormat("%.1f..%.1f", *least, *most);
 }
 

@@ -40,8 +40,7 @@ std::shared_ptr<torch::nn::Module> PipelineModule::operator[](
   const int64_t from_start = index < 0 ? index + size() : index;
   TORCH_CHECK_INDEX(0 <= from_start && from_start < size(), "layer index ",
                     index, " is out of range (layers: ", size(), ")");
-  const auto found =
-      std::lower_bound(indices_.begin(), indices_.end(), from_start);
+  const auto found = std::ranges::lower_bound(indices_, from_start);
   if (found == indices_.end() || *found != from_start) return nullptr;
   return layers_[found - indices_.begin()].ptr();
 }

@@ -71,7 +71,7 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
   const auto wanted = split_list(names);
   for (const auto& name : wanted) {
     if (name == "all") continue;
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
+    if (std::ranges::find(known, name) == known.end()) {
       internal::refuse("--experiment: there is no '", name, "'; there are ",
                        absl::StrJoin(known, ", "), " and all");
     }
@@ -80,13 +80,12 @@ std::vector<Experiment> select_experiments(const std::vector<Experiment>& all,
     internal::refuse("--experiment: name one of ", absl::StrJoin(known, ", "),
                      ", or all");
   }
-  if (std::find(wanted.begin(), wanted.end(), "all") != wanted.end()) {
+  if (std::ranges::find(wanted, "all") != wanted.end()) {
     return all;
   }
   std::vector<Experiment> selected;
   for (const auto& experiment : all) {
-    if (std::find(wanted.begin(), wanted.end(), experiment.name) !=
-        wanted.end()) {
+    if (std::ranges::find(wanted, experiment.name) != wanted.end()) {
       selected.push_back(experiment);
     }
   }

@@ -161,8 +161,8 @@ namespace {
 
 int64_t batch_size_of(const std::vector<Experiment>& all,
                       const std::string& name) {
-  const auto found = std::find_if(
-      all.begin(), all.end(),
+  const auto found = std::ranges::find_if(
+      all,
       [&](const Experiment& experiment) { return experiment.name == name; });
   if (found == all.end()) {
     internal::refuse("--same_batch: there is no experiment '", name,
@@ -175,8 +175,7 @@ void check_partitions(const Settings& settings,
                       const std::vector<Experiment>& rows) {
   const auto& balance = settings.balance;
   const bool fits =
-      balance.empty() ||
-      std::any_of(rows.begin(), rows.end(), [&](const Experiment& row) {
+      balance.empty() || std::ranges::any_of(rows, [&](const Experiment& row) {
         return row.partitions == static_cast<int64_t>(balance.size());
       });
   if (!fits) {
@@ -216,8 +215,8 @@ std::vector<Experiment> with_controls(std::vector<Experiment> rows) {
     const auto serves = [&row](const Experiment& other) {
       return other.partitions == 1 && work_of(other) == work_of(row);
     };
-    if (std::any_of(rows.begin(), rows.end(), serves) ||
-        std::any_of(controls.begin(), controls.end(), serves)) {
+    if (std::ranges::any_of(rows, serves) ||
+        std::ranges::any_of(controls, serves)) {
       continue;
     }
     Experiment& control = controls.emplace_back(row);
@@ -227,9 +226,8 @@ std::vector<Experiment> with_controls(std::vector<Experiment> rows) {
     control.published.clear();
   }
   if (controls.size() == 1) controls[0].name = "checkpoint-only";
-  const auto behind_plain =
-      std::find_if(rows.begin(), rows.end(),
-                   [](const Experiment& row) { return row.partitions > 0; });
+  const auto behind_plain = std::ranges::find_if(
+      rows, [](const Experiment& row) { return row.partitions > 0; });
   rows.insert(behind_plain, controls.begin(), controls.end());
   return rows;
 }
@@ -325,9 +323,8 @@ RunOptions parse_run_options(const Benchmark& benchmark) {
   options.rows = {FLAGS_experiment, FLAGS_same_batch, FLAGS_control};
 
   const auto& devices = options.settings.devices;
-  const auto accelerators =
-      std::count_if(devices.begin(), devices.end(),
-                    [](const c10::Device& device) { return !device.is_cpu(); });
+  const auto accelerators = std::ranges::count_if(
+      devices, [](const c10::Device& device) { return !device.is_cpu(); });
   const auto chosen =
       select_experiments(benchmark.paper.experiments, FLAGS_experiment);
   options.mode = parse_mode(FLAGS_mode, benchmark.table_kind,

@@ -32,9 +32,8 @@ OutputFile::OutputFile(const std::string& flag, std::string path,
     : path_(std::move(path)) {
   if (path_.empty()) return;
   const std::string told = "--" + flag + "=" + path_ + ": ";
-  const bool known =
-      std::any_of(endings.begin(), endings.end(),
-                  [this](const auto& ending) { return ends_in(ending); });
+  const bool known = std::ranges::any_of(
+      endings, [this](const auto& ending) { return ends_in(ending); });
   if (!known) {
     internal::refuse(told, "expected a name that ends in ",
                      absl::StrJoin(endings, " or "));
@@ -164,8 +163,8 @@ namespace {
 Figure main_figure(const Benchmark& benchmark, Mode mode) {
   if (tells_speed(benchmark, mode)) return Figure::kSpeedUp;
   const auto publishes = [&](Figure figure) {
-    return std::any_of(
-        benchmark.published.begin(), benchmark.published.end(),
+    return std::ranges::any_of(
+        benchmark.published,
         [figure](const auto& column) { return column.figure == figure; });
   };
   return !publishes(Figure::kTotalBytes) && publishes(Figure::kActivationBytes)

@@ -29,10 +29,9 @@ std::string sizes_note(const Benchmark& benchmark, const RunOptions& options) {
   std::string text =
       (options.small ? "Reduced: " : "As published: ") + workload.text + ".";
   const auto& rows = options.experiments;
-  const bool equal =
-      std::all_of(rows.begin(), rows.end(), [&](const Experiment& row) {
-        return row.batch_size == rows.front().batch_size;
-      });
+  const bool equal = std::ranges::all_of(rows, [&](const Experiment& row) {
+    return row.batch_size == rows.front().batch_size;
+  });
   if (rows.size() > 1 && equal) {
     text += " The same mini-batch in every row.";
   } else if (!equal && options.rows.same_batch) {
@@ -79,9 +78,9 @@ void add_devices_notes(const RunOptions& options, bool tells_speed,
             : "On CPUs: all partitions share one memory.");
     return;
   }
-  const bool shared = std::any_of(
-      devices.begin(), devices.end(), [&](const c10::Device& device) {
-        return std::count(devices.begin(), devices.end(), device) > 1;
+  const bool shared =
+      std::ranges::any_of(devices, [&](const c10::Device& device) {
+        return std::ranges::count(devices, device) > 1;
       });
   if (shared) {
     notes->push_back("Partitions share a device: " +
@@ -100,10 +99,10 @@ std::string seed_note(const Settings& settings) {
 
 // Returns true if the table shows a published figure; see outcome_table().
 bool shows_published(const Benchmark& benchmark, bool speed) {
-  return std::any_of(benchmark.published.begin(), benchmark.published.end(),
-                     [speed](const PublishedColumn& column) {
-                       return is_speed(column.figure) == speed;
-                     });
+  return std::ranges::any_of(benchmark.published,
+                             [speed](const PublishedColumn& column) {
+                               return is_speed(column.figure) == speed;
+                             });
 }
 
 }  // namespace

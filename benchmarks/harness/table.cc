@@ -36,9 +36,9 @@ Grid to_grid(const Table& table, const std::string& nothing, Reader reader) {
   Grid grid;
   const bool for_program = reader == Reader::kProgram;
   const bool error_column =
-      for_program ||
-      std::any_of(table.rows.begin(), table.rows.end(),
-                  [](const Row& row) { return !row.error.empty(); });
+      for_program || std::ranges::any_of(table.rows, [](const Row& row) {
+        return !row.error.empty();
+      });
   grid.header.push_back(table.name_column);
   const auto columns = for_program ? plain_columns(table) : table.columns;
   grid.header.insert(grid.header.end(), columns.begin(), columns.end());
@@ -92,10 +92,9 @@ std::string Cell::plain_text() const {
 std::vector<std::string> plain_columns(const Table& table) {
   auto names = table.columns;
   for (size_t i = 0; i < names.size(); ++i) {
-    const bool bytes =
-        std::any_of(table.rows.begin(), table.rows.end(), [i](const Row& row) {
-          return i < row.cells.size() && row.cells[i].is_bytes();
-        });
+    const bool bytes = std::ranges::any_of(table.rows, [i](const Row& row) {
+      return i < row.cells.size() && row.cells[i].is_bytes();
+    });
     if (bytes) names[i] += " bytes";
   }
   return names;

@@ -150,7 +150,7 @@ namespace {
 // Returns whether the layer `name` is of the Python module `module`, or of a
 // module in it.
 bool is_of(const std::string& name, std::string module) {
-  std::replace(module.begin(), module.end(), '.', '_');
+  std::ranges::replace(module, '.', '_');
   return name.rfind(module, 0) == 0 &&
          (name.size() == module.size() || name[module.size()] == '_');
 }
@@ -182,9 +182,8 @@ std::vector<int64_t> balance_of_modules(
   std::vector<int64_t> balance;
   int64_t begin = 0;
   for (const std::string& module : modules) {
-    const auto found = std::find_if(
-        names.begin(), names.end(),
-        [&](const std::string& name) { return is_of(name, module); });
+    const auto found = std::ranges::find_if(
+        names, [&](const std::string& name) { return is_of(name, module); });
     const int64_t place = found - names.begin();
     if (found == names.end() || place <= begin) {
       internal::refuse("--cut=", module, ": ", path,

@@ -18,8 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   limits.largest.per_byte = 64;
 
   const std::vector<std::string> entries = split_list(text);
-  const auto commas =
-      static_cast<std::size_t>(std::count(text.begin(), text.end(), ','));
+  const auto commas = static_cast<std::size_t>(std::ranges::count(text, ','));
   fuzz_check(entries.size() == (text.empty() ? 0 : commas + 1),
              "a list has an entry between any two commas");
   fuzz_check(entries == std::vector<std::string>{""} ||
@@ -30,8 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       size, limits, [&] { return parse_positive_list("balance", text); },
       [&](const std::vector<int64_t>& values) {
         fuzz_check(values.size() == entries.size(), "a number for each entry");
-        fuzz_check(std::all_of(values.begin(), values.end(),
-                               [](int64_t value) { return value > 0; }),
+        fuzz_check(std::ranges::all_of(values,
+                                       [](int64_t value) { return value > 0; }),
                    "all numbers are above 0");
         fuzz_check(parse_positive_list("balance", absl::StrJoin(values, ",")) ==
                        values,
@@ -48,9 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   fuzz_parser<std::invalid_argument>(
       size, limits, [&] { return parse_amounts("forward", text); },
       [&](const std::vector<double>& amounts) {
-        fuzz_check(std::all_of(amounts.begin(), amounts.end(),
-                               [](double each) { return each >= 0; }),
-                   "all amounts are 0 or more");
+        fuzz_check(
+            std::ranges::all_of(amounts, [](double each) { return each >= 0; }),
+            "all amounts are 0 or more");
       });
 
   const std::vector<std::string> choices = {"text", "csv", "json"};

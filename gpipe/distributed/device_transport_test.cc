@@ -193,9 +193,8 @@ const RankProgramEntry kReplicas("replicas", [](auto& world) {
 // Returns how many operations on the device of this rank had `name`.
 int64_t count_in_trace(const std::string& name) {
   const auto trace = simulated::take_trace();
-  return std::count_if(
-      trace.begin(), trace.end(),
-      [&](const simulated::Given& each) { return each.name == name; });
+  return std::ranges::count_if(
+      trace, [&](const simulated::Given& each) { return each.name == name; });
 }
 
 // Trains with as many replicas as ranks.

@@ -185,13 +185,12 @@ std::vector<Action> row(const Rule& rule, int rank) {
     }
   }
   const auto sort = [&](std::vector<Action>& actions, int sign) {
-    std::sort(actions.begin(), actions.end(),
-              [&](const Action& a, const Action& b) {
-                return std::tuple(a.microbatch / rule.group, sign * a.stage,
-                                  a.microbatch) <
-                       std::tuple(b.microbatch / rule.group, sign * b.stage,
-                                  b.microbatch);
-              });
+    std::ranges::sort(actions, [&](const Action& a, const Action& b) {
+      return std::tuple(a.microbatch / rule.group, sign * a.stage,
+                        a.microbatch) < std::tuple(b.microbatch / rule.group,
+                                                   sign * b.stage,
+                                                   b.microbatch);
+    });
   };
   sort(forwards, 1);
   sort(backwards, -1);

@@ -34,8 +34,7 @@ std::vector<std::string> skip_mismatches(
   for (const LayerSkips& layer : layers) {
     std::set<SkipKey> both;
     for (const SkipKey& key : layer.stash) {
-      if (std::find(layer.pop.begin(), layer.pop.end(), key) !=
-          layer.pop.end()) {
+      if (std::ranges::find(layer.pop, key) != layer.pop.end()) {
         both.insert(key);
         problems.push_back(mismatch(layer, "declared", key,
                                     "both as stashable and as poppable"));
@@ -94,7 +93,7 @@ std::vector<SkipRoute> skip_routes(const std::vector<LayerSkips>& layers,
       }
     }
   }
-  std::sort(crossing.begin(), crossing.end());
+  std::ranges::sort(crossing);
   std::vector<SkipRoute> routes;
   routes.reserve(crossing.size());
   std::vector<int64_t> exports(balance.size()), imports(balance.size());

@@ -167,10 +167,9 @@ std::string trace_complaint(const Workload& workload) {
   if (!workload.offload) return "";
   for (const auto* copies : {&to_host, &from_host}) {
     for (const auto& [device, streams] : *copies) {
-      if (std::any_of(streams.begin(), streams.end(),
-                      [&](const std::string& stream) {
-                        return computing.count(stream) == 0;
-                      })) {
+      if (std::ranges::any_of(streams, [&](const std::string& stream) {
+            return computing.count(stream) == 0;
+          })) {
         continue;
       }
       return "copies to or from the host have no stream of their own on " +
@@ -394,8 +393,8 @@ int64_t expected_waits(const Workload& workload) {
 TEST(Ordering, TheHostWaitsOnlyForActionsLongBefore) {
   for (const Workload& each : kWorkloads) {
     const auto devices = devices_of(each);
-    if (std::any_of(devices.begin(), devices.end(),
-                    [](const auto& device) { return device.is_cpu(); })) {
+    if (std::ranges::any_of(
+            devices, [](const auto& device) { return device.is_cpu(); })) {
       continue;  // a CPU computes on the host, which must wait for its inputs
     }
     if (each.offload) continue;

@@ -407,10 +407,9 @@ class Lives {
     std::lock_guard<std::mutex> lock(mutex_);
     // This list keeps the address of a freed storage from being reused.
     auto storage = skip.storage().getWeakStorageImpl();
-    const bool known =
-        std::any_of(storages_.begin(), storages_.end(), [&](const auto& each) {
-          return each._unsafe_get_target() == storage._unsafe_get_target();
-        });
+    const bool known = std::ranges::any_of(storages_, [&](const auto& each) {
+      return each._unsafe_get_target() == storage._unsafe_get_target();
+    });
     if (!known) storages_.push_back(std::move(storage));
   }
   int now() {
@@ -428,9 +427,8 @@ class Lives {
 
  private:
   int alive() const {
-    return static_cast<int>(
-        std::count_if(storages_.begin(), storages_.end(),
-                      [](const auto& each) { return !each.expired(); }));
+    return static_cast<int>(std::ranges::count_if(
+        storages_, [](const auto& each) { return !each.expired(); }));
   }
 
   std::mutex mutex_;

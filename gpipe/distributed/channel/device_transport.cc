@@ -220,8 +220,7 @@ class DeviceTransport final : public Transport {
   }
 
   std::size_t index_in(const std::vector<int>& members) const {
-    return std::find(members.begin(), members.end(), world_.rank()) -
-           members.begin();
+    return std::ranges::find(members, world_.rank()) - members.begin();
   }
 
   Work transfer(int from, int to, const Transport::Action& action,

@@ -89,9 +89,8 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
     }
   }
   if (all.empty()) return 0;
-  std::stable_sort(all.begin(), all.end(), [](const Norm& a, const Norm& b) {
-    return a.layer < b.layer;
-  });
+  std::ranges::stable_sort(
+      all, [](const Norm& a, const Norm& b) { return a.layer < b.layer; });
   std::vector<at::Tensor> norms;
   for (Norm& each : all) norms.push_back(std::move(each.value));
   const at::Tensor total = total_norm(std::move(norms), norm_type);

@@ -216,7 +216,7 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
   const auto deadline = Processes::Clock::now() + limit;
   const auto all_ended = [&] {
     for (int rank = 0; rank < state_->processes->size(); ++rank) {
-      if (std::find(left_out.begin(), left_out.end(), rank) == left_out.end() &&
+      if (std::ranges::find(left_out, rank) == left_out.end() &&
           !state_->processes->exit_of(rank)) {
         return false;
       }
@@ -277,8 +277,7 @@ std::vector<Listener> listeners_of(const std::string& pid) {
       std::vector<std::string> field(10);
       for (std::string& each : field) fields >> each;
       const bool listens = field[3] == "0A";
-      const bool own =
-          std::find(inodes.begin(), inodes.end(), field[9]) != inodes.end();
+      const bool own = std::ranges::find(inodes, field[9]) != inodes.end();
       if (!listens || !own) continue;
       const std::size_t colon = field[1].find(':');
       listeners.push_back({field[1].substr(0, colon),

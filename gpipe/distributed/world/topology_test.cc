@@ -27,7 +27,7 @@ TEST(HeartbeatPeersTest, AreAtMostFourAndSymmetric) {
       EXPECT_EQ(peers.size(), 4u);
       for (const int peer : peers) {
         const auto theirs = heartbeat_peers(peer, size);
-        EXPECT_TRUE(std::count(theirs.begin(), theirs.end(), rank))
+        EXPECT_TRUE(std::ranges::count(theirs, rank))
             << rank << " and " << peer << " of " << size;
       }
     }
@@ -44,14 +44,13 @@ TEST(HeartbeatPeersTest, EachLivingRankHearsOfTheDead) {
     for (int rank = 0; rank < kSize; ++rank) {
       if (is_dead(rank)) continue;
       const auto peers = heartbeat_peers(rank, kSize);
-      if (std::any_of(peers.begin(), peers.end(), is_dead)) {
+      if (std::ranges::any_of(peers, is_dead)) {
         informed.push_back(rank);
       }
     }
     for (std::size_t k = 0; k < informed.size(); ++k) {
       for (const int peer : heartbeat_peers(informed[k], kSize)) {
-        if (!is_dead(peer) &&
-            !std::count(informed.begin(), informed.end(), peer)) {
+        if (!is_dead(peer) && !std::ranges::count(informed, peer)) {
           informed.push_back(peer);
         }
       }

@@ -529,8 +529,7 @@ void Cell::check_no_other_input() {
 }
 
 std::string Cell::layer_of(uint64_t node) const {
-  const auto next =
-      std::upper_bound(layer_starts_.begin(), layer_starts_.end(), node);
+  const auto next = std::ranges::upper_bound(layer_starts_, node);
   const auto k = next - layer_starts_.begin() - 1;
   if (k < 0) return "";
   // The loss function comes after the last layer.
