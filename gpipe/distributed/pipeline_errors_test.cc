@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/gather.h"
 #include "gpipe/distributed/pipeline.h"
 #include "gpipe/distributed/testing/comparison.h"
 #include "gpipe/distributed/testing/ranks.h"
@@ -334,6 +335,13 @@ const RankProgramEntry kTargets("targets", [](auto& world) {
   }
 });
 
+const RankProgramEntry kFailedAlone("failed alone", [](auto& world) {
+  world->fail("a test", "no disk");
+  const std::string error = error_of([&] { all_gather(*world, "mine"); });
+  check(error.starts_with("gpipe::PeerError: rank 0 has failed: no disk"),
+        "'" + error + "'");
+});
+
 const RankProgramEntry kNoReplicas("no replicas", [](auto& world) {
   for (const int64_t replicas : {int64_t{0}, (int64_t{1} << 32) + 1}) {
     const std::string error = error_of([&] {
@@ -407,6 +415,10 @@ TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
       "on one rank\n";
   EXPECT_EQ(results[0].out, "rank 1 has failed: " + what);
   EXPECT_EQ(results[1].out, what);
+}
+
+TEST(AllGather, OfAFailedWorldThrowsAlsoInAWorldOfOneRank) {
+  expect_ok("failed alone", 1);
 }
 
 TEST(DistributedPipeline, RefusesReplicasThatTheWorldDoesNotHave) {

@@ -40,6 +40,7 @@ std::shared_ptr<internal::Communicator> internal::communicator_of(
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action) {
   const auto communicator = internal::communicator_of(world);
+  communicator->check();
   return communicator->reporting_failure(action, [&] {
     return internal::all_gather(*communicator, internal::Tags(0).words, mine,
                                 action);
