@@ -57,6 +57,24 @@ class FlagsTest(unittest.TestCase):
             "--lora_targets has no meaning without --lora_rank",
             self.error("plan", "--model=transformer", "--lora_targets=a"),
         )
+        for flags, why in (
+            (["--write_profile=b.json"], "--write_profile has no meaning with --profile"),
+            (["--size=9"], "--size has no meaning with --profile"),
+            (["--host_bandwidth_gb=3"], "--host_bandwidth_gb has no meaning without --offload"),
+            (["--shard_optimizer"], "--shard_optimizer needs a --data_parallel of 2 or more"),
+            (["--json=b", "--svg=b"], "--json and --svg name the same file, b"),
+            (["--partitions=2147483647000"], "--partitions=2147483647000 must be at most 65536"),
+        ):
+            self.assertIn(why, self.error("plan", "--profile=a.json", *flags))
+
+    def test_schedule_refuses_flags_that_mean_nothing(self):
+        for flags, why in (
+            (["--width=9"], "--width has no meaning without --svg"),
+            (["--recompute_seconds=1"], "--recompute_seconds has no meaning without --recompute"),
+            (["--offload_ahead=3"], "--offload_ahead has no meaning without --offload"),
+            (["--svg=b", "--trace=b"], "--svg and --trace name the same file, b"),
+        ):
+            self.assertIn(why, self.error("schedule", *flags))
 
     def test_published_takes_no_flags(self):
         self.assertIn("--nosuch: there are no", self.error("benchmarks/published", "--nosuch"))

@@ -223,7 +223,8 @@ std::vector<balancing::PlanDevice> devices_for(
   if (!FLAGS_machines.empty()) {
     gpipe::check_unused({"partitions", "device", "memory_gib", "latency",
                          "bandwidth_gb", "host_bandwidth_gb"},
-                        "the devices are those of --machines");
+                        "has no meaning with --machines, which has the "
+                        "devices");
     balancing::Machines machines = balancing::read_machines(FLAGS_machines);
     options.links(std::move(machines.links));
     return std::move(machines.devices);
@@ -268,6 +269,11 @@ void run() {
   TORCH_CHECK_VALUE(
       FLAGS_batch >= 1 && FLAGS_size >= 1 && FLAGS_partitions >= 1,
       "--batch, --size and --partitions must be at least 1");
+  // A plan has at most one device per layer.
+  constexpr int64_t kMost = 1 << 16;
+  TORCH_CHECK_VALUE(FLAGS_partitions <= kMost,
+                    "--partitions=", FLAGS_partitions, " must be at most ",
+                    kMost);
   TORCH_CHECK_VALUE(FLAGS_layers >= 0 && FLAGS_width >= 0,
                     "--layers=", FLAGS_layers, " and --width=", FLAGS_width,
                     " must be at least 0, which is the usual value");
@@ -275,9 +281,19 @@ void run() {
     gpipe::check_unused({"lora_targets"}, "has no meaning without --lora_rank");
   }
   if (!FLAGS_profile.empty()) {
-    gpipe::check_unused({"model", "layers", "width", "lora_rank"},
+    gpipe::check_unused({"model", "layers", "width", "lora_rank", "size",
+                         "timeout", "write_profile"},
                         "has no meaning with --profile");
   }
+  if (!FLAGS_offload) {
+    gpipe::check_unused({"host_bandwidth_gb"},
+                        "has no meaning without --offload");
+  }
+  if (FLAGS_data_parallel == "1") {
+    gpipe::check_unused({"shard_optimizer"},
+                        "needs a --data_parallel of 2 or more");
+  }
+  gpipe::check_output_files({{"json", FLAGS_json}, {"svg", FLAGS_svg}});
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     const balancing::Profile profile =

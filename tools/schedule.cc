@@ -440,8 +440,27 @@ void write(const std::string& path, const std::string& text) {
   std::cout << "wrote " << path << "\n";
 }
 
+// Refuses flags that nothing reads. A file may have recomputes and offloads.
+void check_all_are_read() {
+  const auto check_unused = [](bool used, const std::vector<const char*>& flags,
+                               const std::string& needs) {
+    if (!used) gpipe::check_unused(flags, "has no meaning without " + needs);
+  };
+  check_unused(!FLAGS_svg.empty(), {"width"}, "--svg");
+  const bool is_file = !FLAGS_csv.empty();
+  check_unused(is_file || FLAGS_recompute != "none",
+               {"recompute_placement", "recompute_seconds", "input_mib"},
+               "--recompute");
+  check_unused(is_file || FLAGS_offload != "none",
+               {"offload_ahead", "offload_mib", "host_bandwidth_gb"},
+               "--offload");
+}
+
 void run() {
   if (FLAGS_columns < 0) refuse("--columns must be at least 0");
+  gpipe::check_output_files({{"svg", FLAGS_svg},
+                             {"trace", FLAGS_trace},
+                             {"write_csv", FLAGS_write_csv}});
   std::vector<gpipe::NamedTimeline> timelines;
   if (!FLAGS_compare.empty()) {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {
@@ -449,11 +468,13 @@ void run() {
     }
     gpipe::check_unused({"schedule"},
                         "has no meaning with --compare: remove one of the two");
+    check_all_are_read();
     timelines = compare();
   } else {
     const std::string name = FLAGS_csv.empty() ? FLAGS_schedule : FLAGS_csv;
     const Schedule schedule = make_schedule(name);
     timelines.push_back({name, gpipe::simulate(schedule, costs_of(schedule))});
+    check_all_are_read();
     describe(name, schedule, timelines[0].timeline);
     if (!FLAGS_write_csv.empty()) {
       write(FLAGS_write_csv, gpipe::to_csv(schedule));

@@ -13,7 +13,11 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "gpipe/base/text.h"
 
@@ -66,6 +70,23 @@ void check_unused(const std::vector<const char*>& flags,
   }
 }
 
+void check_output_files(
+    const std::vector<std::pair<const char*, std::string>>& files) {
+  std::map<std::string, const char*> flags;
+  for (const auto& [flag, path] : files) {
+    if (path.empty()) continue;
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      internal::refuse("--", flag, "=", path, " is a folder; name a file");
+    }
+    const auto [other, is_new] = flags.emplace(path, flag);
+    if (!is_new) {
+      internal::refuse("--", other->second, " and --", flag,
+                       " name the same file, ", path, "; give each its own");
+    }
+  }
+}
+
 using std::chrono::milliseconds;
 
 milliseconds milliseconds_of(double seconds) {
@@ -84,6 +105,9 @@ milliseconds milliseconds_of(double seconds) {
 
 void load_operators(const std::string& paths) {
   for (const std::string& path : split_list(paths)) {
+    if (path.empty()) {
+      internal::refuse("--operators=", paths, ": a path is empty");
+    }
     // dlopen() searches other folders for a name without a folder.
     const std::string file = std::filesystem::absolute(path);
     if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) continue;

@@ -45,6 +45,25 @@ TEST(WorkingDirectoryTest, NamesAFolderThatCannotBeEntered) {
             "No such file or directory");
 }
 
+TEST(OutputFilesTest, AreFilesOfTheirOwn) {
+  check_output_files({{"svg", ""}, {"json", ""}, {"trace", "/no/such"}});
+  const std::string folder = ::testing::TempDir();
+  EXPECT_EQ(testing::thrown<std::invalid_argument>([&] {
+              check_output_files({{"svg", "a"}, {"trace", folder}});
+            }),
+            "--trace=" + folder + " is a folder; name a file");
+  EXPECT_EQ(testing::thrown<std::invalid_argument>([] {
+              check_output_files({{"svg", "a"}, {"json", "b"}, {"trace", "a"}});
+            }),
+            "--svg and --trace name the same file, a; give each its own");
+}
+
+TEST(LoadOperatorsTest, RefusesAnEmptyPath) {
+  load_operators("");
+  EXPECT_EQ(testing::thrown<std::invalid_argument>([] { load_operators(","); }),
+            "--operators=,: a path is empty");
+}
+
 using std::chrono::milliseconds;
 
 TEST(MillisecondsTest, AreRoundedUp) {

@@ -211,12 +211,13 @@ std::optional<std::vector<int64_t>> listed_balance(const Options& options,
   }
   auto balance = with_value_error(
       [&] { return parse_numbers("balance", options.balance); });
-  const auto sum = std::accumulate(balance.begin(), balance.end(), int64_t{0});
-  TORCH_CHECK_VALUE(
-      static_cast<int64_t>(balance.size()) == parts && sum == layers,
-      "--balance=", options.balance, " is ", balance.size(), " ", kind,
-      " with ", sum, " layers; there are ", parts, " ", kind, " and ", layers,
-      " layers (or use time or size)");
+  // A double, since the sum of any numbers may be too large for an int64_t.
+  const double sum = std::accumulate(balance.begin(), balance.end(), 0.0);
+  TORCH_CHECK_VALUE(static_cast<int64_t>(balance.size()) == parts &&
+                        sum == static_cast<double>(layers),
+                    "--balance=", options.balance, " is ", balance.size(), " ",
+                    kind, " with ", sum, " layers; there are ", parts, " ",
+                    kind, " and ", layers, " layers (or use time or size)");
   return balance;
 }
 

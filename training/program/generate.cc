@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -21,6 +22,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -433,17 +435,24 @@ namespace {
 // Returns the tokens in a list such as "5,17" or "5 17".
 Tokens parse_tokens(const std::string& flag, absl::string_view list) {
   Tokens tokens;
-  for (const absl::string_view word :
-       absl::StrSplit(list, absl::ByAnyChar(", \t\r"), absl::SkipEmpty())) {
-    int64_t token = 0;
-    const auto [end, error] =
-        std::from_chars(word.data(), word.data() + word.size(), token);
-    TORCH_CHECK_VALUE(
-        error == std::errc() && end == word.data() + word.size(), flag, ": '",
-        std::string(word),
-        "' is no number of a token; "
-        "tools/tokenize_text.py --encode turns a text into numbers");
-    tokens.push_back(token);
+  const std::vector<absl::string_view> parts = absl::StrSplit(list, ',');
+  for (const absl::string_view part : parts) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(part, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    TORCH_CHECK_VALUE(!words.empty() || parts.size() == 1, flag,
+                      ": a number is missing beside a comma of '",
+                      std::string(list), "'");
+    for (const absl::string_view word : words) {
+      int64_t token = 0;
+      const auto [end, error] =
+          std::from_chars(word.data(), word.data() + word.size(), token);
+      TORCH_CHECK_VALUE(
+          error == std::errc() && end == word.data() + word.size(), flag, ": '",
+          std::string(word),
+          "' is no number of a token; "
+          "tools/tokenize_text.py --encode turns a text into numbers");
+      tokens.push_back(token);
+    }
   }
   return tokens;
 }
@@ -496,7 +505,10 @@ std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
   }
   if (!run.prompts.empty()) {
     std::ifstream file(run.prompts);
-    TORCH_CHECK_VALUE(file, "--prompts=", run.prompts, " cannot be read");
+    std::error_code error;
+    TORCH_CHECK_VALUE(
+        file && !std::filesystem::is_directory(run.prompts, error),
+        "--prompts=", run.prompts, " cannot be read");
     const std::string text((std::istreambuf_iterator<char>(file)), {});
     const auto more = parse_lists("--prompts=" + run.prompts, text, '\n');
     prompts.insert(prompts.end(), more.begin(), more.end());
@@ -596,6 +608,10 @@ void run_generate(const Options& given, const GenerateRun& run,
   const auto say_once = [&](const std::string& line) {
     if (processes.rank() == 0) say(line);
   };
+  for (const std::string& line : unused_flags(options, source)) say_once(line);
+  if (!file && options.weights.empty()) {
+    say_once("--weights is empty: the weights are random");
+  }
   TORCH_CHECK_VALUE(options.data_parallel == 1,
                     "--data_parallel=", options.data_parallel,
                     ": generation uses one replica");

@@ -603,6 +603,14 @@ TEST(GenerateRunTest, ErrorsSayWhatToDo) {
   run.prompt = "";
   run.prompt_tokens = "1,x";
   expect(options_of("window", 1), run, "'x' is no number of a token");
+  run.prompt_tokens = "1,,2";
+  expect(options_of("window", 1), run,
+         "a number is missing beside a comma of '1,,2'");
+  run.prompt_tokens = "";
+  run.prompts = new_folder();
+  expect(options_of("window", 1), run,
+         "--prompts=" + run.prompts + " cannot be read");
+  run.prompts = "";
   run.prompt_tokens = "1,13";
   expect(options_of("window", 1), run,
          "prompt 0 has the token 13, but the model has 13 tokens, 0 to 12");

@@ -258,6 +258,17 @@ TEST(ResumeTest, ARateMayChangeAndThatIsSaid) {
   EXPECT_NE(ran.line_with("from here on --lr is '0.5'"), "");
 }
 
+TEST(ResumeTest, WeightsThatAreNotReadAreNamed) {
+  Options options = options_of("transformer");
+  options.steps = 1;
+  run_here(options);
+  options.steps = 2;
+  options.weights = "/nowhere.pt";
+  const Ran ran = run_here(options);
+  EXPECT_EQ(ran.code, kDone);
+  EXPECT_NE(ran.line_with("--weights=/nowhere.pt is not read"), "");
+}
+
 TEST(ResumeTest, AFinishedRunHasNothingToDo) {
   Options options = options_of("transformer");
   options.steps = 1;

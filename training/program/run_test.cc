@@ -1,6 +1,7 @@
 #include "training/program/run.h"
 
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,6 +97,23 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "--sample=9 needs a text");
   expect_refused(with([](Options& o) { o.trace_step = 0; }),
                  "--trace_step=0: must be at least 1");
+  expect_refused(with([](Options& o) { o.trace = "/"; }),
+                 "--trace=/ is a folder; name a file");
+  expect_refused(with([](Options& o) { o.trace = o.kineto = "a.json"; }),
+                 "--trace and --kineto name the same file, a.json");
+  expect_refused(with([](Options& o) { o.keep = 0; }), "--keep=0");
+  expect_refused(with([](Options& o) { o.save_every = -1; }),
+                 "--save_every=-1");
+  expect_refused(with([](Options& o) { o.eval_every = -2; }),
+                 "--eval_every=-2");
+  expect_refused(with([](Options& o) { o.threads = -1; }), "--threads=-1");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  expect_refused(with([](Options& o) { o.lr = kInfinity; }), "--lr=inf");
+  expect_refused(with([](Options& o) { o.weight_decay = kInfinity; }),
+                 "--weight_decay=inf");
+  expect_refused(
+      with([](Options& o) { o.balance = "9223372036854775807,9"; }),
+      "is 2 stages with 9.22337e+18 layers; there are 2 stages and 7 layers");
   expect_refused(with([](Options& o) { o.resume = "4000"; }),
                  "--resume=4000: needs --run_dir");
   expect_refused(with([](Options& o) { o.weights = "/nowhere.pt"; }),
@@ -130,26 +148,35 @@ TEST(RunTest, FlagsThatNothingReadsAreNamed) {
   options.momentum = 0.5;
   options.epochs = 3;
   options.shard_optimizer = true;
-  EXPECT_EQ(
+  options.train_score = true;
+  options.lora_wrapper = "module";
+  options.offload = "1";
+  options.checkpoint = "always";
+  EXPECT_THAT(
       notes(),
-      (std::vector<std::string>{
+      ::testing::ElementsAre(
           "--max_crossing=1 changes nothing: it needs a --model that is a .pt2 "
           "file",
           "--size=16 changes nothing: it needs images",
           "--crop=none changes nothing: it needs labelled images",
           "--unet_depth=2 changes nothing: it needs --model=unet",
+          "--lora_wrapper=module changes nothing: it needs --lora_rank, "
+          "--adapter or --save_weights",
           "--epochs=3 changes nothing: it needs --steps=0",
           "--momentum=0.5 changes nothing: it needs --optimizer=sgd or "
           "--optimizer=rmsprop",
           "--eval_model=second.pt2 changes nothing: it needs an --eval_every "
           "of 0 or more",
+          "--train_score=true changes nothing: it needs an --eval_every of 0 "
+          "or more",
           "--save_in_background=true changes nothing: it needs --run_dir",
           "--keep=5 changes nothing: it needs --run_dir",
           "--shard_size=7 changes nothing: it needs --save_weights",
           "--trace_step=1 changes nothing: it needs --trace or --kineto",
+          "--offload=1 changes nothing: it needs another --checkpoint",
           "--shard_optimizer=true changes nothing: it needs a --data_parallel "
           "of 2 or more",
-          "--timeout=9.5 changes nothing: it needs --distributed"}));
+          "--timeout=9.5 changes nothing: it needs --distributed"));
 }
 
 TEST(RunTest, FlagsThatAPlanReplacesAreRefused) {

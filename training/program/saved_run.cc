@@ -56,9 +56,9 @@ FlagValues flags_of(OptionScope scope, const Options& options,
 }  // namespace
 
 std::vector<std::string> unused_flags(const Options& options,
-                                      const Task& task) {
+                                      const ModelSource& source) {
   using models::DataKind;
-  const DataKind kind = task.source().kind();
+  const DataKind kind = source.kind();
   const bool images = kind == DataKind::kImages || kind == DataKind::kMasks;
   struct Use {
     std::set<std::string> names;
@@ -70,9 +70,11 @@ std::vector<std::string> unused_flags(const Options& options,
       {{"crop"}, kind == DataKind::kImages, "labelled images"},
       {{"length", "bucket"}, kind == DataKind::kText, "a text"},
       {{"output", "max_crossing", "eval_model"},
-       task.source().file() != nullptr,
+       source.file() != nullptr,
        "a --model that is a .pt2 file"},
-      {{"eval_model"}, options.eval_every >= 0, "an --eval_every of 0 or more"},
+      {{"eval_model", "train_score", "sample"},
+       options.eval_every >= 0,
+       "an --eval_every of 0 or more"},
       {{"transformer_dropout"},
        options.model == "transformer",
        "--model=transformer"},
@@ -80,6 +82,10 @@ std::vector<std::string> unused_flags(const Options& options,
        !options.run_dir.empty(),
        "--run_dir"},
       {{"shard_size"}, !options.save_weights.empty(), "--save_weights"},
+      {{"lora_wrapper"},
+       trains_adapters(options) || !options.save_weights.empty(),
+       "--lora_rank, --adapter or --save_weights"},
+      {{"offload"}, options.checkpoint != "always", "another --checkpoint"},
       {{"trace_step"},
        !options.trace.empty() || !options.kineto.empty(),
        "--trace or --kineto"},
@@ -91,6 +97,9 @@ std::vector<std::string> unused_flags(const Options& options,
       {{"transfers", "own_address", "timeout", "heartbeat_timeout"},
        options.distributed,
        "--distributed"},
+      {{"collective_sums"},
+       options.transfers != "host",
+       "other --transfers than host"},
       {{"shard_optimizer", "collective_sums"},
        options.data_parallel > 1,
        "a --data_parallel of 2 or more"},

@@ -39,7 +39,8 @@ FlagValues shared_flags(const Options& options, const Task& task);
 // Returns a line for each flag that is not at its default although this run
 // does not read it, because of its kind: "--keep=5 changes nothing: it needs
 // --run_dir". Flags that mean nothing beside others are errors elsewhere.
-std::vector<std::string> unused_flags(const Options& options, const Task& task);
+std::vector<std::string> unused_flags(const Options& options,
+                                      const ModelSource& source);
 
 // Convert flags to a text for all_gather() and back.
 std::string bytes_of(const FlagValues& flags);

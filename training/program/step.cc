@@ -10,6 +10,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -160,13 +161,15 @@ std::unique_ptr<torch::optim::Optimizer> grouped(
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const Options& options, const std::vector<at::Tensor>& parameters) {
   namespace optim = torch::optim;
-  TORCH_CHECK_VALUE(options.lr > 0, "--lr=", options.lr, ": must be above 0");
+  TORCH_CHECK_VALUE(options.lr > 0 && std::isfinite(options.lr),
+                    "--lr=", options.lr, ": must be above 0, and finite");
   TORCH_CHECK_VALUE(options.momentum >= 0 && options.momentum < 1,
                     "--momentum=", options.momentum,
                     ": must be from 0 to below 1");
-  TORCH_CHECK_VALUE(options.weight_decay >= 0,
-                    "--weight_decay=", options.weight_decay,
-                    ": must not be negative");
+  TORCH_CHECK_VALUE(
+      options.weight_decay >= 0 && std::isfinite(options.weight_decay),
+      "--weight_decay=", options.weight_decay,
+      ": must not be negative, and finite");
   TORCH_CHECK_VALUE(
       !options.nesterov || (options.optimizer == "sgd" && options.momentum > 0),
       "--nesterov needs --optimizer=sgd and --momentum above 0, not "

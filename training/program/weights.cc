@@ -397,6 +397,10 @@ LoadedModel load_model(const Options& options, ModelSource& source,
     model.base = "--weights " + checksum + ", ";
     load_part = std::move(loaded.load_part);
     reads_weights = !loaded.sets_all;
+  } else if (!options.weights.empty()) {
+    say(absl::StrCat("--weights=", options.weights,
+                     " is not read: the run goes on with its own weights; to "
+                     "begin with these, give another --run_dir"));
   }
   // Processes read copies of the file. The checksum of the flag --model does
   // not include the weights.
