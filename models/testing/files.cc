@@ -40,6 +40,10 @@ std::string read_bytes(const std::string& path) {
   return std::move(bytes).str();
 }
 
+std::string corpus_file(const std::string& name) {
+  return "models/testing/fuzz_corpus/" + name;
+}
+
 namespace {
 
 // Returns the bytes that this process has read with system calls.

@@ -13,7 +13,6 @@
 
 #include "gpipe/testing/allocation_meter.h"
 #include "models/testing/files.h"
-#include "models/testing/fixtures.h"
 
 namespace gpipe::internal {
 namespace {
@@ -35,6 +34,11 @@ std::string text(const std::string& text) {
 
 std::string global(const std::string& module, const std::string& name) {
   return "c" + module + "\n" + name + "\n";
+}
+
+// Returns a pickle that make_fixtures.py has written.
+std::string of_python(const std::string& name) {
+  return testing::read_bytes(testing::corpus_file("pickle." + name));
 }
 
 std::string error_in(const std::string& bytes) {
@@ -83,8 +87,8 @@ TEST(PickleTest, ReadsNumbersTextsAndContainers) {
 }
 
 TEST(PickleTest, ReadsWhatPythonWritesInEveryProtocol) {
-  for (const std::string_view bytes :
-       {testing::kPickle3, testing::kPickle4, testing::kPickle5}) {
+  for (const char* name : {"protocol3", "protocol4", "protocol5"}) {
+    const std::string bytes = of_python(name);
     const Pickle pickle(bytes);
     const PickleValue& dict = pickle.value();
     ASSERT_EQ(dict.kind, Kind::kDict);
@@ -101,7 +105,8 @@ TEST(PickleTest, ReadsWhatPythonWritesInEveryProtocol) {
 }
 
 TEST(PickleTest, ReadsEveryKindOfTensorOfPython) {
-  const Pickle pickle(testing::kStridedPickle);
+  const std::string bytes = of_python("strided");
+  const Pickle pickle(bytes);
   const auto& items = pickle.value().items;
   ASSERT_EQ(items.size(), 20u);
   std::vector<std::string> names;
@@ -155,7 +160,8 @@ TEST(PickleTest, WritesWhatItReads) {
 }
 
 TEST(PickleTest, ExecutesNothingAndKeepsTheNameThatWasAskedFor) {
-  const Pickle evil(testing::kEvilPickle);
+  const std::string evil_bytes = of_python("evil");
+  const Pickle evil(evil_bytes);
   EXPECT_EQ(evil.value().items[3]->kind, Kind::kObject);
   EXPECT_EQ(evil.value().items[3]->quoted_name(), "'posix.system'");
 
@@ -208,8 +214,8 @@ TEST(PickleTest, ReadsAroundObjects) {
 
 // The values in make_fixtures.py.
 TEST(PickleTest, ReadsWhatTrainingProgramsSaveBesideWeights) {
-  for (const std::string_view bytes :
-       {testing::kCheckpointPickle2, testing::kCheckpointPickle4}) {
+  for (const char* name : {"checkpoint2", "checkpoint4"}) {
+    const std::string bytes = of_python(name);
     const Pickle pickle(bytes);
     std::map<std::string_view, std::string> kinds;
     const auto& items = pickle.value().items;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "models/testing/files.h"
-#include "models/testing/fixtures.h"
 #include "models/weights/pickle.h"
 
 namespace gpipe::internal {
@@ -19,6 +18,11 @@ namespace {
 
 using namespace std::string_literals;  // "..."s literals may contain \0
 using testing::value_error_of;
+
+// Returns a pickle that make_fixtures.py has written.
+std::string of_python(const std::string& name) {
+  return testing::read_bytes(testing::corpus_file("pickle." + name));
+}
 
 std::string short_text(const std::string& text) {
   return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
@@ -202,7 +206,7 @@ StateDict tensors(const std::vector<PickledTensor>& tensors) {
 
 TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
   Counting counting;
-  const StateDict dict = counting.tensors(testing::kStridedPickle);
+  const StateDict dict = counting.tensors(of_python("strided"));
   EXPECT_EQ(dict.size(), 10u);
   // "transposed" and "row" share one storage.
   EXPECT_EQ(counting.keys, (std::vector<std::string>{"0", "1", "2", "3", "4",
@@ -271,10 +275,10 @@ TEST(PickledTensorsTest, AStorageHasOneSize) {
 }
 
 TEST(PickledTensorsTest, AreReadBesideAnythingElse) {
-  for (const std::string_view bytes :
-       {testing::kCheckpointPickle2, testing::kCheckpointPickle4}) {
+  for (const char* name : {"checkpoint2", "checkpoint4"}) {
     Counting counting;
-    EXPECT_EQ(counting.tensors(bytes).keys(), std::vector<std::string>{"w"});
+    EXPECT_EQ(counting.tensors(of_python(name)).keys(),
+              std::vector<std::string>{"w"});
     EXPECT_EQ(counting.keys.size(), 1u);  // no other storage is read
   }
 }
@@ -332,7 +336,7 @@ TEST(PickledTensorsTest, ObjectsAmongTheWeightsAreErrorsAndNotExecuted) {
     Counting counting;
     return value_error_of([&] { counting.tensors(bytes); });
   };
-  const std::string evil = error(std::string(testing::kEvilPickle));
+  const std::string evil = error(of_python("evil"));
   EXPECT_EQ(evil,
             "'x' asks for 'posix.system', which is not part of a state dict of "
             "plain tensors. Nothing was executed. If you trust the file, load "

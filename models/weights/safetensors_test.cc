@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "models/testing/files.h"
-#include "models/testing/fixtures.h"
 #include "models/weights/safetensors_file.h"
 
 namespace gpipe {
@@ -18,7 +17,6 @@ namespace {
 using testing::error_of;
 using testing::new_folder;
 using testing::value_error_of;
-using testing::write_bytes;
 
 std::string length(uint64_t value) {
   std::string bytes;
@@ -32,9 +30,8 @@ std::string error_in(const std::string& bytes) {
 }
 
 TEST(SafetensorsTest, ReadsWhatPythonHasWritten) {
-  const std::string path = new_folder() + "python.safetensors";
-  write_bytes(path, testing::kSafetensorsFile);
-  const Safetensors file = read_safetensors(path);
+  const Safetensors file =
+      read_safetensors(testing::corpus_file("safetensors.python"));
   EXPECT_EQ(file.metadata,
             (SafetensorsMetadata{{"made by", "Pyth\xc3\xb6n \"3\""}}));
   EXPECT_EQ(file.tensors.size(), 3u);
@@ -103,7 +100,8 @@ TEST(SafetensorsTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error_in(length(2) + "{}"), "no error");
   EXPECT_EQ(error_in(length(2) + "{}x"),
             "source: the header describes 0 bytes of data, but there are 1");
-  const std::string whole(testing::kSafetensorsFile);
+  const std::string whole =
+      testing::read_bytes(testing::corpus_file("safetensors.python"));
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_NE(error_in(whole.substr(0, size)), "no error") << size;
   }

@@ -12,22 +12,21 @@
 #include <vector>
 
 #include "models/testing/files.h"
-#include "models/testing/fixtures.h"
 #include "models/weights/pickle.h"
 
 namespace gpipe {
 namespace {
 
+using testing::corpus_file;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::new_folder;
+using testing::read_bytes;
 using testing::value_error_of;
 using testing::write_bytes;
 
 TEST(TorchFileTest, ReadsWhatPythonHasWritten) {
-  const std::string path = new_folder() + "nested.pt";
-  write_bytes(path, testing::kNestedFile);
-  const StateDict dict = read_torch_file(path);
+  const StateDict dict = read_torch_file(corpus_file("torch_file.nested"));
   EXPECT_EQ(dict.keys(), (std::vector<std::string>{"weight", "bias"}));
   EXPECT_EQ(dict["weight"].sizes(), at::IntArrayRef({1, 2}));
   EXPECT_EQ(dict["weight"][0][0].item<float>(), 1.5f);
@@ -194,7 +193,7 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
       internal::pickle_tensors({{"w", "0", 8, at::kFloat, 0, {2}, {1}}});
   const std::string data = "12345678";
 
-  EXPECT_EQ(error(testing::kLegacyFile),
+  EXPECT_EQ(error(read_bytes(corpus_file("torch_file.legacy"))),
             "is of the format before PyTorch 1.6. Save it again with a recent "
             "one: torch.save(torch.load(path, weights_only=True), path)");
   EXPECT_EQ(
