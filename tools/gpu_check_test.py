@@ -152,11 +152,12 @@ class GpuCheckTest(unittest.TestCase):
             env={**self.environment, **variables}, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT)
 
-    def run_script(self, *options, **variables):
-        """Returns (exit status, {row: (outcome, reason)}, stdout and stderr)."""
+    def run_script(self, *options, status=0, **variables):
+        """Expects the exit status. Returns ({row: (outcome, reason)}, stdout and stderr)."""
         process = self.start(*options, **variables)
         output, _ = process.communicate(timeout=100)
-        return process.returncode, self.rows(), output
+        self.assertEqual(process.returncode, status, output)
+        return self.rows(), output
 
     def packed_file(self, name):
         with tarfile.open(self.archive) as archive:
@@ -183,8 +184,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_a_machine_with_two_gpus_passes_every_row_of_correctness(self):
         self.place("bin/nvidia-smi", NVIDIA_SMI)
-        status, rows, output = self.run_script("--jobs=3")
-        self.assertEqual(status, 0, output)
+        rows, _ = self.run_script("--jobs=3")
         self.assertEqual(rows, {
             "devices": ("passed", "accelerators: 2"),
             "libraries": ("passed", "0 programs do not find their libraries"),
@@ -213,8 +213,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_named_rows_run_alone(self):
         self.place("bin/nsys", NSYS)
-        status, rows, output = self.run_script("--only=eager,nsys")
-        self.assertEqual(status, 0, output)
+        rows, _ = self.run_script("--only=eager,nsys")
         self.assertEqual(rows, {"devices": ("passed", "accelerators: 2"),
                                 "eager": ("passed", "3 passed, 0 failed"),
                                 "nsys": ("passed", "profile written")})
@@ -223,8 +222,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn("out/order.nsys-rep", archive.getnames())
 
     def test_the_speed_part_puts_all_partitions_on_one_gpu(self):
-        status, rows, output = self.run_script("--part=speed", GPUS="1")
-        self.assertEqual(status, 0, output)
+        rows, output = self.run_script("--part=speed", GPUS="1")
         self.assertEqual(list(rows), [
             "devices", "peers_resnet101", "peers_resnet101_2", "resnet101", "unet_memory",
             "transformer_memory", "offload_none", "offload_2", "plan", "amp",
@@ -243,9 +241,8 @@ class GpuCheckTest(unittest.TestCase):
                          "--offload=2")
 
     def test_one_gpu_and_missing_tools_make_rows_impossible(self):
-        status, rows, output = self.run_script(
+        rows, _ = self.run_script(
             "--only=tests_all,ranks_direct,refused,killed,contexts,nsys", GPUS="1")
-        self.assertEqual(status, 0, output)
         for name, reason in (("tests_all", "needs 2 GPUs, there are 1"),
                              ("ranks_direct", "needs 2 GPUs, there are 1"),
                              ("contexts", "needs 2 GPUs, there are 1"),
@@ -263,10 +260,8 @@ class GpuCheckTest(unittest.TestCase):
             archive.add(library, "libnccl.so.2")
         for options in ((), (f"--nccl={library}",)):
             self.archive.unlink(missing_ok=True)
-            status, rows, output = self.run_script(
-                "--only=ranks_host,ranks_direct,refused,killed", *options,
-                GPUS="1")
-            self.assertEqual(status, 0, output)
+            rows, _ = self.run_script(
+                "--only=ranks_host,ranks_direct,refused,killed", *options, GPUS="1")
             self.assertEqual(rows["ranks_direct"], ("passed", "fine"))
             self.assertEqual(rows["refused"][0], "not possible")
             self.assertEqual(rows["killed"], ("passed", "fine"))
@@ -279,8 +274,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_rehearsal_goes_on_without_a_gpu(self):
         for part in ("correctness", "speed"):
             self.archive.unlink(missing_ok=True)
-            status, rows, output = self.run_script(f"--part={part}", "--rehearsal", GPUS="0")
-            self.assertEqual(status, 0, output)
+            rows, _ = self.run_script(f"--part={part}", "--rehearsal", GPUS="0")
             self.assertEqual(rows["devices"],
                              ("not possible", "accelerators: 0; the rehearsal uses the CPU"))
         self.assertEqual(rows["resnet101"], ("passed", "see resnet101.md"))
@@ -298,33 +292,30 @@ class GpuCheckTest(unittest.TestCase):
         path = self.home / "checkout/gpu/gpipe-cuda.tar.xz"
         with tarfile.open(path, "w:xz") as archive:
             archive.add(self.home / "packed", "gpipe-cuda")
-        status, rows, output = self.run_script("--only=lstm")
-        self.assertEqual(status, 0, output)
+        rows, _ = self.run_script("--only=lstm")
         self.assertEqual(rows["lstm"], ("passed", "fine"))
         self.archive.unlink()
         path.write_bytes(path.read_bytes()[:-100])
-        status, rows, output = self.run_script("--only=lstm")
-        self.assertEqual((status, rows), (2, {}))
+        rows, output = self.run_script("--only=lstm", status=2)
+        self.assertEqual(rows, {})
         self.assertIn("gpipe-cuda.tar.xz cannot be unpacked: pack it again", output)
         self.assertEqual(list((self.home / "tmp").iterdir()), [])
 
     def test_a_failed_row_fails_the_script_and_the_next_rows_run(self):
-        status, rows, _ = self.run_script("--only=lstm,order", BROKEN="ADropoutLstm")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=lstm,order", status=1, BROKEN="ADropoutLstm")
         self.assertEqual(rows, {"devices": ("passed", "accelerators: 2"),
                                 "lstm": ("FAILED", "exit status 1: "
                                          "[  FAILED  ] Hardware.Bits (3 ms)"),
                                 "order": ("passed", "fine")})
 
     def test_failed_test_cases_are_named(self):
-        status, rows, output = self.run_script("--only=tests_one", BROKEN_TEST="Step.Sums")
-        self.assertEqual(status, 1)
+        rows, output = self.run_script("--only=tests_one", status=1, BROKEN_TEST="Step.Sums")
         self.assertEqual(rows["tests_one"], ("FAILED", "exit status 1: 2 passed, 1 failed"))
         self.assertIn("a_cuda.log:[  FAILED  ] Step.Sums (3 ms)", output)
 
     def test_a_row_that_does_not_end_is_killed_and_the_next_row_runs(self):
-        status, rows, _ = self.run_script("--only=order,memory", "--limit=1", STUCK="RandomDelays")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=order,memory", "--limit=1", status=1,
+                                  STUCK="RandomDelays")
         self.assertEqual(rows["order"],
                          ("FAILED", "killed after 1 s; last line: waits for ever"))
         self.assertEqual(rows["memory"], ("passed", "fine"))
@@ -332,15 +323,12 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_a_program_that_ends_after_sigterm_is_stopped(self):
         self.place("packed/run", RUN.replace("trap '' TERM\n", ""))
-        status, rows, _ = self.run_script("--only=memory", "--limit=1", STUCK="Peaks")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=memory", "--limit=1", status=1, STUCK="Peaks")
         self.assertEqual(rows["memory"][0], "FAILED")
         self.assertRegex(rows["memory"][1], "^stopped after 1 s; last line: ")
 
     def test_nothing_starts_after_the_budget_and_a_row_gets_what_is_left(self):
-        status, rows, output = self.run_script("--only=order,memory", "--budget=3",
-                                               STUCK="RandomDelays")
-        self.assertEqual(status, 0, output)
+        rows, _ = self.run_script("--only=order,memory", "--budget=3", STUCK="RandomDelays")
         self.assertEqual(rows["order"][0], "no time")
         self.assertRegex(rows["order"][1],
                          "^killed after [123] s, at the end of the budget; last line: waits")
@@ -375,22 +363,19 @@ class GpuCheckTest(unittest.TestCase):
                                        "lstm": ("passed", "fine")})
 
     def test_a_killed_program_is_not_reported_as_a_timeout(self):
-        status, rows, _ = self.run_script("--only=order", KILLED="RandomDelays")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=order", status=1, KILLED="RandomDelays")
         self.assertRegex(rows["order"][1], "^killed by signal 9")
 
     def test_a_second_context_of_a_rank_fails(self):
         self.place("bin/nvidia-smi", NVIDIA_SMI)
-        status, rows, _ = self.run_script(
-            "--only=contexts", CONTEXTS="8, GPU-a\\n9, GPU-b\\n9, GPU-a\\n")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=contexts", status=1,
+                                  CONTEXTS="8, GPU-a\\n9, GPU-b\\n9, GPU-a\\n")
         self.assertEqual(rows["contexts"], (
             "FAILED", "exit status 1: processes with contexts on several GPUs: 9"))
 
     def test_a_case_that_no_test_has_fails(self):
         self.place("packed/run", RUN.replace("[       OK ]", "[----------]"))
-        status, rows, _ = self.run_script("--only=killed")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script("--only=killed", status=1)
         self.assertEqual(rows["devices"], (
             "FAILED", "exit status 1: hardware_test_cuda has no case Devices"))
 
@@ -405,8 +390,7 @@ class GpuCheckTest(unittest.TestCase):
                 self.assertRegex(source, rf"TEST\(\w+, {case}\)")
 
     def test_a_machine_without_gpu_fails_and_runs_nothing(self):
-        status, rows, _ = self.run_script(GPUS="0")
-        self.assertEqual(status, 1)
+        rows, _ = self.run_script(status=1, GPUS="0")
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
         self.assertEqual(len(rows), 13)
         self.assertEqual(set(rows.values()),
@@ -414,8 +398,8 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.calls(), ["hardware_test_cuda --gtest_filter=*.Devices"])
 
     def test_list_names_all_rows_and_runs_nothing(self):
-        status, rows, output = self.run_script("--list")
-        self.assertEqual((status, rows), (0, {}))
+        rows, output = self.run_script("--list")
+        self.assertEqual(rows, {})
         self.assertEqual(len(output.splitlines()), 28)
         self.assertFalse(self.archive.exists())
 
@@ -426,8 +410,7 @@ class GpuCheckTest(unittest.TestCase):
                              ("--part=all", "--part=all: use correctness or speed"),
                              ("--nccl=none", "--nccl=none: there is no such file"),
                              ("--fast", "unknown option '--fast'")):
-            status, _, output = self.run_script(option)
-            self.assertEqual(status, 2)
+            _, output = self.run_script(option, status=2)
             self.assertIn(text, output)
 
     def test_results_of_an_earlier_run_are_kept(self):
