@@ -1,9 +1,6 @@
 // Fuzzes the reader of exported programs with any bytes: the archive, the list
 // of weights, the graph, and the plan of the layers.
 #include <c10/util/Exception.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -13,6 +10,7 @@
 #include "models/exported/archive.h"
 #include "models/exported/plan.h"
 #include "models/exported/program_reader.h"
+#include "models/testing/fuzz_reader.h"
 
 // Turns LeakSanitizer off. LibTorch's reader leaks if its constructor throws,
 // and libFuzzer would look for leaks after each input.
@@ -64,14 +62,8 @@ void check(const Read& read) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
-  // LibTorch's reader needs a path.
-  static const int file = memfd_create("exported", MFD_CLOEXEC);
-  static const std::string path = "/proc/self/fd/" + std::to_string(file);
-  gpipe::testing::fuzz_check(
-      ftruncate(file, 0) == 0 &&
-          pwrite(file, data, size, /*offset=*/0) == static_cast<ssize_t>(size),
-      "the file can be written");
+  const std::string path = gpipe::testing::fuzz_file(data, size);
   gpipe::testing::fuzz_parser<c10::ValueError>(
-      size, {}, [] { return read(path); }, check);
+      size, {}, [&] { return read(path); }, check);
   return 0;
 }

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-#include <cstdint>
 #include <cstring>
 
 #include "gpipe/testing/fuzz_check.h"
@@ -37,6 +39,15 @@ void fuzz_reader(std::size_t input_size,
   fuzz_parser<c10::ValueError>(input_size, {}, read, [](const StateDict& dict) {
     for (const auto& item : dict) touch(item.value());
   });
+}
+
+std::string fuzz_file(const uint8_t* data, std::size_t size) {
+  static const int file = memfd_create("fuzz_file", MFD_CLOEXEC);
+  fuzz_check(
+      ftruncate(file, 0) == 0 &&
+          pwrite(file, data, size, /*offset=*/0) == static_cast<ssize_t>(size),
+      "the file can be written");
+  return "/proc/self/fd/" + std::to_string(file);
 }
 
 }  // namespace gpipe::testing

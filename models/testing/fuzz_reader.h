@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include "models/weights/state_dict.h"
 
@@ -13,5 +15,9 @@ namespace gpipe::testing {
 // that ASan reports an access beyond the tensor's memory.
 void fuzz_reader(std::size_t input_size,
                  const std::function<StateDict()>& read);
+
+// Returns the path of a file in memory with these bytes, for readers that need
+// a path. The next call replaces the bytes.
+std::string fuzz_file(const uint8_t* data, std::size_t size);
 
 }  // namespace gpipe::testing
