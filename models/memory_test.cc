@@ -79,12 +79,13 @@ struct Bytes {
 };
 
 // `live` and `peak`: functions that return bytes above those before the step.
-Bytes step(GPipe& pipeline, const Tensor& input,
+template <typename Module>
+Bytes step(Module& module, const Tensor& input,
            const std::function<int64_t()>& live,
            const std::function<int64_t()>& peak) {
   Bytes bytes{};
   {
-    const Tensor output = pipeline->forward(input);
+    const Tensor output = module->forward(input);
     bytes.after_forward = live();
     output.backward(torch::ones_like(output));
   }
@@ -92,10 +93,6 @@ Bytes step(GPipe& pipeline, const Tensor& input,
   bytes.peak = peak();
   return bytes;
 }
-
-class ModelMemory
-    : public ::testing::TestWithParam<std::tuple<Model, int64_t, Checkpoint>> {
-};
 
 // Returns whether the temporary memory of oneDNN's convolutions is predicted.
 // The prediction is for its AVX-512 kernels (gpipe/libtorch/meta_scope.cc);
@@ -109,29 +106,26 @@ bool workspaces_are_known() {
 #endif
 }
 
-TEST_P(ModelMemory, IsForetoldWithoutMemory) {
-  instruments::CountingAllocator::install();
-  const auto& [model, partitions, mode] = GetParam();
+// Expects that a step on the CPU takes the bytes that a step without memory
+// counts. `make`: returns the module on a device.
+template <typename Make>
+void expect_foretold(const Model& model, const Make& make) {
+  CountingAllocator::install();
   torch::manual_seed(0);
-
-  const auto on_cpu = model.make();
-  const auto layers = static_cast<int64_t>(on_cpu->size());
-  GPipe pipeline(on_cpu, options(layers, partitions, mode, torch::kCPU));
+  auto on_cpu = make(torch::Device(torch::kCPU));
   const Tensor input = model.input();
   step(
-      pipeline, input, [] { return 0; }, [] { return 0; });
-  pipeline->zero_grad();
-  const int64_t before = instruments::CountingAllocator::live_bytes();
-  instruments::CountingAllocator::reset_peak();
+      on_cpu, input, [] { return 0; }, [] { return 0; });
+  on_cpu->zero_grad();
+  const int64_t before = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
   const Bytes cpu = step(
-      pipeline, input,
-      [=] { return instruments::CountingAllocator::live_bytes() - before; },
-      [=] { return instruments::CountingAllocator::peak_bytes() - before; });
+      on_cpu, input, [=] { return CountingAllocator::live_bytes() - before; },
+      [=] { return CountingAllocator::peak_bytes() - before; });
 
-  // Captured by name, because clang 14 captures no structured binding.
-  GPipe dry = [&, &model = model, partitions = partitions, mode = mode] {
+  auto dry = [&] {
     const MetaGuard meta;
-    return GPipe(model.make(), options(layers, partitions, mode, torch::kMeta));
+    return make(torch::Device(torch::kMeta));
   }();
   const Tensor dry_input =
       torch::empty(input.sizes(), input.options().device(torch::kMeta));
@@ -146,53 +140,31 @@ TEST_P(ModelMemory, IsForetoldWithoutMemory) {
   if (workspaces_are_known()) {
     EXPECT_NEAR(static_cast<double>(meta.peak), of_cpu, 0.03 * of_cpu);
   }
-  RecordProperty(
+  ::testing::Test::RecordProperty(
       "peak_error_percent",
       std::to_string(100.0 * (static_cast<double>(meta.peak) / of_cpu - 1)));
+}
+
+class ModelMemory
+    : public ::testing::TestWithParam<std::tuple<Model, int64_t, Checkpoint>> {
+};
+
+TEST_P(ModelMemory, IsForetoldWithoutMemory) {
+  // Captured by name, because clang 14 captures no structured binding.
+  const auto& [model, partitions, mode] = GetParam();
+  expect_foretold(model, [&model = model, partitions = partitions,
+                          mode = mode](torch::Device device) {
+    const auto layers = model.make();
+    return GPipe(layers, options(static_cast<int64_t>(layers->size()),
+                                 partitions, mode, device));
+  });
 }
 
 class PlainModelMemory : public ::testing::TestWithParam<Model> {};
 
 TEST_P(PlainModelMemory, IsForetoldWithoutMemory) {
-  instruments::CountingAllocator::install();
   at::set_num_threads(1);
-  torch::manual_seed(0);
-  const auto step = [](torch::nn::Sequential& model, const Tensor& input,
-                       const std::function<int64_t()>& live) {
-    const Tensor output = model->forward(input);
-    const int64_t after_forward = live();
-    output.backward(torch::ones_like(output));
-    return after_forward;
-  };
-
-  auto on_cpu = GetParam().make();
-  const Tensor input = GetParam().input();
-  step(on_cpu, input, [] { return 0; });
-  on_cpu->zero_grad();
-  const int64_t before = instruments::CountingAllocator::live_bytes();
-  instruments::CountingAllocator::reset_peak();
-  const int64_t cpu = step(on_cpu, input, [=] {
-    return instruments::CountingAllocator::live_bytes() - before;
-  });
-  const auto cpu_peak = static_cast<double>(
-      instruments::CountingAllocator::peak_bytes() - before);
-
-  auto on_meta = [] {
-    const MetaGuard meta;
-    return GetParam().make();
-  }();
-  const Tensor dry_input =
-      torch::empty(input.sizes(), input.options().device(torch::kMeta));
-  const MetaLedger ledger;
-  const int64_t meta =
-      step(on_meta, dry_input, [&] { return ledger.live_bytes(); });
-  EXPECT_EQ(meta, cpu);
-  const auto peak = static_cast<double>(ledger.peak_bytes());
-  if (workspaces_are_known()) {
-    EXPECT_NEAR(peak, cpu_peak, 0.03 * cpu_peak);
-  }
-  RecordProperty("peak_error_percent",
-                 std::to_string(100.0 * (peak / cpu_peak - 1)));
+  expect_foretold(GetParam(), [](torch::Device) { return GetParam().make(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlainModelMemory,
