@@ -3,7 +3,7 @@
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 #include <utility>
 
 #include "benchmarks/harness/timing.h"
@@ -11,16 +11,16 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Returns the sum of `part` over all devices, or none if memory was not
-// measured.
-std::optional<int64_t> sum(const Outcome& outcome,
-                           int64_t (*part)(const DeviceMemory&)) {
+// Returns the sum of `part`, a member or a function of DeviceMemory, over all
+// devices, or none if memory was not measured.
+template <typename Part>
+std::optional<int64_t> sum(const Outcome& outcome, const Part& part) {
   if (outcome.memory.empty()) return std::nullopt;
-  return std::accumulate(outcome.memory.begin(), outcome.memory.end(),
-                         int64_t{0},
-                         [part](int64_t sum, const DeviceMemory& device) {
-                           return sum + part(device);
-                         });
+  int64_t total = 0;
+  for (const DeviceMemory& each : outcome.memory) {
+    total += std::invoke(part, each);
+  }
+  return total;
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ const Outcome* base_of(const Benchmark& benchmark, const Outcome& outcome,
                        const std::vector<Outcome>& outcomes) {
   const std::string& own = outcome.experiment.base;
   const std::string& name = own.empty() ? benchmark.base : own;
-  const auto found = std::find_if(
-      outcomes.begin(), outcomes.end(),
-      [&](const auto& other) { return other.experiment.name == name; });
+  const auto found = std::ranges::find_if(outcomes, [&](const auto& other) {
+    return other.experiment.name == name;
+  });
   return found == outcomes.end() ? nullptr : &*found;
 }
 
@@ -65,15 +65,11 @@ std::optional<double> figure_of(Figure figure, const Outcome& outcome,
         return device.gradients / static_cast<int64_t>(sizeof(float));
       });
     case Figure::kLastingBytes:
-      return sum(outcome,
-                 [](const DeviceMemory& device) { return device.lasting(); });
+      return sum(outcome, &DeviceMemory::lasting);
     case Figure::kActivationBytes:
-      return sum(outcome, [](const DeviceMemory& device) {
-        return device.activations();
-      });
+      return sum(outcome, &DeviceMemory::activations);
     case Figure::kTotalBytes:
-      return sum(outcome,
-                 [](const DeviceMemory& device) { return device.peak; });
+      return sum(outcome, &DeviceMemory::peak);
   }
   return std::nullopt;
 }
@@ -145,17 +141,15 @@ Cell cell_of(Figure figure, std::optional<double> value) {
   return {value, figure == Figure::kParameters ? 0 : 3};
 }
 
-int64_t peak_of(const DeviceMemory& device) { return device.peak; }
-
 // Returns 0 if there is no caching allocator; see has_reserved().
 int64_t reserved_of(const DeviceMemory& device) {
   return device.reserved.value_or(0);
 }
 
 bool has_reserved(const Outcome& outcome) {
-  return std::any_of(
-      outcome.memory.begin(), outcome.memory.end(),
-      [](const DeviceMemory& device) { return device.reserved.has_value(); });
+  return std::ranges::any_of(outcome.memory, [](const DeviceMemory& device) {
+    return device.reserved.has_value();
+  });
 }
 
 void add_plan(const Benchmark& benchmark, Mode mode, Columns* columns) {
@@ -205,8 +199,8 @@ void add_speeds(const Benchmark& benchmark,
   columns->add(to_string(Figure::kSpeed), [](const Outcome& outcome) {
     return cell_of(Figure::kSpeed, median_speed(outcome));
   });
-  const bool several = std::any_of(
-      outcomes.begin(), outcomes.end(),
+  const bool several = std::ranges::any_of(
+      outcomes,
       [](const Outcome& outcome) { return outcome.durations.size() > 1; });
   if (several) {
     using Values = std::vector<double>::const_iterator;
@@ -220,8 +214,8 @@ void add_speeds(const Benchmark& benchmark,
                    figure_of(Figure::kSpeedUp, outcome,
                              base_of(benchmark, outcome, outcomes)));
   });
-  const bool simulated = std::any_of(
-      outcomes.begin(), outcomes.end(),
+  const bool simulated = std::ranges::any_of(
+      outcomes,
       [](const Outcome& outcome) { return outcome.timeline.has_value(); });
   if (!simulated) return;
   columns->add("bubble %", [](const Outcome& outcome) {
@@ -238,9 +232,8 @@ void add_memory_by_kind(Columns* columns) {
     });
   }
   columns->add("largest device", [](const Outcome& outcome) {
-    const auto largest = std::max_element(
-        outcome.memory.begin(), outcome.memory.end(),
-        [](const auto& a, const auto& b) { return a.peak < b.peak; });
+    const auto largest =
+        std::ranges::max_element(outcome.memory, {}, &DeviceMemory::peak);
     return Cell::bytes(largest == outcome.memory.end()
                            ? std::nullopt
                            : std::optional<int64_t>(largest->peak));
@@ -249,13 +242,12 @@ void add_memory_by_kind(Columns* columns) {
 
 void add_boundary(Columns* columns) {
   columns->add("copied in", [](const Outcome& outcome) {
-    return Cell::bytes(sum(
-        outcome, [](const DeviceMemory& device) { return device.boundary; }));
+    return Cell::bytes(sum(outcome, &DeviceMemory::boundary));
   });
 }
 
 void add_reserved(const std::vector<Outcome>& outcomes, Columns* columns) {
-  if (std::none_of(outcomes.begin(), outcomes.end(), has_reserved)) return;
+  if (std::ranges::none_of(outcomes, has_reserved)) return;
   columns->add("reserved", [](const Outcome& outcome) {
     return Cell::bytes(has_reserved(outcome) ? sum(outcome, reserved_of)
                                              : std::nullopt);
@@ -289,7 +281,7 @@ Table outcome_table(const Benchmark& benchmark, Mode mode,
     add_speeds(benchmark, outcomes, &columns);
     if (mode == Mode::kMeasure) {
       columns.add("peak memory", [](const Outcome& outcome) {
-        return Cell::bytes(sum(outcome, peak_of));
+        return Cell::bytes(sum(outcome, &DeviceMemory::peak));
       });
     }
   } else {
