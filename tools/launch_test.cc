@@ -374,25 +374,10 @@ TEST(LaunchTest, KeepsIgnoringWhatItWasToldToIgnore) {
             "launch: passes signal 2 (Interrupt) on to all ranks");
 }
 
-TEST(LaunchTest, NoRankOutlivesIt) {
-  Launch launch(script({"--nproc=2", "--notag_output"},
-                       "trap '' TERM; echo $$; exec sleep 1000"));
-  ASSERT_TRUE(launch.writes(2));
-  const pid_t ranks[] = {std::stoi(launch.out()[0]),
-                         std::stoi(launch.out()[1])};
-  for (const pid_t rank : ranks) ASSERT_TRUE(runs(rank));
-  launch.signal(SIGKILL);
-  EXPECT_EQ(launch.code(), 1000 + SIGKILL);
-  for (const pid_t rank : ranks) {
-    EXPECT_TRUE(comes_true([&] { return !runs(rank); }));
-  }
-}
-
-TEST(LaunchTest, NoProcessOfARankOutlivesIt) {
-  // The grandchild is in the background of a shell, and its parent ends first.
-  Launch launch(script({"--nproc=2", "--notag_output"},
-                       "(trap '' TERM; exec sleep 1000) & echo $!; "
-                       "[ $RANK = 0 ] && exit 0; wait"));
+// Kills a launcher of two ranks whose `text` prints a process each, and expects
+// that both processes end.
+void expect_ended_with_launcher(const std::string& text) {
+  Launch launch(script({"--nproc=2", "--notag_output"}, text));
   ASSERT_TRUE(launch.writes(2));
   const pid_t others[] = {std::stoi(launch.out()[0]),
                           std::stoi(launch.out()[1])};
@@ -403,6 +388,17 @@ TEST(LaunchTest, NoProcessOfARankOutlivesIt) {
     EXPECT_TRUE(comes_true([&] { return !runs(each); }));
     kill(each, SIGKILL);
   }
+}
+
+TEST(LaunchTest, NoRankOutlivesIt) {
+  expect_ended_with_launcher("trap '' TERM; echo $$; exec sleep 1000");
+}
+
+// The grandchild is in the background of a shell, and its parent ends first.
+TEST(LaunchTest, NoProcessOfARankOutlivesIt) {
+  expect_ended_with_launcher(
+      "(trap '' TERM; exec sleep 1000) & echo $!; "
+      "[ $RANK = 0 ] && exit 0; wait");
 }
 
 TEST(LaunchTest, ShowsProgressAtOnce) {
