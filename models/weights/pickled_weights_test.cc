@@ -204,6 +204,12 @@ StateDict tensors(const std::vector<PickledTensor>& tensors) {
   return counting.tensors(pickle_tensors(tensors));
 }
 
+// Returns the names of the tensors in a pickle.
+std::vector<std::string> names_in(const std::string& bytes) {
+  Counting counting;
+  return counting.tensors(bytes).keys();
+}
+
 TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
   Counting counting;
   const StateDict dict = counting.tensors(of_python("strided"));
@@ -222,39 +228,37 @@ TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
   EXPECT_FALSE(dict["parameter"].requires_grad());
 }
 
+// Returns a tensor "t" in a storage of 24 bytes.
+PickledTensor in_24_bytes(int64_t offset, std::vector<int64_t> sizes,
+                          std::vector<int64_t> strides,
+                          c10::ScalarType dtype = at::kFloat) {
+  return {"t", "0", 24, dtype, offset, std::move(sizes), std::move(strides)};
+}
+
 TEST(PickledTensorsTest, MayFillTheirStorage) {
-  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 5, {1}, {1}}})["t"].numel(), 1);
-  EXPECT_EQ(
-      tensors({{"t", "0", 24, at::kFloat, 0, {2, 2}, {3, 2}}})["t"].sizes(),
-      at::IntArrayRef({2, 2}));
-  EXPECT_EQ(tensors({{"t", "0", 24, at::kFloat, 6, {0}, {1}}})["t"].numel(), 0);
-  EXPECT_EQ(
-      tensors({{"t", "0", 4, at::kFloat, 0, {1000000}, {0}}})["t"].numel(),
-      1000000);
+  EXPECT_EQ(tensors({in_24_bytes(5, {1}, {1})})["t"].numel(), 1);
+  EXPECT_EQ(tensors({in_24_bytes(0, {2, 2}, {3, 2})})["t"].sizes(),
+            at::IntArrayRef({2, 2}));
+  EXPECT_EQ(tensors({in_24_bytes(6, {0}, {1})})["t"].numel(), 0);
+  EXPECT_EQ(tensors({in_24_bytes(0, {1000000}, {0})})["t"].numel(), 1000000);
 }
 
 TEST(PickledTensorsTest, DoNotReachBeyondTheirStorage) {
   constexpr int64_t kHuge = INT64_MAX;
   const std::vector<PickledTensor> wrong = {
-      {"t", "0", 24, at::kFloat, 0, {7}, {1}},
-      {"t", "0", 24, at::kFloat, 1, {6}, {1}},
-      {"t", "0", 24, at::kFloat, 6, {}, {}},
-      {"t", "0", 24, at::kFloat, 7, {0}, {1}},
-      {"t", "0", 24, at::kFloat, 0, {2, 2}, {4, 2}},
-      {"t", "0", 24, at::kFloat, kHuge, {1}, {1}},
-      {"t", "0", 24, at::kFloat, 0, {2}, {kHuge}},
-      {"t", "0", 24, at::kFloat, 3, {3}, {kHuge}},
-      {"t", "0", 24, at::kFloat, 0, {2, 2}, {kHuge, kHuge}},
-      {"t", "0", 24, at::kFloat, 0, {kHuge}, {0}},
-      {"t",
-       "0",
-       24,
-       at::kFloat,
-       0,
-       {int64_t{1} << 32, int64_t{1} << 32},
-       {0, 0}},
-      {"t", "0", 24, at::kFloat, 0, {0, kHuge, kHuge}, {1, 1, 1}},
-      {"t", "0", 24, at::kFloat8_e5m2, 0, {25}, {1}},
+      in_24_bytes(0, {7}, {1}),
+      in_24_bytes(1, {6}, {1}),
+      in_24_bytes(6, {}, {}),
+      in_24_bytes(7, {0}, {1}),
+      in_24_bytes(0, {2, 2}, {4, 2}),
+      in_24_bytes(kHuge, {1}, {1}),
+      in_24_bytes(0, {2}, {kHuge}),
+      in_24_bytes(3, {3}, {kHuge}),
+      in_24_bytes(0, {2, 2}, {kHuge, kHuge}),
+      in_24_bytes(0, {kHuge}, {0}),
+      in_24_bytes(0, {int64_t{1} << 32, int64_t{1} << 32}, {0, 0}),
+      in_24_bytes(0, {0, kHuge, kHuge}, {1, 1, 1}),
+      in_24_bytes(0, {25}, {1}, at::kFloat8_e5m2),
   };
   for (const PickledTensor& each : wrong) {
     EXPECT_NE(value_error_of([&] { tensors({each}); }).find("'t' has sizes "),
@@ -296,9 +300,7 @@ TEST(PickledTensorsTest, ItemsThatAreNotTensorsAreLeftOut) {
         "cbuiltins\nset\n)R", "c__builtin__\ncomplex\n)R", "\x8f",
         "ccollections\nCounter\n)R", "ctorch\ndevice\n)R", "ctorch\nSize\n)R",
         "ctorch\nuint4\n", "cnet\nNet\n"}) {
-    Counting counting;
-    EXPECT_EQ(counting.tensors(with_value(value)).keys(),
-              std::vector<std::string>{"w"})
+    EXPECT_EQ(names_in(with_value(value)), std::vector<std::string>{"w"})
         << value;
   }
 }
@@ -309,12 +311,9 @@ TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
   // The tensor of the dict, once more with the name 7, and an object.
   const std::size_t begin = one.find("ctorch._utils");
   const std::string tensor = one.substr(begin, one.rfind("u.") - begin);
-  Counting counting;
-  EXPECT_EQ(counting
-                .tensors(one.substr(0, one.size() - 1) + "K\x07" + tensor +
-                         "sK\x08"
-                         "cnet\nNet\n)Rs.")
-                .keys(),
+  EXPECT_EQ(names_in(one.substr(0, one.size() - 1) + "K\x07" + tensor +
+                     "sK\x08"
+                     "cnet\nNet\n)Rs."),
             std::vector<std::string>{"w"});
 }
 
@@ -322,19 +321,15 @@ TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
 TEST(PickledTensorsTest, AnExtraStateMayBeAnyObject) {
   const std::string one =
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  Counting counting;
-  EXPECT_EQ(counting
-                .tensors(one.substr(0, one.size() - 1) + "\x8c\x0f"
-                                                         "fc._extra_state"
-                                                         "c_io\nBytesIO\n)Rs.")
-                .keys(),
+  EXPECT_EQ(names_in(one.substr(0, one.size() - 1) + "\x8c\x0f"
+                                                     "fc._extra_state"
+                                                     "c_io\nBytesIO\n)Rs."),
             std::vector<std::string>{"w"});
 }
 
 TEST(PickledTensorsTest, ObjectsAmongTheWeightsAreErrorsAndNotExecuted) {
   const auto error = [](const std::string& bytes) {
-    Counting counting;
-    return value_error_of([&] { counting.tensors(bytes); });
+    return value_error_of([&] { names_in(bytes); });
   };
   const std::string evil = error(of_python("evil"));
   EXPECT_EQ(evil,
@@ -355,9 +350,7 @@ TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
   const std::string one =
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}},
                       {"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  Counting counting;
-  EXPECT_EQ(value_error_of([&] { counting.tensors(one); }),
-            "'w' appears twice");
+  EXPECT_EQ(value_error_of([&] { names_in(one); }), "'w' appears twice");
 }
 
 }  // namespace
