@@ -15,6 +15,7 @@ namespace {
 using testing::value_error_of;
 
 constexpr char kAdapter[] = "models/exported/testdata/lora/llama_adapter/";
+constexpr char kProgram[] = "models/exported/testdata/lora/llama.pt2";
 constexpr char kTensors[] = "adapter_model.safetensors";
 constexpr char kConfig[] = "adapter_config.json";
 
@@ -36,8 +37,7 @@ std::string folder_with(const std::function<void(StateDict&)>& change,
 // Returns the error of loading a folder, and checks that nothing has changed.
 std::string error_of_loading(const std::string& folder) {
   ExportedModel model =
-      add_lora(load_exported("models/exported/testdata/lora/llama.pt2"),
-               read_lora_options(kAdapter));
+      add_lora(load_exported(kProgram), read_lora_options(kAdapter));
   load_lora(kAdapter, *model.layers);
   const std::string error =
       value_error_of([&] { load_lora(folder, *model.layers); });
@@ -63,8 +63,7 @@ TEST(LoraFiles, CopiesOfBaseWeightsAreIgnored) {
                    at::zeros({13, 16}));
   });
   EXPECT_EQ(error_of_loading(folder), "no error");
-  StateDict weights =
-      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
+  StateDict weights = load_exported(kProgram).state_dict();
   EXPECT_EQ(value_error_of([&] { merge_lora(folder, weights); }), "no error");
 }
 
@@ -106,8 +105,7 @@ TEST(LoraFiles, DamagedAndMissingFilesAreRefused) {
 }
 
 TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
-  ExportedModel model =
-      load_exported("models/exported/testdata/lora/llama.pt2");
+  ExportedModel model = load_exported(kProgram);
   EXPECT_EQ(value_error_of([&] { load_lora(kAdapter, *model.layers); }),
             "the module has no adapters; call add_lora() with "
             "read_lora_options('models/exported/testdata/lora/llama_adapter/') "
@@ -119,8 +117,7 @@ TEST(LoraFiles, AModuleWithoutAdaptersIsRefused) {
 }
 
 TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
-  const StateDict before =
-      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
+  const StateDict before = load_exported(kProgram).state_dict();
   const std::string name = "model.layers.1.self_attn.q_proj.weight";
   StateDict without, other;
   for (const auto& each : before) {
@@ -146,8 +143,7 @@ TEST(LoraFiles, WeightsThatDoNotFitAreNotMerged) {
 
 // The weights of GPT-2 on the hub have no "transformer.", its adapters have it.
 TEST(LoraFiles, NamesOfWeightsMayLackAPrefixOrHaveOneMore) {
-  const StateDict before =
-      load_exported("models/exported/testdata/lora/llama.pt2").state_dict();
+  const StateDict before = load_exported(kProgram).state_dict();
   StateDict expected = before;
   merge_lora(kAdapter, expected);
   for (const bool has_more : {false, true}) {
@@ -215,8 +211,7 @@ TEST(LoraFiles, AdaptersOf16BitsAreMultipliedInFloat32) {
 
 TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
   const ExportedModel model =
-      add_lora(load_exported("models/exported/testdata/lora/llama.pt2"),
-               read_lora_options(kAdapter));
+      add_lora(load_exported(kProgram), read_lora_options(kAdapter));
   const std::string folder = testing::new_folder();
   EXPECT_EQ(value_error_of([&] {
               save_lora(folder, *model.layers,

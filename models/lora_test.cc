@@ -67,11 +67,12 @@ struct Python {
   return ::testing::AssertionFailure() << (a - b).abs().max();
 }
 
-ExportedModel adapted(const Python& python, int64_t max_crossing = 4) {
+ExportedModel adapted(const Python& python, int64_t max_crossing = 4,
+                      double dropout = 0) {
   ExportedModel model =
       add_lora(load_exported(python.program(),
                              ExportedOptions().max_crossing(max_crossing)),
-               read_lora_options(python.adapter()));
+               read_lora_options(python.adapter()).dropout(dropout));
   load_lora(python.adapter(), *model.layers);
   return model;
 }
@@ -145,9 +146,7 @@ TEST_P(LoraTest, OnlyAdaptersAreTrainedAndTheBaseIsInTheStateDict) {
 }
 
 TEST_P(LoraTest, DropoutHasThePythonsBitsInTrainingAndIsOffInEval) {
-  LoraOptions options = read_lora_options(python_.adapter()).dropout(0.25);
-  ExportedModel model = add_lora(load_exported(python_.program()), options);
-  load_lora(python_.adapter(), *model.layers);
+  ExportedModel model = adapted(python_, /*max_crossing=*/4, /*dropout=*/0.25);
   torch::manual_seed(7);
   EXPECT_TRUE(is_same(model.layers->forward(python_.at("input.0")),
                       python_.at("dropped.0"), python_.tolerance()));
@@ -222,9 +221,7 @@ std::pair<Tensor, StateDict> step(const Python& python,
                                   std::vector<int64_t> balance,
                                   const Schedule& schedule,
                                   Checkpoint checkpoint) {
-  const LoraOptions options = read_lora_options(python.adapter()).dropout(0.25);
-  ExportedModel model = add_lora(load_exported(python.program()), options);
-  load_lora(python.adapter(), *model.layers);
+  ExportedModel model = adapted(python, /*max_crossing=*/4, /*dropout=*/0.25);
   const auto layers = static_cast<int64_t>(model.layers->size());
   if (balance.empty()) {
     balance = {layers};
