@@ -190,23 +190,26 @@ TEST_F(ExportedTest, LoadStateDictBringsTheValuesBack) {
       << error;
 }
 
+// Returns what "tables" computes.
+at::Tensor output_of_tables(const StateDict& dict, const at::Tensor& ids) {
+  const at::Tensor rows =
+      at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
+  return at::linear(at::embedding(dict["embed.weight"], ids) + rows,
+                    dict["head.weight"], dict["head.bias"]);
+}
+
 TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
   const Example example = read_example("tables");
   ExportedModel model = load_exported(example.path);
   const StateDict dict = model.state_dict();
-  const auto expected = [&](const at::Tensor& ids) {
-    const at::Tensor rows =
-        at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
-    return at::linear(at::embedding(dict["embed.weight"], ids) + rows,
-                      dict["head.weight"], dict["head.bias"]);
-  };
   const at::NoGradGuard no_grad;
   const at::Tensor& ids = example.inputs[0];
   const at::Tensor fewer = ids.narrow(1, 0, 4);
   // Each is computed twice: the second time, the constant is in the cache.
   const auto expect_closed_form = [&](const std::string& when) {
     for (const at::Tensor& each : {ids, fewer, ids, fewer}) {
-      EXPECT_TRUE(at::equal(call(model.layers, {each})[0], expected(each)))
+      EXPECT_TRUE(at::equal(call(model.layers, {each})[0],
+                            output_of_tables(dict, each)))
           << when << ", " << each.size(1) << " tokens";
     }
   };
@@ -250,14 +253,9 @@ TEST_F(ExportedTest, ConstantsOfTwoReadsOfAFileFollowTheirOwnBuffers) {
     std::vector<at::Tensor> outputs;
     for (ExportedModel& each : models) {
       outputs.push_back(call(each.layers, example.inputs)[0]);
-      const StateDict dict = each.state_dict();
-      const at::Tensor& ids = example.inputs[0];
-      const at::Tensor rows =
-          at::slice(dict["table"].cos(), 0, std::nullopt, ids.size(1));
       EXPECT_TRUE(
           at::equal(outputs.back(),
-                    at::linear(at::embedding(dict["embed.weight"], ids) + rows,
-                               dict["head.weight"], dict["head.bias"])));
+                    output_of_tables(each.state_dict(), example.inputs[0])));
     }
     EXPECT_EQ(at::equal(outputs[0], outputs[1]), !changed);
   }
