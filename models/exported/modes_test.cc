@@ -140,11 +140,10 @@ TEST_F(ExportedModesTest, NoiseWithoutAFlagRefusesEvalAndTrainsAsBefore) {
 TEST_F(ExportedModesTest, DropoutInABranchFollowsTheMode) {
   const testing::Example example = testing::read_example("dropped");
   ExportedModel model = load_exported(example.path);
-  const double tolerance = example.made_here ? 0 : 1e-4;
   const auto output_is = [&](const std::vector<at::Tensor>& expected) {
     return testing::difference(
         {testing::call(model.layers, example.inputs), StateDict(), StateDict()},
-        {expected, StateDict(), StateDict()}, tolerance);
+        {expected, StateDict(), StateDict()}, example.tolerance());
   };
   model.layers->eval();
   EXPECT_EQ(output_is(example.evaluated), "");

@@ -24,6 +24,7 @@
 namespace gpipe::train_program {
 namespace {
 
+using gpipe::testing::example_file;
 using gpipe::testing::new_folder;
 using gpipe::testing::value_error_of;
 using models::DataKind;
@@ -32,7 +33,7 @@ using ::testing::HasSubstr;
 // ---- --model
 
 std::string exported_file(const std::string& name) {
-  return "models/exported/testdata/" + name + ".pt2";
+  return example_file(name + ".pt2");
 }
 
 // Returns the error of make_task() with a file, after `change`.
@@ -248,10 +249,6 @@ TEST(ModelSourceTest, TheDescriptionDoesNotDependOnTheFolder) {
 
 using Balance = std::vector<int64_t>;
 using Names = std::vector<std::string>;
-
-std::string example_file(const std::string& name) {
-  return "models/exported/testdata/" + name;
-}
 
 // A layer with parameters of one element, and buffers whose names begin with
 // "buffer".

@@ -81,6 +81,11 @@ std::string images(int broken = -1) {
   return folder;
 }
 
+// Returns the error of a task with these options.
+std::string error_of(const Options& options) {
+  return value_error_of([&] { make_task(options); });
+}
+
 TEST(MakeTaskTest, TheChecksumIsOfWhichFilesThereAreAndNotOfWhere) {
   for (const char* model : {"transformer", "unet", "amoebanetd"}) {
     const auto checksum_of = [&](const std::string& path) {
@@ -131,7 +136,7 @@ TEST(MakeTaskTest, ALimitShortensEpochsOfEachKindOfData) {
         whole->train_batch(second_epoch, {0, 2}).input))
         << model;
     options.limit = 1;
-    EXPECT_EQ(value_error_of([&] { make_task(options); }),
+    EXPECT_EQ(error_of(options),
               "--limit=1 is less than a mini-batch, which has 2: use a larger "
               "limit, or smaller mini-batches")
         << model;
@@ -150,36 +155,30 @@ TEST(MakeTaskTest, EachKindOfDataIsFound) {
 
 TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
   const std::string folder = masks();
-  const std::string error =
-      value_error_of([&] { make_task(options_of("resnet50", folder)); });
+  const std::string error = error_of(options_of("resnet50", folder));
   EXPECT_THAT(error,
               HasSubstr("--model=resnet50 needs a folder of labelled images"));
   EXPECT_THAT(error, HasSubstr("which is for --model=unet"));
-  EXPECT_THAT(
-      value_error_of([&] { make_task(options_of("transformer", folder)); }),
-      HasSubstr("needs a text file"));
-  EXPECT_THAT(
-      value_error_of([&] { make_task(options_of("unet", text_file())); }),
-      HasSubstr("which is for --model=transformer"));
-  EXPECT_THAT(value_error_of(
-                  [&] { make_task(options_of("unet", folder + "nowhere")); }),
+  EXPECT_THAT(error_of(options_of("transformer", folder)),
+              HasSubstr("needs a text file"));
+  EXPECT_THAT(error_of(options_of("unet", text_file())),
+              HasSubstr("which is for --model=transformer"));
+  EXPECT_THAT(error_of(options_of("unet", folder + "nowhere")),
               HasSubstr("no such file or folder"));
-  EXPECT_THAT(value_error_of([&] { make_task(options_of("vgg", "")); }),
+  EXPECT_THAT(error_of(options_of("vgg", "")),
               HasSubstr("must be one of resnet50, "));
 }
 
 TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
   Options options = options_of("resnet50", images());
   options.batch = 19;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+  EXPECT_THAT(error_of(options),
               HasSubstr("--batch=19 is more than the 18 items"));
   options.batch = 0;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
-              HasSubstr("--batch=0"));
+  EXPECT_THAT(error_of(options), HasSubstr("--batch=0"));
   options.batch = 2;
   options.crop = "round";
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
-              HasSubstr("--crop=round"));
+  EXPECT_THAT(error_of(options), HasSubstr("--crop=round"));
 }
 
 TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
@@ -190,8 +189,7 @@ TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {
   EXPECT_NEAR(static_cast<double>(make_task(options)->test_batches()),
               4.0 * static_cast<double>(eighth), 4);
   options.held_out = 1.5;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
-              HasSubstr("--held_out=1.5"));
+  EXPECT_THAT(error_of(options), HasSubstr("--held_out=1.5"));
 }
 
 TEST(MakeTaskTest, AnEpochHasAMiniBatchIfTheTextHasFewerWindows) {
@@ -203,20 +201,19 @@ TEST(MakeTaskTest, AnEpochHasAMiniBatchIfTheTextHasFewerWindows) {
 TEST(MakeTaskTest, SequencesThatDoNotFitAreRefused) {
   Options options = options_of("transformer", text_file());
   options.bucket = 2;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+  EXPECT_THAT(error_of(options),
               HasSubstr("has no line end among its 402 characters"));
   write_bytes(options.data_dir, "a\nb\nc\n");
   options.held_out = 0.34;
   options.batch = 3;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+  EXPECT_THAT(error_of(options),
               HasSubstr("--batch=3 is more than the 2 sequences"));
   options.held_out = 0.1;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
+  EXPECT_THAT(error_of(options),
               HasSubstr("--held_out=0.1 of 3 sequences is 0"));
   options = options_of("unet", "");
   options.bucket = 2;
-  EXPECT_THAT(value_error_of([&] { make_task(options); }),
-              HasSubstr("--bucket=2 with --model=unet"));
+  EXPECT_THAT(error_of(options), HasSubstr("--bucket=2 with --model=unet"));
 }
 
 TEST(MakeTaskTest, RowsDoNotDependOnWhichOthersAreAskedFor) {
@@ -531,7 +528,7 @@ std::string error_with(const std::string& name, const at::Tensor& tensor,
   StateDict dict = rows(10);
   if (dict.contains(name)) dict.erase(name);
   if (tensor.defined()) dict.insert(name, tensor);
-  return value_error_of([&] { make_task(options_for(dict, output)); });
+  return error_of(options_for(dict, output));
 }
 
 TEST(TensorRowsTest, EachRowIsUsedOnceAndKeepsItsParts) {
@@ -590,9 +587,8 @@ TEST(TensorRowsTest, RowsWithoutATargetAreNotUsed) {
   target.slice(0, 2).fill_(-100);
   dict.erase("target");
   dict.insert("target", target);
-  EXPECT_THAT(
-      value_error_of([&] { make_task(options_for(dict, /*output=*/0)); }),
-      HasSubstr("--held_out=0.1 of 1 rows with a target is 0"));
+  EXPECT_THAT(error_of(options_for(dict, /*output=*/0)),
+              HasSubstr("--held_out=0.1 of 1 rows with a target is 0"));
 }
 
 TEST(TensorRowsTest, TheLossFollowsFromTheTarget) {
@@ -653,12 +649,11 @@ TEST(TensorRowsTest, WhatDoesNotFitIsNamed) {
          "--output=N chooses one of several outputs");
   Options options = options_for(rows(10));
   options.model = "unet";
-  expect(value_error_of([&] { make_task(options); }),
+  expect(error_of(options),
          "is a file with named tensors, which is for .pt2 files");
   options = options_for(rows(1));
   options.batch = 1;
-  expect(value_error_of([&] { make_task(options); }),
-         "--held_out=0.1 of 1 rows is 0");
+  expect(error_of(options), "--held_out=0.1 of 1 rows is 0");
 }
 
 }  // namespace
