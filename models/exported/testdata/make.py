@@ -24,7 +24,6 @@ weights in training, so that the last bits differ.
 The metadata name the machine, because the bits depend on the CPU.
 """
 import copy
-import importlib.util
 import os
 import re
 import sys
@@ -758,13 +757,12 @@ def write_vmapped(folder):
 
 def write_averages(folder):
     """Writes a model, and beside it the .pt file of tools/export_examples.py."""
-    path = os.path.join(os.path.dirname(__file__), "../../../tools/export_examples.py")
-    spec = importlib.util.spec_from_file_location("export_examples", path)
-    examples = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(examples)
+    sys.path.append(os.path.join(os.path.dirname(__file__), "../../../tools"))
+    import export_examples
     model, inputs = Averages().train(), (torch.randint(0, 11, (8,)),)
     path = os.path.join(folder, "averages")
-    examples.save_step(write_program(model, inputs, {}, path + ".pt2"), inputs, path + ".pt")
+    program = write_program(model, inputs, {}, path + ".pt2")
+    export_examples.save_step(model, program, inputs, path + ".pt")
 
 
 def write_generated(folder):
