@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -179,19 +178,9 @@ int64_t sum(const std::vector<DeviceMemory>& devices,
 TEST(DryRunTest, CountsTheLargestUNet) {
   Benchmark benchmark;
   benchmark.model = [](const Experiment&) { return models::unet(5, 48, 160); };
-  benchmark.loss = [](const Tensor& output, const Tensor& target) {
-    return torch::nn::functional::binary_cross_entropy_with_logits(output,
-                                                                   target);
-  };
-  Workload workload;
-  workload.input = [](int64_t rows) {
-    return torch::rand({rows, 3, 192, 192});
-  };
-  workload.target = [](int64_t rows) {
-    return torch::rand({rows, 1, 192, 192});
-  };
+  benchmark.loss = mask_loss;
   const auto devices =
-      dry_run(benchmark, workload,
+      dry_run(benchmark, images_with_masks(192, Mask::kRandom),
               experiment_of({800, 140, 62, 36, 36, 36, 36, 987}, 4, 4,
                             Checkpoint::kAlways))
           .memory;
@@ -211,18 +200,9 @@ TEST(DryRunTest, CountsAnAmoebaNet) {
   benchmark.model = [](const Experiment&) {
     return models::amoebanetd(1000, 18, 544);
   };
-  benchmark.loss = [](const Tensor& output, const Tensor& target) {
-    return torch::nn::functional::cross_entropy(output, target);
-  };
-  Workload workload;
-  workload.input = [](int64_t rows) {
-    return torch::rand({rows, 3, 224, 224});
-  };
-  workload.target = [](int64_t rows) {
-    return torch::randint(1000, {rows}, torch::kLong);
-  };
+  benchmark.loss = cross_entropy;
   const auto devices =
-      dry_run(benchmark, workload,
+      dry_run(benchmark, images_of_classes(224, 1000),
               experiment_of({16, 8}, 2, 2, Checkpoint::kExceptLast))
           .memory;
   EXPECT_EQ(devices[0].parameters, kFloat * 126'868'688);

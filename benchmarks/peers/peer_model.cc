@@ -165,10 +165,7 @@ PeerModel exported_peer_data(const std::string& path, int64_t batch,
   torch::manual_seed(seed + 1);
   result.input = torch::randint(words, {batch, side}, torch::kLong);
   result.target = torch::randint(words, {batch, side}, torch::kLong);
-  result.loss = [](const at::Tensor& output, const at::Tensor& target) {
-    return torch::nn::functional::cross_entropy(output.flatten(0, 1),
-                                                target.flatten());
-  };
+  result.loss = cross_entropy;
   return result;
 }
 
