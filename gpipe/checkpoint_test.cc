@@ -31,6 +31,7 @@ namespace {
 using testing::device;
 using testing::error_of;
 using torch::Tensor;
+using Tensors = std::vector<Tensor>;
 namespace F = torch::nn::functional;
 
 Tensor random(torch::IntArrayRef sizes) {
@@ -55,11 +56,20 @@ auto run(Way way, Function function, Inputs... inputs) {
                             : checkpoint(function, inputs...);
 }
 
-TEST(Checkpoint, CallsTheFunctionAgainInBackwardWithTheSameBits) {
-  const auto first = linear(4, 8), second = linear(8, 4);
-  std::vector<std::vector<Tensor>> results;
+// Expects the same bits from `results_of` both ways, with the same random
+// numbers.
+void expect_same_both_ways(const std::function<Tensors(Way)>& results_of) {
+  std::vector<Tensors> results;
   for (const Way way : kWays) {
     torch::manual_seed(1);
+    results.push_back(results_of(way));
+  }
+  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+}
+
+TEST(Checkpoint, CallsTheFunctionAgainInBackwardWithTheSameBits) {
+  const auto first = linear(4, 8), second = linear(8, 4);
+  expect_same_both_ways([&](Way way) -> Tensors {
     int calls = 0;
     const Tensor x = leaf({3, 4});
     const Tensor y = run(
@@ -79,9 +89,8 @@ TEST(Checkpoint, CallsTheFunctionAgainInBackwardWithTheSameBits) {
         each.mutable_grad() = Tensor();
       }
     }
-    results.push_back(result);
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return result;
+  });
 }
 
 TEST(Checkpoint, KeepsOnlyTheInputs) {
@@ -112,30 +121,26 @@ TEST(Checkpoint, KeepsOnlyTheInputs) {
 }
 
 TEST(Checkpoint, TakesAndReturnsVectorsTuplesIntegersAndUndefinedTensors) {
-  using Vector = std::vector<Tensor>;
   using Pair = std::tuple<Tensor, Tensor>;
   const Tensor index = torch::tensor({2, 0, 1}).to(device());
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(2);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor a = leaf({3, 4}), b = leaf({3, 4}), c = random({3, 4});
-    const Vector out = run(
+    const Tensors out = run(
         way,
-        [](Vector many, Pair two, Tensor which) -> Vector {
+        [](Tensors many, Pair two, Tensor which) -> Tensors {
           EXPECT_FALSE(many[1].defined());
           const auto& [left, right] = two;
           return {(many[0] * left).index_select(0, which), Tensor(), which,
                   right * 2, many[0]};
         },
-        Vector{a, Tensor()}, Pair(b, c), index);
+        Tensors{a, Tensor()}, Pair(b, c), index);
     EXPECT_FALSE(out[1].defined());
     EXPECT_EQ(out[2].scalar_type(), torch::kLong);
     EXPECT_FALSE(out[3].requires_grad());
     EXPECT_TRUE(out[4].is_same(a));  // an output that is an input
     (out[0].exp().sum() + out[4].sum()).backward();
-    results.push_back({out[0].detach(), out[3], a.grad(), b.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {out[0].detach(), out[3], a.grad(), b.grad()};
+  });
   const Pair pair =
       checkpoint([](Tensor x) { return Pair(x.exp(), x.sin()); }, leaf({2}));
   EXPECT_TRUE(std::get<1>(pair).requires_grad());
@@ -180,9 +185,7 @@ TEST(Checkpoint, KnowsWhichOfTheTwoCallsRuns) {
 }
 
 TEST(Checkpoint, DrawsTheSameNumbersAndDisturbsNoOtherDraw) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(3);
+  expect_same_both_ways([&](Way way) -> Tensors {
     at::Generator own = at::globalContext().defaultGenerator(device()).clone();
     own.set_current_seed(17);
     const Tensor x = leaf({64});
@@ -198,17 +201,17 @@ TEST(Checkpoint, DrawsTheSameNumbersAndDisturbsNoOtherDraw) {
     own.set_current_seed(99);
     y.sum().backward();
     const Tensor after = torch::rand({64}, options);
-    results.push_back({y.detach(), between, x.grad(), after,
-                       torch::rand({64}, own, options),
-                       torch::rand({64}, torch::kDouble)});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(),
+            between,
+            x.grad(),
+            after,
+            torch::rand({64}, own, options),
+            torch::rand({64}, torch::kDouble)};
+  });
 }
 
 TEST(Checkpoint, DrawsTheSameNumbersInNestedFunctions) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(4);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({64});
     const auto drop = [](Tensor h) {
       return F::dropout(h.sin(), F::DropoutFuncOptions().p(0.5)).sin();
@@ -218,16 +221,13 @@ TEST(Checkpoint, DrawsTheSameNumbersInNestedFunctions) {
         [&](Tensor h) { return drop(run(way, drop, run(way, drop, drop(h)))); },
         x);
     y.sum().backward();
-    results.push_back({y.detach(), x.grad(), torch::rand({4})});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), x.grad(), torch::rand({4})};
+  });
 }
 
 TEST(Checkpoint, CountsBatchNormOnce) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    for (const bool average : {false, true}) {
-      torch::manual_seed(5);
+  for (const bool average : {false, true}) {
+    expect_same_both_ways([&](Way way) -> Tensors {
       torch::nn::BatchNormOptions options(4);
       if (average) options.momentum(std::nullopt);
       torch::nn::BatchNorm1d norm(options);
@@ -240,21 +240,18 @@ TEST(Checkpoint, CountsBatchNormOnce) {
       }
       y.sum().backward();
       EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 2);
-      results.push_back({y.detach(), x.grad(), norm->running_mean,
-                         norm->running_var, norm->weight.grad()});
-    }
+      return {y.detach(), x.grad(), norm->running_mean, norm->running_var,
+              norm->weight.grad()};
+    });
   }
-  EXPECT_EQ(testing::difference(results[0], results[2]), "");
-  EXPECT_EQ(testing::difference(results[1], results[3]), "");
 }
 
 TEST(Checkpoint, HasTheAutocastStateOfTheForward) {
   const c10::DeviceType type = device().type();
   torch::nn::Linear layer(8, 8);
   layer->to(device());
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(6);
+  expect_same_both_ways([&](Way way) -> Tensors {
+    layer->zero_grad();
     const Tensor x = torch::randn({4, 8}).to(device()).requires_grad_();
     std::vector<at::ScalarType> types;
     at::autocast::set_autocast_enabled(type, true);
@@ -275,10 +272,8 @@ TEST(Checkpoint, HasTheAutocastStateOfTheForward) {
     EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
     EXPECT_EQ(types, std::vector<at::ScalarType>(way == Way::kPlain ? 1 : 2,
                                                  torch::kBFloat16));
-    results.push_back({y.detach(), x.grad(), layer->weight.grad()});
-    layer->zero_grad();
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), x.grad(), layer->weight.grad()};
+  });
 }
 
 // Autocast keeps the copy of the weight that the first call has made.
@@ -315,39 +310,32 @@ TEST(Checkpoint, AddsGradientsOfCapturedParametersOnceAndCallsTheirHooks) {
     ++hooks;
     return grad;
   });
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(7);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = random({3, 4});  // requires no grad
     // The weight is used in two functions and outside.
     const auto f = [&](Tensor h) { return h.mm(weight).tanh().mm(weight); };
     Tensor y = run(way, f, run(way, f, x)).mm(weight);
     hooks = 0;
+    weight.mutable_grad() = Tensor();
     y.sum().backward();
     EXPECT_EQ(hooks, 1);
-    results.push_back({y.detach(), weight.grad()});
-    weight.mutable_grad() = Tensor();
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), weight.grad()};
+  });
 }
 
 TEST(Checkpoint, ServesGradOfInputsInsideAndOutside) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(8);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor outside = leaf({4}), weight = leaf({4}), h = outside.exp();
     const Tensor y = run(
         way, [&](Tensor z) { return (z * weight).sin().exp(); }, h);
-    results.push_back(torch::autograd::grad({y.sum()}, {outside, weight, h}));
+    const auto grads = torch::autograd::grad({y.sum()}, {outside, weight, h});
     EXPECT_FALSE(outside.grad().defined());
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return grads;
+  });
 }
 
 TEST(Checkpoint, ServesABackwardTwiceIfTheGraphIsRetained) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(9);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4});
     int calls = 0;
     const Tensor y = run(
@@ -361,29 +349,23 @@ TEST(Checkpoint, ServesABackwardTwiceIfTheGraphIsRetained) {
     const Tensor once = x.grad().clone();
     y.sum().backward();
     EXPECT_EQ(calls, way == Way::kPlain ? 1 : 2);
-    results.push_back({once, x.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {once, x.grad()};
+  });
 }
 
 TEST(Checkpoint, HasSecondDerivatives) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(10);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4}), weight = leaf({4});
     const Tensor y = run(
         way, [&](Tensor z) { return (z * weight).sin().exp(); }, x);
     const Tensor grad = torch::autograd::grad({y.sum()}, {x}, {}, true,
                                               /*create_graph=*/true)[0];
-    results.push_back(torch::autograd::grad({grad.pow(2).sum()}, {x, weight}));
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return torch::autograd::grad({grad.pow(2).sum()}, {x, weight});
+  });
 }
 
 TEST(Checkpoint, MayRunABackwardInsideTheFunction) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(11);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4}), weight = leaf({4});
     const Tensor y = run(
         way,
@@ -395,17 +377,14 @@ TEST(Checkpoint, MayRunABackwardInsideTheFunction) {
         },
         x);
     y.sum().backward();
-    results.push_back({y.detach(), x.grad(), weight.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), x.grad(), weight.grad()};
+  });
 }
 
 // Also if the inner backward reads what the function has saved, for which the
 // function is called again before the first call is done.
 TEST(Checkpoint, CountsABackwardInsideTheFunctionOnce) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(11);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4}), weight = leaf({4});
     Tensor y = x;
     for (int k = 0; k < 2; ++k) {
@@ -420,30 +399,25 @@ TEST(Checkpoint, CountsABackwardInsideTheFunctionOnce) {
           y);
     }
     y.sum().backward();
-    results.push_back({y.detach(), x.grad(), weight.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), x.grad(), weight.grad()};
+  });
 }
 
 TEST(Checkpoint, NestsToAnyDepth) {
-  const std::function<Tensor(Tensor, int, bool)> nest =
-      [&](Tensor x, int depth, bool checkpointed) -> Tensor {
-    const auto f = [&, depth, checkpointed](Tensor h) {
+  const std::function<Tensor(Way, Tensor, int)> nest =
+      [&](Way way, Tensor x, int depth) -> Tensor {
+    const auto f = [&, way, depth](Tensor h) {
       h = h.sin();
-      return depth ? nest(h, depth - 1, checkpointed).exp() : h.exp();
+      return depth ? nest(way, h, depth - 1).exp() : h.exp();
     };
-    return checkpointed ? checkpoint(f, x) : f(x);
+    return run(way, f, x);
   };
-  std::vector<std::vector<Tensor>> results;
-  for (const bool checkpointed : {false, true}) {
-    torch::manual_seed(12);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4});
-    const Tensor y =
-        nest(nest(x * 0.1, 3, checkpointed) * 0.1, 3, checkpointed);
+    const Tensor y = nest(way, nest(way, x * 0.1, 3) * 0.1, 3);
     y.sum().backward();
-    results.push_back({y.detach(), x.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {y.detach(), x.grad()};
+  });
 }
 
 struct Doubled : torch::autograd::Function<Doubled> {
@@ -461,16 +435,13 @@ struct Doubled : torch::autograd::Function<Doubled> {
 };
 
 TEST(Checkpoint, ServesCustomFunctions) {
-  std::vector<std::vector<Tensor>> results;
-  for (const Way way : kWays) {
-    torch::manual_seed(13);
+  expect_same_both_ways([&](Way way) -> Tensors {
     const Tensor x = leaf({4});
     const Tensor y = run(
         way, [](Tensor z) { return Doubled::apply(z.exp()); }, x);
     y.sum().backward();
-    results.push_back({x.grad()});
-  }
-  EXPECT_EQ(testing::difference(results[0], results[1]), "");
+    return {x.grad()};
+  });
 }
 
 TEST(Checkpoint, WorksOnSeveralThreadsAtATime) {
