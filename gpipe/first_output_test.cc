@@ -19,6 +19,7 @@
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -86,15 +87,10 @@ TEST(FirstOutput, RunsInAPipelineAndRecomputed) {
       y = torch::cat({model->forward(parts[0]), model->forward(parts[1])});
       y.pow(2).sum().backward();
     }
-    std::vector<Tensor> result = {y.detach().cpu()};
-    for (const auto& each : model->parameters()) {
-      result.push_back(each.grad().cpu());
-    }
-    all.push_back(result);
+    all.push_back(testing::grads_of(*model));
+    all.back().push_back(y.detach());
   }
-  for (std::size_t k = 0; k < all[0].size(); ++k) {
-    EXPECT_TRUE(torch::allclose(all[0][k], all[1][k], 1e-12, 1e-12)) << k;
-  }
+  EXPECT_EQ(testing::difference(all[0], all[1], 1e-12, 1e-12), "");
 }
 
 TEST(FirstOutput, IsNamedInTheErrorOfALayerThatNeedsIt) {

@@ -29,11 +29,13 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
 
 using testing::device;
+using testing::difference;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::mean_square;
@@ -111,6 +113,18 @@ Sequential layers_around(const Layer& layer) {
   return model;
 }
 
+// Returns copies of the gradients and the buffers.
+std::vector<Tensor> state_of(const torch::nn::Module& module) {
+  std::vector<Tensor> all = testing::grads_of(module);
+  for (const Tensor& each : module.buffers()) all.push_back(each.cpu().clone());
+  return all;
+}
+
+void expect_close(const std::vector<Tensor>& actual,
+                  const std::vector<Tensor>& expected) {
+  EXPECT_EQ(difference(actual, expected, 1e-12, 1e-12), "");
+}
+
 struct Case {
   std::string name;
   std::function<Sequential(bool recomputed)> make;
@@ -145,28 +159,7 @@ class ChangedBuffersTest : public ::testing::TestWithParam<Case> {
       (mean_square(model->forward(x), y) / static_cast<double>(microbatches))
           .backward();
     }
-    return state(*model);
-  }
-
-  static std::vector<Tensor> state(const torch::nn::Module& module) {
-    std::vector<Tensor> all;
-    for (const Tensor& each : module.parameters()) {
-      all.push_back(each.grad().cpu());
-    }
-    for (const Tensor& each : module.buffers()) all.push_back(each.cpu());
-    return all;
-  }
-
-  static void expect_equal(const std::vector<Tensor>& actual,
-                           const std::vector<Tensor>& expected) {
-    ASSERT_EQ(actual.size(), expected.size());
-    for (std::size_t k = 0; k < actual.size(); ++k) {
-      EXPECT_TRUE(actual[k]
-                      .to(torch::kDouble)
-                      .allclose(expected[k].to(torch::kDouble), 1e-12, 1e-12))
-          << k << ": " << actual[k] << "\ninstead of\n"
-          << expected[k];
-    }
+    return state_of(*model);
   }
 };
 
@@ -181,7 +174,7 @@ TEST_P(ChangedBuffersTest, ForwardAndBackwardHaveTheGradientsOfAPlainLoop) {
                        testing::options(balance, microbatches, mode));
         const Tensor output = pipeline->forward(rows(2).to(device()));
         mean_square(output, rows(3).to(output.device())).backward();
-        expect_equal(state(*pipeline), expected(microbatches));
+        expect_close(state_of(*pipeline), expected(microbatches));
       }
     }
   }
@@ -202,7 +195,7 @@ TEST_P(ChangedBuffersTest, EveryScheduleHasTheGradientsOfAPlainLoop) {
           testing::options({2, 2}, microbatches, Checkpoint::kAlways));
       pipeline->train_step(rows(2).to(device()), rows(3), mean_square,
                            schedule);
-      expect_equal(state(*pipeline), expected(microbatches));
+      expect_close(state_of(*pipeline), expected(microbatches));
     }
   }
 }
@@ -215,7 +208,7 @@ TEST_P(ChangedBuffersTest, RecomputedLayersHaveTheGradientsOfAPlainLoop) {
                      testing::options({2, 2}, microbatches, mode));
       const Tensor output = pipeline->forward(rows(2).to(device()));
       mean_square(output, rows(3).to(output.device())).backward();
-      expect_equal(state(*pipeline), expected(microbatches));
+      expect_close(state_of(*pipeline), expected(microbatches));
     }
   }
 }
@@ -256,11 +249,7 @@ TEST(ChangedBufferTest, ThroughDataEqualsInPlaceOnTheCpu) {
         recomputed ? layers_around(Recomputed(layer)) : layers_around(layer);
     GPipe pipeline(model, testing::options({2, 2}, 2, mode));
     pipeline->forward(x).sum().backward();
-    std::vector<Tensor> all = pipeline->buffers();
-    for (const Tensor& each : pipeline->parameters()) {
-      all.push_back(each.grad());
-    }
-    return all;
+    return state_of(*pipeline);
   };
   const auto expected =
       after([](Tensor& buffer, const Tensor& x) { buffer.add_(x.mean(0)); },
@@ -271,9 +260,7 @@ TEST(ChangedBufferTest, ThroughDataEqualsInPlaceOnTheCpu) {
           after([](Tensor& buffer,
                    const Tensor& x) { buffer.data().add_(x.mean(0)); },
                 mode, recomputed);
-      for (std::size_t k = 0; k < expected.size(); ++k) {
-        EXPECT_TRUE(actual[k].equal(expected[k])) << k << to_string(mode);
-      }
+      EXPECT_EQ(difference(actual, expected), "") << to_string(mode);
     }
   }
 }
@@ -351,9 +338,7 @@ TEST(ChangedBufferTest, CapturedStatisticsChangeInTheForwardOnly) {
       pipeline->forward(x).sum().backward();
     };
     const auto actual = state_after(recomputed, run);
-    for (std::size_t k = 0; k < expected.size(); ++k) {
-      EXPECT_TRUE(actual[k].equal(expected[k])) << recomputed << ", " << k;
-    }
+    EXPECT_EQ(difference(actual, expected), "") << recomputed;
   }
 }
 
@@ -405,20 +390,7 @@ std::vector<Tensor> gradients_of(Sequential model,
       model->forward(rows).pow(2).sum().backward();
     }
   }
-  std::vector<Tensor> all;
-  for (const Tensor& each : model->parameters()) all.push_back(each.grad());
-  for (const Tensor& each : model->buffers()) all.push_back(each);
-  return all;
-}
-
-void expect_close(const std::vector<Tensor>& actual,
-                  const std::vector<Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t k = 0; k < actual.size(); ++k) {
-    EXPECT_TRUE(actual[k].allclose(expected[k], 1e-12, 1e-12))
-        << k << ": " << actual[k] << "\ninstead of\n"
-        << expected[k];
-  }
+  return state_of(*model);
 }
 
 // The end of the recompute of the cell gives the buffer its value of now,
@@ -453,9 +425,7 @@ std::vector<Tensor> state_after_step(Sequential inner, bool is_deferred,
   pipeline->to(torch::kDouble);
   const Tensor x = torch::randn({8, kColumns}, torch::kDouble).to(device());
   pipeline->forward(x).pow(2).sum().backward();
-  std::vector<Tensor> all = inner->buffers();
-  for (const Tensor& each : inner->parameters()) all.push_back(each.grad());
-  return all;
+  return state_of(*inner);
 }
 
 // No module of the layer that is computed again has them.

@@ -26,6 +26,7 @@ namespace {
 
 using testing::device;
 using testing::error_of;
+using testing::grads_of;
 using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::options;
@@ -97,14 +98,6 @@ class CheckFinite : public ::testing::Test {
   Tensor target_ = torch::ones({kRows, kWidth}, torch::kDouble);
 };
 
-std::vector<Tensor> grads_of(const GPipe& pipeline) {
-  std::vector<Tensor> grads;
-  for (const Tensor& each : pipeline->parameters()) {
-    grads.push_back(each.grad().defined() ? each.grad().clone() : Tensor());
-  }
-  return grads;
-}
-
 const char* const kSchedules[] = {"fill-drain", "1f1b", "zb-h1"};
 
 TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
@@ -113,7 +106,7 @@ TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
       auto pipeline = make(mode);
       fault_ = Fault();
       step(pipeline, schedule, true);
-      const auto before = grads_of(pipeline);
+      const auto before = grads_of(*pipeline);
       for (const int64_t partition : {0, 1}) {
         fault_ = {5 * partition + 2, 2, false,
                   partition == 0 ? std::nan("") : -INFINITY};
@@ -133,7 +126,7 @@ TEST_F(CheckFinite, NamesTheLayerAndTheMicroBatchOfAForward) {
         ASSERT_TRUE(pipeline->last_failure().has_value());
         EXPECT_EQ(pipeline->last_failure()->place(), place);
         EXPECT_EQ(pipeline->last_failure()->what, what);
-        EXPECT_EQ(testing::difference(grads_of(pipeline), before), "");
+        EXPECT_EQ(testing::difference(grads_of(*pipeline), before), "");
       }
     }
   }
@@ -143,7 +136,7 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
   for (const char* const schedule : kSchedules) {
     auto pipeline = make(Checkpoint::kExceptLast);
     step(pipeline, schedule, true);
-    const auto before = grads_of(pipeline);
+    const auto before = grads_of(*pipeline);
     for (const int64_t partition : {0, 1}) {
       // The layer applies the weight before the fault and the bias after it. So
       // only the weight's gradient is affected.
@@ -165,7 +158,7 @@ TEST_F(CheckFinite, NamesTheParametersOfABackward) {
                                      "elements are nan)"));
       }
       EXPECT_EQ(pipeline->last_failure()->phase, Phase::kBackward);
-      EXPECT_EQ(testing::difference(grads_of(pipeline), before), "");
+      EXPECT_EQ(testing::difference(grads_of(*pipeline), before), "");
       fault_ = Fault();
     }
   }
@@ -242,10 +235,10 @@ TEST_F(CheckFinite, NamesTheParameterWhoseSumAloneIsNot) {
 TEST_F(CheckFinite, IsOffByDefaultAndChangesNoBit) {
   auto pipeline = make(Checkpoint::kExceptLast);
   const Tensor loss = step(pipeline, "1f1b", false).loss;
-  const auto grads = grads_of(pipeline);
+  const auto grads = grads_of(*pipeline);
   pipeline->zero_grad();
   EXPECT_TRUE(step(pipeline, "1f1b", true).loss.equal(loss));
-  EXPECT_EQ(testing::difference(grads_of(pipeline), grads), "");
+  EXPECT_EQ(testing::difference(grads_of(*pipeline), grads), "");
   EXPECT_FALSE(TrainOptions().check_finite());
   fault_ = {7, 2, false, std::nan("")};
   EXPECT_TRUE(std::isnan(step(pipeline, "1f1b", false).loss.item<double>()));

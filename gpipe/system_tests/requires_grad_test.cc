@@ -57,11 +57,7 @@ void expect_as_plain(Sequential model, bool input_requires_grad) {
     for (Tensor& each : wanted) each.mutable_grad() = Tensor();
     const Tensor output = module->forward(x);
     if (output.requires_grad()) output.pow(2).sum().backward();
-    Tensors result;
-    for (const Tensor& each : wanted) {
-      const Tensor& grad = each.grad();
-      result.push_back(grad.defined() ? grad.cpu() : Tensor());
-    }
+    Tensors result = testing::grads_of(wanted);
     result.push_back(torch::tensor(output.requires_grad()));
     return result;
   };

@@ -38,6 +38,7 @@ using testing::devices;
 using testing::difference;
 using ::testing::ElementsAre;
 using testing::error_of;
+using testing::grads_of;
 using ::testing::HasSubstr;
 using testing::Lambda;
 using testing::mean_square;
@@ -155,13 +156,11 @@ torch::optim::SGD optimizer_of(nn::Module& module) {
                            torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// Returns copies of parameters, buffers and gradients on the CPU.
+// Returns copies of gradients, parameters and buffers on the CPU.
 std::vector<Tensor> state_of(const nn::Module& module) {
-  std::vector<Tensor> state;
+  std::vector<Tensor> state = grads_of(module);
   for (const Tensor& each : module.parameters()) {
     state.push_back(each.detach().cpu().clone());
-    state.push_back(each.grad().defined() ? each.grad().cpu().clone()
-                                          : Tensor());
   }
   for (const Tensor& each : module.buffers()) {
     state.push_back(each.cpu().clone());
@@ -317,10 +316,7 @@ TEST_F(TrainStep, UnevenMicrobatchesCountByTheirRows) {
       input.to(device()), target, mean_square, one_forward_one_backward(2, 3));
   EXPECT_THAT(result.losses, SizeIs(3));
   EXPECT_NEAR(result.loss.item<double>(), whole.item<double>(), 1e-14);
-  for (std::size_t k = 0; k < expected.size(); ++k) {
-    EXPECT_TRUE(torch::allclose(pipeline->parameters()[k].grad().cpu(),
-                                expected[k], 1e-12, 1e-14));
-  }
+  EXPECT_EQ(difference(grads_of(*pipeline), expected, 1e-12, 1e-14), "");
 }
 
 TEST_F(TrainStep, AddsToTheGradientsThatAreThereAndToThoseOfTheInput) {
@@ -386,10 +382,7 @@ TEST_F(TrainStep, ThePipelineMayBeCalledWhileGradientsAreAdded) {
     pipeline->train_step(first, target, mean_square,
                          one_forward_one_backward(2, 2));
     EXPECT_EQ(calls, 1);
-    for (std::size_t k = 0; k < expected.size(); ++k) {
-      const Tensor grad = pipeline->parameters()[k].grad();
-      EXPECT_TRUE(torch::allclose(grad.cpu(), expected[k].cpu(), 1e-12, 1e-12));
-    }
+    EXPECT_EQ(difference(grads_of(*pipeline), expected, 1e-12, 1e-12), "");
   }
 }
 
@@ -597,12 +590,9 @@ TEST_F(TrainStepErrors,
       pipeline->train_step(input.to(device()), target.clone(), smoothed,
                            one_forward_one_backward(2, 3));
     });
-    const auto parameters = pipeline->parameters();
     if (mode == Checkpoint::kNever) {
       EXPECT_EQ(error, "");
-      for (std::size_t k = 0; k < parameters.size(); ++k) {
-        EXPECT_TRUE(torch::allclose(parameters[k].grad().cpu(), expected[k]));
-      }
+      EXPECT_EQ(difference(grads_of(*pipeline), expected, 1e-5, 1e-8), "");
       continue;
     }
     EXPECT_EQ(error,
@@ -610,7 +600,9 @@ TEST_F(TrainStepErrors,
               "that the checkpointed forward cannot be computed again from it; "
               "let it work on target.clone() (in partition 1, micro-batch 0, "
               "forward (checkpointed), layer 'loss')");
-    for (const Tensor& each : parameters) EXPECT_FALSE(each.grad().defined());
+    for (const Tensor& each : pipeline->parameters()) {
+      EXPECT_FALSE(each.grad().defined());
+    }
   }
 }
 

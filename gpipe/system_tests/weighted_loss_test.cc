@@ -21,6 +21,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 #include "training/grad_scaler.h"
 
 namespace gpipe {
@@ -30,11 +31,14 @@ using testing::AddMask;
 using testing::cut;
 using testing::device;
 using testing::devices;
+using testing::difference;
 using testing::EndMask;
 using testing::error_of;
 using testing::GiveWeight;
+using testing::grads_of;
 using ::testing::HasSubstr;
 using testing::kIgnored;
+using testing::mean_square;
 using testing::Sequences;
 using testing::TakeWeight;
 using testing::token_loss;
@@ -114,14 +118,9 @@ TEST(WeightedLossTest, BitsDoNotDependOnTheCutTheModeOrTheOrder) {
     pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets),
                          token_loss, schedule,
                          TrainOptions().fixed_sum_order(true));
-    std::vector<Tensor> grads;
-    for (const Tensor& each : pipeline->parameters()) {
-      grads.push_back(each.grad().cpu());
-    }
+    const auto grads = grads_of(*pipeline);
     if (expected.empty()) expected = grads;
-    for (std::size_t k = 0; k < grads.size(); ++k) {
-      EXPECT_TRUE(grads[k].equal(expected[k])) << name << ", parameter " << k;
-    }
+    EXPECT_EQ(difference(grads, expected), "") << name;
   });
 }
 
@@ -246,18 +245,14 @@ TEST(WeightedLossTest, AScaledLossGivesTheSameBits) {
         pipeline_for(testing::token_model(), schedule, Checkpoint::kExceptLast);
     pipeline->train_step(parts_of(batch.tokens), parts_of(batch.targets), loss,
                          schedule, TrainOptions().check_finite(true));
-    std::vector<Tensor> result;
-    for (const Tensor& each : pipeline->parameters()) {
-      result.push_back(each.grad().cpu() / scale);
-    }
+    std::vector<Tensor> result = grads_of(*pipeline);
+    for (Tensor& each : result) each /= scale;
     return result;
   };
   const GradScaler scaler(GradScalerOptions().init_scale(1024));
   const auto plain = grads(token_loss, 1);
   const auto scaled = grads(scaler.scaled(token_loss), 1024);
-  for (std::size_t k = 0; k < plain.size(); ++k) {
-    EXPECT_TRUE(plain[k].equal(scaled[k])) << k;
-  }
+  EXPECT_EQ(difference(plain, scaled), "");
 }
 
 TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
@@ -281,11 +276,8 @@ TEST(MicrobatchesTest, ForwardGivesOnePartForEachAndTheirGradients) {
     }
     sum.backward();
     plain_sum.backward();
-    const auto parameters = plain->parameters();
-    for (std::size_t k = 0; k < parameters.size(); ++k) {
-      EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
-          parameters[k].grad().cpu(), 1e-12, 1e-14));
-    }
+    EXPECT_EQ(difference(grads_of(*pipeline), grads_of(*plain), 1e-12, 1e-14),
+              "");
   }
 }
 
@@ -383,10 +375,6 @@ TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {
       HasSubstr("changes a tensor in place that"));
 }
 
-Tensor squares(const Tensor& output, const Tensor& target) {
-  return output.sub(target).pow(2).mean();
-}
-
 TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
   const Tensor input = torch::randn({100, 3}, torch::kDouble);
   const Tensor target = torch::randn({100, 2}, torch::kDouble);
@@ -397,7 +385,7 @@ TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
     return model;
   };
   nn::Sequential plain = make();
-  squares(plain->forward(input), target).backward();
+  mean_square(plain->forward(input), target).backward();
   GPipe pipeline(make(), testing::options({1, 2}, 1, Checkpoint::kNever));
   std::mutex mutex;
   std::vector<int64_t> rows;
@@ -406,15 +394,13 @@ TEST(RowsTest, ThatDoNotDivideGiveTheGradientsOfOnePlainStep) {
       [&](const Tensor& output, const Tensor& part) {
         const std::lock_guard<std::mutex> lock(mutex);
         rows.push_back(output.size(0));
-        return squares(output, part);
+        return mean_square(output, part);
       },
       one_forward_one_backward(2, 16));
   EXPECT_EQ(std::count(rows.begin(), rows.end(), 7), 4);
   EXPECT_EQ(std::count(rows.begin(), rows.end(), 6), 12);
-  for (std::size_t k = 0; k < plain->parameters().size(); ++k) {
-    EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
-        plain->parameters()[k].grad(), 1e-12, 1e-14));
-  }
+  EXPECT_EQ(difference(grads_of(*pipeline), grads_of(*plain), 1e-12, 1e-14),
+            "");
 }
 
 TEST(RowsTest, APartWithoutRowsAddsNothingToTheMean) {
@@ -423,7 +409,7 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheMean) {
   plain->to(torch::kDouble);
   const Tensor input = torch::randn({9, 3}, torch::kDouble);
   const Tensor target = torch::randn({9, 2}, torch::kDouble);
-  const Tensor expected = squares(plain->forward(input), target);
+  const Tensor expected = mean_square(plain->forward(input), target);
   expected.backward();
   const std::vector<int64_t> rows{4, 0, 5, 0};
   for (const Schedule& schedule :
@@ -435,15 +421,15 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheMean) {
     GPipe pipeline(model, testing::options({1, 1}, 1, Checkpoint::kAlways));
     const auto data = parts_of(input.split_with_sizes(rows));
     const auto targets = parts_of(target.split_with_sizes(rows));
-    const auto result = pipeline->train_step(data, targets, squares, schedule,
-                                             TrainOptions().check_finite(true));
+    const auto result =
+        pipeline->train_step(data, targets, mean_square, schedule,
+                             TrainOptions().check_finite(true));
     EXPECT_NEAR(result.loss.item<double>(), expected.item<double>(), 1e-12);
-    EXPECT_NEAR(pipeline->evaluate(data, targets, squares).loss.item<double>(),
-                expected.item<double>(), 1e-12);
-    for (std::size_t k = 0; k < plain->parameters().size(); ++k) {
-      EXPECT_TRUE(pipeline->parameters()[k].grad().cpu().allclose(
-          plain->parameters()[k].grad(), 1e-12, 1e-14));
-    }
+    EXPECT_NEAR(
+        pipeline->evaluate(data, targets, mean_square).loss.item<double>(),
+        expected.item<double>(), 1e-12);
+    EXPECT_EQ(difference(grads_of(*pipeline), grads_of(*plain), 1e-12, 1e-14),
+              "");
   }
 }
 
@@ -452,15 +438,17 @@ TEST(RowsTest, AMiniBatchWithoutRowsHasNoMean) {
   const Tensor input = torch::ones({0, 2}).to(device());
   const Tensor target = torch::ones({0, 1});
   const std::string what = "c10::ValueError: the input has 0 rows in total, so";
-  EXPECT_THAT(error_of([&] { pipeline->evaluate(input, target, squares); }),
+  EXPECT_THAT(error_of([&] { pipeline->evaluate(input, target, mean_square); }),
               HasSubstr(what));
   EXPECT_THAT(error_of([&] {
-                pipeline->train_step(input, target, squares, fill_drain(1, 1));
+                pipeline->train_step(input, target, mean_square,
+                                     fill_drain(1, 1));
               }),
               HasSubstr(what));
   EXPECT_FALSE(pipeline->parameters()[0].grad().defined());
   EXPECT_THAT(error_of([&] {
-                pipeline->train_step(input, target, squares, fill_drain(1, 2));
+                pipeline->train_step(input, target, mean_square,
+                                     fill_drain(1, 2));
               }),
               HasSubstr("the schedule has 2 micro-batches, but the input has 0 "
                         "rows"));

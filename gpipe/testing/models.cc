@@ -60,12 +60,19 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   return !a.defined() || torch::equal(a.cpu(), b.cpu());
 }
 
-// Returns the index of the first tensor that differs, or the number of tensors.
+// Returns the index of the first tensor that is not `same`, or the number of
+// tensors.
+template <typename Same>
 std::size_t first_difference(const std::vector<torch::Tensor>& a,
-                             const std::vector<torch::Tensor>& b) {
+                             const std::vector<torch::Tensor>& b,
+                             const Same& same) {
   const auto at =
-      std::mismatch(a.begin(), a.end(), b.begin(), b.end(), same_bits).first;
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end(), same).first;
   return static_cast<std::size_t>(at - a.begin());
+}
+
+std::string describe_difference(std::size_t k, std::size_t size) {
+  return k == size ? "" : "tensor " + std::to_string(k);
 }
 
 double distance(const torch::Tensor& a, const torch::Tensor& b) {
@@ -142,10 +149,9 @@ StepState state_after(torch::nn::Module& module, const torch::Tensor& output,
                       const torch::Tensor& input) {
   StepState state;
   state.output = on_cpu(output);
-  state.grads.push_back(on_cpu(input.grad()));
-  for (const auto& parameter : module.parameters()) {
-    state.grads.push_back(on_cpu(parameter.grad()));
-  }
+  std::vector<torch::Tensor> leaves = module.parameters();
+  leaves.insert(leaves.begin(), input);
+  state.grads = grads_of(leaves);
   for (const auto& buffer : module.buffers()) {
     state.buffers.push_back(on_cpu(buffer));
   }
@@ -175,23 +181,46 @@ StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
   return state_after(*module, torch::cat(outputs), x);
 }
 
+std::vector<torch::Tensor> grads_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> grads;
+  for (const torch::Tensor& each : tensors) {
+    grads.push_back(on_cpu(each.grad()));
+  }
+  return grads;
+}
+
+std::vector<torch::Tensor> grads_of(const torch::nn::Module& module) {
+  return grads_of(module.parameters());
+}
+
 std::string difference(const std::vector<torch::Tensor>& a,
                        const std::vector<torch::Tensor>& b) {
   if (a.size() != b.size()) return "number of tensors";
-  const std::size_t k = first_difference(a, b);
-  return k == a.size() ? "" : "tensor " + std::to_string(k);
+  return describe_difference(first_difference(a, b, same_bits), a.size());
+}
+
+std::string difference(const std::vector<torch::Tensor>& a,
+                       const std::vector<torch::Tensor>& b, double relative,
+                       double absolute) {
+  if (a.size() != b.size()) return "number of tensors";
+  const auto close = [&](const torch::Tensor& one, const torch::Tensor& other) {
+    if (one.defined() != other.defined()) return false;
+    return !one.defined() ||
+           torch::allclose(one.cpu(), other.cpu(), relative, absolute);
+  };
+  return describe_difference(first_difference(a, b, close), a.size());
 }
 
 std::string difference(const StepState& a, const StepState& b) {
   if (!same_bits(a.output, b.output)) return "output";
   if (a.grads.size() != b.grads.size()) return "number of gradients";
-  std::size_t k = first_difference(a.grads, b.grads);
+  std::size_t k = first_difference(a.grads, b.grads, same_bits);
   if (k < a.grads.size()) {
     return k == 0 ? "gradient of the input"
                   : "gradient of parameter " + std::to_string(k - 1);
   }
   if (a.buffers.size() != b.buffers.size()) return "number of buffers";
-  k = first_difference(a.buffers, b.buffers);
+  k = first_difference(a.buffers, b.buffers, same_bits);
   return k == a.buffers.size() ? "" : "buffer " + std::to_string(k);
 }
 

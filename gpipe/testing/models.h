@@ -78,10 +78,20 @@ StepState training_step(Holder module, const torch::Tensor& input) {
 StepState plain_step(torch::nn::Sequential module, const torch::Tensor& input,
                      int64_t chunks, const Loss& loss = sum_of_squares);
 
+// Returns copies of the gradients on the CPU, undefined if there is none.
+std::vector<torch::Tensor> grads_of(const std::vector<torch::Tensor>& tensors);
+std::vector<torch::Tensor> grads_of(const torch::nn::Module& module);
+
 // Returns "" if both have the same bits, else the first difference.
 std::string difference(const std::vector<torch::Tensor>& a,
                        const std::vector<torch::Tensor>& b);
 std::string difference(const StepState& a, const StepState& b);
+
+// Returns "" if both are close as torch::allclose() defines it with these
+// tolerances, else the first difference.
+std::string difference(const std::vector<torch::Tensor>& a,
+                       const std::vector<torch::Tensor>& b, double relative,
+                       double absolute);
 
 // Returns the largest absolute difference of all tensors. Returns infinity if a
 // tensor exists only in one of them, if sizes differ, or if there is a NaN.
