@@ -24,6 +24,7 @@
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe {
 namespace {
@@ -51,6 +52,28 @@ double value(const Tensor& tensor) {
   return tensor.to(torch::kDouble).item<double>();
 }
 
+// Returns a layer for one column in double precision.
+BatchNorm1d norm_of_column(
+    const BatchNorm1dOptions& options = BatchNorm1dOptions(1)) {
+  BatchNorm1d norm(options);
+  norm->to(torch::kDouble);
+  return norm;
+}
+
+// Expects the running estimates after `count` mini-batches.
+void expect_estimates(const BatchNorm1d& norm, double mean, double variance,
+                      int64_t count) {
+  EXPECT_NEAR(value(norm->running_mean), mean, 1e-12);
+  EXPECT_NEAR(value(norm->running_var), variance, 1e-9);
+  EXPECT_EQ(value(norm->num_batches_tracked), count);
+}
+
+void expect_no_estimates(const BatchNorm1d& norm) {
+  EXPECT_EQ(value(norm->running_mean), 0);
+  EXPECT_EQ(value(norm->running_var), 1);
+  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+}
+
 // A user's layer with members, one of them nested.
 struct InnerImpl : torch::nn::Module {
   InnerImpl() { register_module("norm", norm); }
@@ -75,36 +98,28 @@ TORCH_MODULE(Block);
 
 TEST(DeferredBatchNorm, OfZeroToSevenInFourPieces) {
   for (const Checkpoint mode : kModes) {
-    BatchNorm1d norm(1);
-    norm->to(torch::kDouble);
+    BatchNorm1d norm = norm_of_column();
     GPipe pipeline = deferred(Sequential(norm), {1}, 4, mode);
     pipeline->forward(column(8).to(device())).sum().backward();
-    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
-    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+    expect_estimates(norm, 0.35, 1.5, 1);
   }
 }
 
 // 6 rows in 4 chunks are split into 2, 2, 2: there is no fourth piece.
 TEST(DeferredBatchNorm, CommitsWithFewerPiecesThanChunks) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   GPipe pipeline = deferred(Sequential(norm), {1}, 4);
   pipeline->forward(column(6).to(device()));
-  EXPECT_NEAR(value(norm->running_mean), 0.25, 1e-12);
-  EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 3.5, 1e-9);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.25, 0.9 + 0.1 * 3.5, 1);
 }
 
 TEST(DeferredBatchNorm, AveragesAllMiniBatchesWithoutMomentum) {
-  BatchNorm1d norm(BatchNorm1dOptions(1).momentum(std::nullopt));
-  norm->to(torch::kDouble);
+  BatchNorm1d norm =
+      norm_of_column(BatchNorm1dOptions(1).momentum(std::nullopt));
   GPipe pipeline = deferred(Sequential(norm), {1}, 2);
   pipeline->forward(column(8).to(device()));
   pipeline->forward((column(8) + 10).to(device()));
-  EXPECT_NEAR(value(norm->running_mean), (3.5 + 13.5) / 2, 1e-12);
-  EXPECT_NEAR(value(norm->running_var), 6, 1e-9);
-  EXPECT_EQ(value(norm->num_batches_tracked), 2);
+  expect_estimates(norm, (3.5 + 13.5) / 2, 6, 2);
 }
 
 // In the first layer, deferring does not change what is normalised. So the
@@ -155,16 +170,11 @@ TEST(DeferredBatchNorm, ChangesNoOutputAndNoGradient) {
                    options({1, 1}, 3).deferred_batch_norm(defer));
     const Tensor output = pipeline->forward(x.to(device()));
     output.pow(2).sum().backward();
-    std::vector<Tensor> all{output.detach().cpu()};
-    for (const Tensor& each : pipeline->parameters()) {
-      all.push_back(each.grad().cpu());
-    }
+    std::vector<Tensor> all = testing::grads_of(*pipeline);
+    all.push_back(output.detach());
     return all;
   };
-  const auto with = run(true), without = run(false);
-  for (std::size_t k = 0; k < with.size(); ++k) {
-    EXPECT_TRUE(torch::equal(with[k], without[k])) << k;
-  }
+  EXPECT_EQ(testing::difference(run(true), run(false)), "");
 }
 
 TEST(DeferredBatchNorm, DoesNothingInEvalMode) {
@@ -172,14 +182,11 @@ TEST(DeferredBatchNorm, DoesNothingInEvalMode) {
   GPipe pipeline = deferred(Sequential(norm), {1}, 4);
   pipeline->eval();
   pipeline->forward(column(8).to(torch::kFloat).to(device()));
-  EXPECT_EQ(value(norm->running_mean), 0);
-  EXPECT_EQ(value(norm->running_var), 1);
-  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+  expect_no_estimates(norm);
 }
 
 TEST(DeferredBatchNorm, CountsWithoutGradientsToo) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   GPipe pipeline = deferred(Sequential(norm), {1}, 4);
   torch::NoGradGuard no_grad;
   pipeline->forward(column(8).to(device()));
@@ -187,8 +194,7 @@ TEST(DeferredBatchNorm, CountsWithoutGradientsToo) {
 }
 
 TEST(DeferredBatchNorm, LeavesNoTraceOfAFailedForward) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   bool fail = true;
   GPipe pipeline =
       deferred(Sequential(norm, testing::layer([&](Tensor x) {
@@ -200,37 +206,30 @@ TEST(DeferredBatchNorm, LeavesNoTraceOfAFailedForward) {
                {1, 1}, 4);
   EXPECT_EQ(error_of([&] { pipeline->forward(column(8).to(device())); }),
             "std::runtime_error: no");
-  EXPECT_EQ(value(norm->running_mean), 0);
-  EXPECT_EQ(value(norm->running_var), 1);
-  EXPECT_EQ(value(norm->num_batches_tracked), 0);
+  expect_no_estimates(norm);
   fail = false;
   pipeline->forward(column(8).to(device()));
-  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.35, 1.5, 1);
 }
 
 // LibTorch counts the mini-batch before it refuses a single row.
 TEST(DeferredBatchNorm, LeavesNoTraceOfRowsThatTheLayerRefuses) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   GPipe pipeline = deferred(Sequential(norm), {1}, 3);
   EXPECT_NE(error_of([&] { pipeline->forward(column(7).to(device())); }), "");
   EXPECT_EQ(value(norm->num_batches_tracked), 0);
   pipeline->forward(column(8).to(device()));
-  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.35, 1.5, 1);
 }
 
 TEST(DeferredBatchNorm, CountsPartsWithoutRowsWithTheOthers) {
-  BatchNorm1d norm(BatchNorm1dOptions(1).momentum(std::nullopt));
-  norm->to(torch::kDouble);
+  BatchNorm1d norm =
+      norm_of_column(BatchNorm1dOptions(1).momentum(std::nullopt));
   GPipe pipeline = deferred(Sequential(norm), {1}, 2);
   const Tensor x = column(8).to(device());
   pipeline->forward(Microbatches<Tensor>{
       {x.slice(0, 0, 4), x.slice(0, 0, 0), x.slice(0, 4, 8)}});
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
-  EXPECT_NEAR(value(norm->running_mean), 3.5, 1e-12);
-  EXPECT_NEAR(value(norm->running_var), 6, 1e-9);
+  expect_estimates(norm, 3.5, 6, 1);
   pipeline->forward(x.slice(0, 0, 0));
   EXPECT_EQ(value(norm->num_batches_tracked), 2);
   EXPECT_NEAR(value(norm->running_mean), 3.5, 1e-12);
@@ -239,8 +238,7 @@ TEST(DeferredBatchNorm, CountsPartsWithoutRowsWithTheOthers) {
 // A failed step takes its statistics back, but not those of a later
 // mini-batch.
 TEST(DeferredBatchNorm, KeepsAMiniBatchThatAHookRunsBeforeItThrows) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   GPipe pipeline = deferred(Sequential(norm), {1}, 2);
   const Tensor x = column(8).to(device());
   bool runs = false;
@@ -253,8 +251,7 @@ TEST(DeferredBatchNorm, KeepsAMiniBatchThatAHookRunsBeforeItThrows) {
     pipeline->train_step(x, column(8), testing::mean_square, fill_drain(1, 2));
   };
   EXPECT_EQ(error_of(step), "std::runtime_error: hook 1");
-  EXPECT_EQ(value(norm->num_batches_tracked), 0);
-  EXPECT_EQ(value(norm->running_mean), 0);
+  expect_no_estimates(norm);
   runs = true;
   EXPECT_EQ(error_of(step), "std::runtime_error: hook 1");
   EXPECT_EQ(value(norm->num_batches_tracked), 2);
@@ -263,8 +260,8 @@ TEST(DeferredBatchNorm, KeepsAMiniBatchThatAHookRunsBeforeItThrows) {
 }
 
 TEST(DeferredBatchNorm, LeavesLayersWithoutRunningStatisticsAlone) {
-  BatchNorm1d norm(BatchNorm1dOptions(1).track_running_stats(false));
-  norm->to(torch::kDouble);
+  BatchNorm1d norm =
+      norm_of_column(BatchNorm1dOptions(1).track_running_stats(false));
   GPipe pipeline = deferred(Sequential(norm), {1}, 2);
   const Tensor output = pipeline->forward(column(8).to(device()));
   // Each half is normalised by itself: 0 to 3, then 4 to 7.
@@ -274,8 +271,7 @@ TEST(DeferredBatchNorm, LeavesLayersWithoutRunningStatisticsAlone) {
 
 // A layer that is called twice in a forward gets two inputs.
 TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
-  BatchNorm1d norm(1);
-  norm->to(torch::kDouble);
+  BatchNorm1d norm = norm_of_column();
   struct TwiceImpl : torch::nn::Module {
     explicit TwiceImpl(BatchNorm1d norm_in) : norm(norm_in) {
       register_module("norm", norm);
@@ -287,23 +283,18 @@ TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
       deferred(Sequential(std::make_shared<TwiceImpl>(norm)), {1}, 2);
   pipeline->forward(column(8).to(device()));
   // The statistics of 0 to 15.
-  EXPECT_NEAR(value(norm->running_mean), 0.75, 1e-12);
-  EXPECT_NEAR(value(norm->running_var), 0.9 + 0.1 * 68.0 / 3, 1e-9);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.75, 0.9 + 0.1 * 68.0 / 3, 1);
 }
 
 // The statistics are committed between the forward and the second call of the
 // layer.
 TEST(DeferredBatchNorm, CountsARecomputedLayerOnce) {
   for (const Checkpoint mode : kModes) {
-    BatchNorm1d norm(1);
-    norm->to(torch::kDouble);
+    BatchNorm1d norm = norm_of_column();
     GPipe pipeline = deferred(Sequential(Recomputed(norm)), {1}, 4, mode);
     const Tensor x = column(8).to(device()).requires_grad_();
     pipeline->forward(x).square().sum().backward();
-    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
-    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+    expect_estimates(norm, 0.35, 1.5, 1);
     // Each of the two rows of a micro-batch becomes -1 or 1, up to epsilon.
     EXPECT_NEAR(value(norm->weight.grad()), 8 * 2, 1e-3);
   }
@@ -311,9 +302,7 @@ TEST(DeferredBatchNorm, CountsARecomputedLayerOnce) {
 
 // As of a generator and a discriminator.
 TEST(DeferredBatchNorm, ScopesOfTwoModelsMayBeOpenAtOnce) {
-  BatchNorm1d first(1), second(1);
-  first->to(torch::kDouble);
-  second->to(torch::kDouble);
+  BatchNorm1d first = norm_of_column(), second = norm_of_column();
   DeferredBatchNorm of_first(first.ptr()), of_second(second.ptr());
   {
     const auto outer = of_first.observe();
@@ -328,9 +317,7 @@ TEST(DeferredBatchNorm, ScopesOfTwoModelsMayBeOpenAtOnce) {
   of_first.commit();
   of_second.commit();
   for (const BatchNorm1d& norm : {first, second}) {
-    EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-    EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
-    EXPECT_EQ(value(norm->num_batches_tracked), 1);
+    expect_estimates(norm, 0.35, 1.5, 1);
   }
 }
 
@@ -347,9 +334,7 @@ TEST(DeferredBatchNorm, WorksAlone) {
   }
   EXPECT_EQ(value(norm->running_mean), 0);
   statistics.commit();
-  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-  EXPECT_NEAR(value(norm->running_var), 1.5, 1e-9);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.35, 1.5, 1);
 
   statistics.commit();  // without any micro-batch
   EXPECT_EQ(value(norm->num_batches_tracked), 1);
@@ -358,8 +343,7 @@ TEST(DeferredBatchNorm, WorksAlone) {
     model->forward(column(8).to(device()));
   }
   statistics.discard();
-  EXPECT_NEAR(value(norm->running_mean), 0.35, 1e-12);
-  EXPECT_EQ(value(norm->num_batches_tracked), 1);
+  expect_estimates(norm, 0.35, 1.5, 1);
 
   // Outside a scope the layer updates its estimates as in LibTorch.
   model->forward(column(8).to(device()));
