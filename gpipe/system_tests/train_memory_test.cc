@@ -46,6 +46,20 @@ Tensor mean_of_output(const Tensor& output, const Tensor&) {
   return output.mean();
 }
 
+// Returns how many bytes are added at the peak of a step. An earlier step makes
+// the allocations that stay.
+double peak_bytes(GPipe& pipeline, const Tensor& input,
+                  const Schedule& schedule) {
+  int64_t before = 0;
+  for (int step = 0; step < 2; ++step) {
+    pipeline->zero_grad();
+    before = CountingAllocator::live_bytes();
+    CountingAllocator::reset_peak();
+    pipeline->train_step(input, input, mean_of_output, schedule);
+  }
+  return static_cast<double>(CountingAllocator::peak_bytes() - before);
+}
+
 // Returns the memory at the peak of a step, in units of what a micro-batch
 // keeps on `stage`. Other stages keep almost nothing.
 double held(const Schedule& schedule, int stage) {
@@ -66,18 +80,7 @@ double held(const Schedule& schedule, int stage) {
           .checkpoint(Checkpoint::kNever));
   const Tensor input =
       torch::rand({num_microbatches(schedule) * kBatch, 1}, torch::kDouble);
-  const auto step = [&] {
-    pipeline->zero_grad();
-    pipeline->train_step(input, input, mean_of_output, schedule);
-  };
-  step();  // makes the allocations that stay
-  pipeline->zero_grad();
-  const int64_t before = instruments::CountingAllocator::live_bytes();
-  instruments::CountingAllocator::reset_peak();
-  step();
-  return static_cast<double>(instruments::CountingAllocator::peak_bytes() -
-                             before) /
-         kKept;
+  return peak_bytes(pipeline, input, schedule) / kKept;
 }
 
 // Returns the temporary tensors in a stage's backward, in the same unit. On the
@@ -186,19 +189,7 @@ TEST_F(TrainMemory, GradientsOfAStageAreNotHeldBesideEachOther) {
     const Tensor input = torch::rand({2, kSide}, torch::kDouble);
     const auto schedule =
         split ? zero_bubble_h1(1, 2) : one_forward_one_backward(1, 2);
-    const auto step = [&] {
-      pipeline->zero_grad();
-      pipeline->train_step(input, input, mean_of_output, schedule);
-    };
-    step();
-    pipeline->zero_grad();
-    const int64_t before = instruments::CountingAllocator::live_bytes();
-    instruments::CountingAllocator::reset_peak();
-    step();
-    const double held =
-        static_cast<double>(instruments::CountingAllocator::peak_bytes() -
-                            before) /
-        kWeight;
+    const double held = peak_bytes(pipeline, input, schedule) / kWeight;
     EXPECT_GE(held, kLayers + 1) << split;  // the sums and one new gradient
     EXPECT_LT(held, kLayers + 1.5) << split;
   }
