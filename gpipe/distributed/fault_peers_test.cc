@@ -148,6 +148,20 @@ TEST(Fault, ARankThatIsSlowOrPausesIsNoFailure) {
   }
 }
 
+// Returns what the ranks say when rank `at_fault` is too slow for one of them.
+std::vector<Words> expect_too_slow(const std::vector<Arguments>& arguments,
+                                   int at_fault, const std::string& what) {
+  std::vector<Words> all;
+  for (const RankResult& each : Ranks("train", arguments).wait(seconds(30))) {
+    SCOPED_TRACE(rank_text(static_cast<int>(all.size())));
+    all.push_back(
+        expect_peer_error(each, "has not answered in time", at_fault));
+    EXPECT_EQ(all.back()["what"], what);
+    EXPECT_EQ(all.back()["grads"], "as before");
+  }
+  return all;
+}
+
 TEST(Fault, ARankThatIsTooSlowIsNamed) {
   // All forwards come first, so rank 1 has all inputs and waits for no rank.
   std::vector<Arguments> arguments(
@@ -155,18 +169,13 @@ TEST(Fault, ARankThatIsTooSlowIsNamed) {
   arguments[1] = join(
       arguments[1],
       {{"place", "forward"}, {"deed", "sleep"}, {"ms", "2400"}, {"at", "3"}});
-  const auto results = Ranks("train", arguments).wait(seconds(30));
-  for (int rank = 0; rank < 2; ++rank) {
-    SCOPED_TRACE(rank_text(rank));
-    auto words =
-        expect_peer_error(results[rank], "has not answered in time", 1);
+  for (Words& words : expect_too_slow(
+           arguments, 1,
+           "nothing came for 1200 ms; raise WorldOptions::timeout if that may "
+           "take longer")) {
     EXPECT_EQ(words["action"],
               "waiting for the gradient of stage 0's output for micro-batch 3 "
               "of step 4, from stage 1");
-    EXPECT_EQ(words["what"],
-              "nothing came for 1200 ms; raise WorldOptions::timeout if that "
-              "may take longer");
-    EXPECT_EQ(words["grads"], "as before");
   }
 }
 
@@ -178,16 +187,11 @@ TEST(Fault, ARankThatWaitsForTheOneThatIsTooSlowIsNotBlamed) {
   arguments[2] = join(
       arguments[2],
       {{"place", "forward"}, {"deed", "sleep"}, {"ms", "3000"}, {"at", "3"}});
-  const auto results = Ranks("train", arguments).wait(seconds(30));
-  for (int rank = 0; rank < 3; ++rank) {
-    SCOPED_TRACE(rank_text(rank));
-    auto words =
-        expect_peer_error(results[rank], "has not answered in time", 2);
+  for (Words& words : expect_too_slow(
+           arguments, 2,
+           "nothing came for 1500 ms from rank 1, which waits for rank 2; "
+           "raise WorldOptions::timeout if that may take longer")) {
     EXPECT_EQ(words["reporter"], "0");
-    EXPECT_EQ(words["what"],
-              "nothing came for 1500 ms from rank 1, which waits for rank 2; "
-              "raise WorldOptions::timeout if that may take longer");
-    EXPECT_EQ(words["grads"], "as before");
   }
 }
 

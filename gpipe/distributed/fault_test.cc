@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -107,6 +108,27 @@ const RankProgramEntry kGarbage("garbage", [] {
   return 0;
 });
 
+// A round in which all ranks fail, and what to expect of each of them.
+struct FaultCase {
+  Round round;
+  std::function<void(int rank, const RankResult& result, Words words)> expect;
+};
+
+void run_cases(const std::vector<FaultCase>& cases, seconds limit) {
+  std::vector<Round> rounds;
+  for (const FaultCase& each : cases) rounds.push_back(each.round);
+  const auto all_results = run_rounds(rounds, limit);
+  for (std::size_t k = 0; k < cases.size(); ++k) {
+    SCOPED_TRACE(rounds[k].name);
+    for (std::size_t rank = 0; rank < all_results[k].size(); ++rank) {
+      SCOPED_TRACE(rank_text(static_cast<int>(rank)));
+      const RankResult& result = all_results[k][rank];
+      cases[k].expect(static_cast<int>(rank), result,
+                      expect_failed_in_order(result));
+    }
+  }
+}
+
 TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
   constexpr int kRanks = 3;
   // LibTorch runs the backwards of accelerators on threads of its own, where
@@ -120,40 +142,24 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
       {"c10", {"NotImplementedError", kFaultText}},
       {"other", {"int", "no std::exception"}},
       {"peer", {"PeerError", kFaultText}}};
-  std::vector<Round> rounds;
-  std::vector<int> ranks_at_fault;
+  std::vector<FaultCase> cases;
   int next = 0;
   for (const std::string place : {"forward", "loss", "backward"}) {
     for (const auto& [deed, expected] : deeds) {
       if (ends_the_process(place, deed)) continue;
       const int at_fault = place == "loss" ? kRanks - 1 : next++ % kRanks;
-      ranks_at_fault.push_back(at_fault);
       std::vector<Arguments> arguments(kRanks);
       arguments[at_fault] = {{"place", place}, {"deed", deed}, {"at", "2"}};
-      rounds.push_back({deed + " in " + place + " of " + rank_text(at_fault),
-                        "train", arguments});
-    }
-  }
-  const auto all_results = run_rounds(rounds, seconds(60));
-  std::size_t round = 0;
-  for (const std::string place : {"forward", "loss", "backward"}) {
-    for (const auto& [deed, expected] : deeds) {
-      if (ends_the_process(place, deed)) continue;
-      SCOPED_TRACE(rounds[round].name);
-      const int at_fault = ranks_at_fault[round];
-      const std::vector<RankResult>& results = all_results[round++];
-      for (int rank = 0; rank < kRanks; ++rank) {
-        SCOPED_TRACE(rank_text(rank));
-        expect_failed_in_order(results[rank]);
-        auto words = said(results[rank]);
+      const auto expect = [=, expected = expected](
+                              int rank, const RankResult& result, Words words) {
         EXPECT_EQ(words["grads"], "as before");
         if (rank == at_fault) {
           EXPECT_EQ(words["type"], expected.first);
           EXPECT_THAT(words["place"],
                       HasSubstr("partition " + std::to_string(rank)));
-          continue;
+          return;
         }
-        expect_peer_error(results[rank], "has failed", at_fault);
+        expect_peer_error(result, "has failed", at_fault);
         EXPECT_EQ(words["reporter"], std::to_string(at_fault));
         EXPECT_THAT(words["what"], HasSubstr(expected.second));
         EXPECT_THAT(words["action"],
@@ -163,14 +169,18 @@ TEST(Fault, AnExceptionAnywhereIsAnErrorEverywhere) {
                     HasSubstr(place == "backward" ? "backward" : "forward"));
         EXPECT_THAT(words["text"],
                     HasSubstr(rank_text(at_fault) + " has failed: "));
-      }
+      };
+      cases.push_back({{deed + " in " + place + " of " + rank_text(at_fault),
+                        "train", arguments},
+                       expect});
     }
   }
+  run_cases(cases, seconds(60));
 }
 
 TEST(Fault, AnExceptionInACopyToTheHostOrBackIsAnErrorEverywhere) {
   constexpr int kRanks = 3;
-  std::vector<Round> rounds;
+  std::vector<FaultCase> cases;
   for (const std::string place : {"offload", "reload"}) {
     for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
       std::vector<Arguments> arguments(
@@ -178,32 +188,23 @@ TEST(Fault, AnExceptionInACopyToTheHostOrBackIsAnErrorEverywhere) {
       arguments[at_fault] =
           join(arguments[at_fault],
                {{"place", place}, {"deed", "memory"}, {"at", "1"}});
-      rounds.push_back(
-          {place + " of " + rank_text(at_fault), "train", arguments});
+      const auto expect = [=](int rank, const RankResult& result, Words words) {
+        EXPECT_EQ(words["grads"], "as before");
+        if (rank == at_fault) {
+          EXPECT_EQ(words["type"], "OutOfMemoryError");
+          EXPECT_EQ(words["place"], "partition " + std::to_string(rank) +
+                                        ", micro-batch 0, " + place);
+          return;
+        }
+        expect_peer_error(result, "has failed", at_fault);
+        EXPECT_THAT(words["what"], HasSubstr(kFaultText));
+        EXPECT_THAT(words["action"], HasSubstr(place));
+      };
+      cases.push_back(
+          {{place + " of " + rank_text(at_fault), "train", arguments}, expect});
     }
   }
-  const auto all_results = run_rounds(rounds, seconds(60));
-  for (std::size_t round = 0; round < rounds.size(); ++round) {
-    SCOPED_TRACE(rounds[round].name);
-    const std::string place = round < kRanks ? "offload" : "reload";
-    const int at_fault = static_cast<int>(round) % kRanks;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      SCOPED_TRACE(rank_text(rank));
-      const RankResult& result = all_results[round][rank];
-      expect_failed_in_order(result);
-      auto words = said(result);
-      EXPECT_EQ(words["grads"], "as before");
-      if (rank == at_fault) {
-        EXPECT_EQ(words["type"], "OutOfMemoryError");
-        EXPECT_EQ(words["place"], "partition " + std::to_string(rank) +
-                                      ", micro-batch 0, " + place);
-        continue;
-      }
-      expect_peer_error(result, "has failed", at_fault);
-      EXPECT_THAT(words["what"], HasSubstr(kFaultText));
-      EXPECT_THAT(words["action"], HasSubstr(place));
-    }
-  }
+  run_cases(cases, seconds(60));
 }
 
 // Runs two ranks, of which rank `at_fault` fails in sending or receiving.
@@ -214,22 +215,19 @@ void expect_failed_on_the_way(int at_fault, const Arguments& deed,
                               const std::string& what) {
   std::vector<Arguments> arguments(2);
   arguments[at_fault] = deed;
-  const auto results = Ranks("train", arguments).wait(seconds(60));
-  for (int rank = 0; rank < 2; ++rank) {
-    SCOPED_TRACE(rank_text(rank));
-    expect_failed_in_order(results[rank]);
-    auto words = said(results[rank]);
+  const auto expect = [&](int rank, const RankResult& result, Words words) {
     EXPECT_EQ(words["grads"], "as before");
     if (rank == at_fault) {
       EXPECT_EQ(words["type"], type);
       EXPECT_THAT(words["text"], HasSubstr(what));
-      continue;
+      return;
     }
-    expect_peer_error(results[rank], "has failed", at_fault);
+    expect_peer_error(result, "has failed", at_fault);
     EXPECT_THAT(words["what"], HasSubstr(what));
     EXPECT_EQ(words["action"],
               "the output of stage 0 for micro-batch 0 of step 1, to stage 1");
-  }
+  };
+  run_cases({{{type, "train", arguments}, expect}}, seconds(60));
 }
 
 TEST(Fault, WhatCannotBeSentIsTheFaultOfItsSender) {
@@ -256,45 +254,38 @@ TEST(Fault, AnExceptionWhileAPipelineIsMadeIsAnErrorEverywhere) {
   arguments[kAtFault] =
       join(arguments[kAtFault],
            {{"place", "builder"}, {"deed", "c10"}, {"at", "0"}});
-  // The failure must arrive long before the timeout.
-  const auto results = Ranks("train", arguments).wait(seconds(30));
-  for (int rank = 0; rank < kRanks; ++rank) {
-    SCOPED_TRACE(rank_text(rank));
-    expect_failed_in_order(results[rank]);
-    auto words = said(results[rank]);
+  const auto expect = [](int rank, const RankResult& result, Words words) {
     if (rank == kAtFault) {
       EXPECT_EQ(words["type"], "NotImplementedError");
-      continue;
+      return;
     }
-    expect_peer_error(results[rank], "has failed", kAtFault);
+    expect_peer_error(result, "has failed", kAtFault);
     EXPECT_EQ(words["action"], "making the pipeline");
     EXPECT_THAT(words["what"], HasSubstr(kFaultText));
-  }
+  };
+  // The failure must arrive long before the timeout.
+  run_cases({{{"builder", "train", arguments}, expect}}, seconds(30));
 }
 
 // Another number of rows in the input than in the target is an error of the
 // last rank, which refuses the step.
 TEST(Fault, RowsThatDifferAreRefused) {
-  std::vector<Round> rounds;
+  const auto expect = [](int rank, const RankResult&, Words words) {
+    EXPECT_EQ(words["type"], rank == 2 ? "ValueError" : "PeerError");
+    if (rank < 2) {
+      EXPECT_EQ(words["fault"], "has refused its arguments");
+    }
+    EXPECT_THAT(words["text"],
+                HasSubstr(" rows, but the target of rank 2 has "));
+  };
+  std::vector<FaultCase> cases;
   for (const auto& [rank, name] :
        {std::pair(2, "target_rows"), std::pair(0, "input_rows")}) {
     std::vector<Arguments> arguments(3, {{"timeout_ms", "20000"}});
     arguments[rank] = join(arguments[rank], {{name, "12"}});
-    rounds.push_back({name, "train", arguments});
+    cases.push_back({{name, "train", arguments}, expect});
   }
-  for (const auto& results : run_rounds(rounds, seconds(30))) {
-    for (int rank = 0; rank < 3; ++rank) {
-      SCOPED_TRACE(rank_text(rank));
-      expect_failed_in_order(results[rank]);
-      auto words = said(results[rank]);
-      EXPECT_EQ(words["type"], rank == 2 ? "ValueError" : "PeerError");
-      if (rank < 2) {
-        EXPECT_EQ(words["fault"], "has refused its arguments");
-      }
-      EXPECT_THAT(words["text"],
-                  HasSubstr(" rows, but the target of rank 2 has "));
-    }
-  }
+  run_cases(cases, seconds(30));
 }
 
 struct Difference {
@@ -339,26 +330,18 @@ TEST(Fault, RanksThatDifferAreTold) {
        "disagrees",
        "the checkpoint mode is never on rank 2, but except_last on rank 0"},
   };
-  std::vector<Round> rounds;
+  std::vector<FaultCase> cases;
   for (const Difference& each : differences) {
     std::vector<Arguments> arguments(3, {{"timeout_ms", "20000"}});
     arguments[each.rank] = join(arguments[each.rank], each.arguments);
-    rounds.push_back({each.name, "train", arguments});
-  }
-  const auto all_results = run_rounds(rounds, seconds(30));
-  for (std::size_t k = 0; k < differences.size(); ++k) {
-    const Difference& each = differences[k];
-    const std::vector<RankResult>& results = all_results[k];
-    SCOPED_TRACE(each.name);
-    for (int rank = 0; rank < 3; ++rank) {
-      SCOPED_TRACE(rank_text(rank));
-      expect_failed_in_order(results[rank]);
-      auto words = said(results[rank]);
+    const auto expect = [&](int, const RankResult&, Words words) {
       EXPECT_EQ(words["type"], "PeerError");
       EXPECT_EQ(words["fault"], each.fault);
       EXPECT_THAT(words["text"], HasSubstr(each.text));
-    }
+    };
+    cases.push_back({{each.name, "train", arguments}, expect});
   }
+  run_cases(cases, seconds(30));
 }
 
 TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
@@ -374,36 +357,28 @@ TEST(Fault, GarbageFromAPeerIsAnErrorOnAllRanks) {
       {"another type", "has not answered in time", "nothing came for 3000 ms"}};
   // The rounds that reach their timeout run apart from the others. The ranks
   // must also meet within the timeout, which takes longer when many start.
-  std::vector<Round> rounds, late;
+  std::vector<FaultCase> cases, late;
   for (const auto& [kind, fault, text] : kinds) {
     const bool in_time = fault == "disagrees";
     const Arguments arguments{{"kind", kind},
                               {"checkpoint", "never"},
                               {"timeout_ms", in_time ? "20000" : "3000"}};
-    (in_time ? rounds : late)
-        .push_back({kind, "garbage", std::vector<Arguments>(3, arguments)});
-  }
-  auto all_results = run_rounds(rounds, seconds(30));
-  for (const auto& each : run_rounds(late, seconds(30))) {
-    all_results.push_back(each);
-  }
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    const auto& [kind, fault, text] = kinds[k];
-    const std::vector<RankResult>& results = all_results[k];
-    SCOPED_TRACE(kind);
-    for (int rank = 0; rank < 3; ++rank) {
-      SCOPED_TRACE(rank_text(rank));
-      expect_failed_in_order(results[rank]);
-      auto words = said(results[rank]);
+    const auto expect = [=, &fault = fault, &text = text](
+                            int, const RankResult&, Words words) {
       EXPECT_EQ(words["type"], "PeerError");
       EXPECT_EQ(words["fault"], fault) << words["text"];
       EXPECT_THAT(words["text"], HasSubstr(text));
-      if (fault == "disagrees") {
+      if (in_time) {
         EXPECT_EQ(words["rank"], "1");
       }
       EXPECT_EQ(words.count("payload"), 0u);
-    }
+    };
+    (in_time ? cases : late)
+        .push_back(
+            {{kind, "garbage", std::vector<Arguments>(3, arguments)}, expect});
   }
+  run_cases(cases, seconds(30));
+  run_cases(late, seconds(30));
 }
 
 }  // namespace

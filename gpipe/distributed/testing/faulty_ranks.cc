@@ -163,6 +163,11 @@ void say(const std::string& key, const std::string& value) {
   std::cout << key + ": " + line + "\n" << std::flush;
 }
 
+static void say_error(const std::string& type, const std::string& text) {
+  say("type", type);
+  say("text", text);
+}
+
 void say_exception(const std::exception_ptr& exception) {
   say("caught", std::to_string(now_ms()));
   try {
@@ -177,26 +182,19 @@ void say_exception(const std::exception_ptr& exception) {
     say("what", failure.what);
     say("text", error.what_without_backtrace());
   } catch (const c10::NotImplementedError& error) {
-    say("type", "NotImplementedError");
-    say("text", error.what_without_backtrace());
+    say_error("NotImplementedError", error.what_without_backtrace());
   } catch (const c10::ValueError& error) {
-    say("type", "ValueError");
-    say("text", error.what_without_backtrace());
+    say_error("ValueError", error.what_without_backtrace());
   } catch (const c10::OutOfMemoryError& error) {
-    say("type", "OutOfMemoryError");
-    say("text", error.what_without_backtrace());
+    say_error("OutOfMemoryError", error.what_without_backtrace());
   } catch (const c10::DistNetworkError& error) {
-    say("type", "DistNetworkError");
-    say("text", error.what_without_backtrace());
+    say_error("DistNetworkError", error.what_without_backtrace());
   } catch (const c10::Error& error) {
-    say("type", "c10::Error");
-    say("text", error.what_without_backtrace());
+    say_error("c10::Error", error.what_without_backtrace());
   } catch (const std::runtime_error& error) {
-    say("type", "runtime_error");
-    say("text", error.what());
+    say_error("runtime_error", error.what());
   } catch (const std::exception& error) {
-    say("type", "std::exception");
-    say("text", error.what());
+    say_error("std::exception", error.what());
   } catch (int value) {
     say("type", "int");
     say("text", std::to_string(value));
@@ -312,7 +310,7 @@ Arguments join(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-std::map<std::string, std::string> said(const RankResult& result) {
+Words said(const RankResult& result) {
   std::map<std::string, std::string> words;
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {
@@ -324,17 +322,16 @@ std::map<std::string, std::string> said(const RankResult& result) {
   return words;
 }
 
-void expect_failed_in_order(const RankResult& result) {
+Words expect_failed_in_order(const RankResult& result) {
   EXPECT_TRUE(result.ended);
   EXPECT_EQ(result.exit.code, kFailedAsTold) << to_string(result.exit) << "\n"
                                              << result.out << result.err;
+  return said(result);
 }
 
-std::map<std::string, std::string> expect_peer_error(const RankResult& result,
-                                                     const std::string& fault,
-                                                     int at_fault) {
-  expect_failed_in_order(result);
-  auto words = said(result);
+Words expect_peer_error(const RankResult& result, const std::string& fault,
+                        int at_fault) {
+  Words words = expect_failed_in_order(result);
   EXPECT_EQ(words["type"], "PeerError");
   EXPECT_EQ(words["fault"], fault) << words["text"];
   EXPECT_EQ(words["rank"], std::to_string(at_fault)) << words["text"];

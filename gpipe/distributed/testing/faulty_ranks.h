@@ -77,16 +77,17 @@ int train_as_told(const std::function<WorldOptions()>& options = world_options);
 std::string rank_text(int rank);
 Arguments join(Arguments arguments, const Arguments& more);
 
-// Returns what a rank has printed, by key; of equal keys the first.
-std::map<std::string, std::string> said(const RankResult& result);
+// What a rank has printed, by key; of equal keys the first.
+using Words = std::map<std::string, std::string>;
+Words said(const RankResult& result);
 
 // Expects that a rank has ended by itself, without a signal, with a failure.
-void expect_failed_in_order(const RankResult& result);
+// Returns said().
+Words expect_failed_in_order(const RankResult& result);
 // Expects the same, and that the failure is a PeerError with this fault of rank
-// `at_fault`. Returns said().
-std::map<std::string, std::string> expect_peer_error(const RankResult& result,
-                                                     const std::string& fault,
-                                                     int at_fault);
+// `at_fault`.
+Words expect_peer_error(const RankResult& result, const std::string& fault,
+                        int at_fault);
 // Expects that all went well. Returns the checksums of the parameters, by rank.
 std::vector<std::string> bits_of(const std::vector<RankResult>& results);
 
