@@ -50,6 +50,7 @@ namespace {
 using testing::argument;
 using testing::check;
 using testing::check_no_races;
+using testing::CommunicatorProgramEntry;
 using testing::expect_all_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -227,8 +228,7 @@ const RankProgramEntry kCollectives("collectives", [](auto& world) {
 
 // Adds up tensors of several dtypes in the order of the simulated backend, from
 // the last member to the first.
-const RankProgramEntry kSums("collective sums", [] {
-  const auto world = internal::Communicator::connect(world_options());
+const CommunicatorProgramEntry kSums("collective sums", [](auto& world) {
   const int ranks = world->size();
   const auto transport = internal::make_transport(
       world, testing::device(world->rank()), Transfers::kDirect, "the test");
@@ -283,7 +283,6 @@ const RankProgramEntry kSums("collective sums", [] {
     }
   }
   check_no_races();
-  return 0;
 });
 
 // A layer that waits for its whole device in the forward and in the backward,
@@ -387,8 +386,7 @@ const RankProgramEntry kAgree("agree", [] {
 
 // A world has all backends of the program, and uses the one for accelerators if
 // it works.
-const RankProgramEntry kNamed("named", [] {
-  const auto world = internal::Communicator::connect(world_options());
+const CommunicatorProgramEntry kNamed("named", [](auto& world) {
   check(world->options().backend == "cpu:gloo,hpu:simulated", "the backend");
   for (const c10::Device& device :
        {testing::device(world->rank()), c10::Device(c10::kCPU)}) {
@@ -396,7 +394,6 @@ const RankProgramEntry kNamed("named", [] {
         internal::agree_on_transfers(*world, 1, device, Transfers::kAuto);
     std::cout << to_string(transfers) << ": " << reason << std::endl;
   }
-  return 0;
 });
 
 // Rank 1 dies while rank 0 closes its transports, which waits for rank 1.

@@ -70,9 +70,7 @@ std::vector<Tensor> parameters_of(const Layers& layers, std::size_t layer) {
   return parameters;
 }
 
-const RankProgramEntry kClip("clip", [] {
-  const auto world = Communicator::connect(world_options());
-  torch::set_num_threads(1);
+const CommunicatorProgramEntry kClip("clip", [](auto& world) {
   for (const Layers& layers : settings()) {
     for (const double type : {2.0, 1.0, 0.0, 3.0, kInfinity, -kInfinity}) {
       for (const double most : {0.5, 1e9}) {
@@ -111,7 +109,6 @@ const RankProgramEntry kClip("clip", [] {
       }
     }
   }
-  return 0;
 });
 
 TEST(Norms, AreThoseOfOneProcessToTheBit) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +25,6 @@ using at::Tensor;
 using testing::check;
 using testing::expect_all_ok;
 using ::testing::Pair;
-using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
 
@@ -141,9 +139,7 @@ void check_sums(Communicator& world, const std::vector<int>& members,
   }
 }
 
-const RankProgramEntry kSums("sums", [] {
-  const auto world = Communicator::connect(world_options());
-  at::set_num_threads(1);
+const CommunicatorProgramEntry kSums("sums", [](auto& world) {
   const std::vector<int> everybody = world->all_ranks();
   for (const int64_t bucket : kBuckets) {
     check_sums(*world, everybody, bucket);
@@ -157,7 +153,6 @@ const RankProgramEntry kSums("sums", [] {
   std::vector<Summand> none;
   Communicator& transport = *world;
   all_reduce(*world, transport, everybody, kTag, none);
-  return 0;
 });
 
 // A host transport that counts the bytes that it sends.
@@ -183,8 +178,7 @@ class CountingTransport final : public Transport {
 
 // Each member gets its rows of the sums, to the bit, and gives its rows of the
 // parameters to the others.
-const RankProgramEntry kShards("shards", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kShards("shards", [](auto& world) {
   const int ranks = world->size();
   const std::vector<int> everybody = world->all_ranks();
   std::vector<std::vector<Tensor>> by_member;
@@ -232,12 +226,10 @@ const RankProgramEntry kShards("shards", [] {
       }
     }
   }
-  return 0;
 });
 
 // A parameter of one row requires a gradient for a while.
-const RankProgramEntry kFrozen("frozen", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kFrozen("frozen", [](auto& world) {
   Communicator& transport = *world;
   Tensor one = at::ones({1});
   ParameterShards shards({one}, world->size(), world->rank());
@@ -248,7 +240,6 @@ const RankProgramEntry kFrozen("frozen", [] {
   Reducer reducer(*world, transport, world->all_ranks(), kTag);
   shards.spread(reducer);
   check(one.item<float>() == 5, "the row of another member");
-  return 0;
 });
 
 // Returns the bytes that all members send to add up `gradients` and, with
@@ -281,8 +272,7 @@ int64_t bytes_sent(Communicator& world, const std::vector<Tensor>& gradients,
   return sent;
 }
 
-const RankProgramEntry kBytes("bytes", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kBytes("bytes", [](auto& world) {
   std::vector<Tensor> gradients;
   for (int layer = 0; layer < 24; ++layer) {
     gradients.push_back(at::ones({36, 12}));
@@ -297,11 +287,9 @@ const RankProgramEntry kBytes("bytes", [] {
   const int64_t sharded = bytes_sent(*world, gradients, true);
   check(sharded == 4 * (ranks - 1) * (2 * numel + ranks * count),
         std::to_string(sharded) + " bytes for shards");
-  return 0;
 });
 
-const RankProgramEntry kFirst("first", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kFirst("first", [](auto& world) {
   Communicator& transport = *world;
   const std::vector<int> everybody = world->all_ranks();
   Reducer reducer(*world, transport, everybody, kTag);
@@ -330,11 +318,9 @@ const RankProgramEntry kFirst("first", [] {
       check(tensors[k].strides() == expected[k].strides(), "strides");
     }
   }
-  return 0;
 });
 
-const RankProgramEntry kDiffer("differ", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kDiffer("differ", [](auto& world) {
   Communicator& transport = *world;
   const bool last = world->rank() == world->size() - 1;
   const std::vector<int> everybody = world->all_ranks();
@@ -374,7 +360,6 @@ const RankProgramEntry kDiffer("differ", [] {
       shards.spread(reducer);
     });
   }
-  return 0;
 });
 
 class Reduce : public ::testing::TestWithParam<int> {};
@@ -479,8 +464,7 @@ void wait_until_done(const ReplicaSums& sums, std::size_t buckets) {
 }
 
 // A bucket for each parameter.
-const RankProgramEntry kOverlap("overlap", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kOverlap("overlap", [](auto& world) {
   const int rank = world->rank(), size = world->size();
   const Tensor a = at::zeros({1000}), b = at::zeros({3, 2}, at::kDouble),
                c = at::zeros({5}), d = at::zeros({2});
@@ -517,11 +501,9 @@ const RankProgramEntry kOverlap("overlap", [] {
     check(!result[3].grad.defined(), "d");
     check(sums.done() == 4, "done");
   }
-  return 0;
 });
 
-const RankProgramEntry kStopped("stopped", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kStopped("stopped", [](auto& world) {
   const Tensor a = at::zeros({4}), b = at::zeros({4});
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
@@ -535,12 +517,10 @@ const RankProgramEntry kStopped("stopped", [] {
   sums.begin({{a}});
   give(sums, a, world->rank());
   check(sums.finish()[0].grad.equal(at::full_like(a, sum_of_grads(2))), "sum");
-  return 0;
 });
 
 // Ranks with different parameters, and ranks whose peer fails.
-const RankProgramEntry kErrors("errors", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kErrors("errors", [](auto& world) {
   const bool last = world->rank() == world->size() - 1;
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
   Communicator& transport = *world;
@@ -561,7 +541,7 @@ const RankProgramEntry kErrors("errors", [] {
       world->fail({Fault::kFailed, rank, rank, "the test", "no reason"});
       // The thread of `sums` waits for a gradient that is never given.
       sums.stop();
-      return 0;
+      return;
     }
     give(sums, a, world->rank());
     sums.finish();
@@ -569,7 +549,6 @@ const RankProgramEntry kErrors("errors", [] {
   } catch (const PeerError& error) {
     std::cout << to_string(error.failure().fault) << std::endl;
   }
-  return 0;
 });
 
 class ReplicaSumsTest : public ::testing::TestWithParam<int> {};

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "gpipe/distributed/testing/rank_server.h"
+#include "gpipe/distributed/world/communicator.h"
 
 // Present only with sanitizers.
 extern "C" __attribute__((weak)) void __sanitizer_print_stack_trace();
@@ -82,6 +83,16 @@ RankProgramEntry::RankProgramEntry(
     std::function<void(const std::shared_ptr<World>&)> program)
     : RankProgramEntry(name, [program = std::move(program)] {
         const auto world = World::connect(world_options());
+        at::set_num_threads(1);
+        program(world);
+        return 0;
+      }) {}
+
+CommunicatorProgramEntry::CommunicatorProgramEntry(
+    const std::string& name,
+    std::function<void(const std::shared_ptr<internal::Communicator>&)> program)
+    : RankProgramEntry(name, [program = std::move(program)] {
+        const auto world = internal::Communicator::connect(world_options());
         at::set_num_threads(1);
         program(world);
         return 0;

@@ -29,6 +29,14 @@ struct RankProgramEntry {
                    std::function<void(const std::shared_ptr<World>&)> program);
 };
 
+// The same for a program that gets a communicator.
+struct CommunicatorProgramEntry : RankProgramEntry {
+  CommunicatorProgramEntry(
+      const std::string& name,
+      std::function<void(const std::shared_ptr<internal::Communicator>&)>
+          program);
+};
+
 // Returns, in a rank, an argument of the test ("" if there is none).
 std::string argument(const std::string& name);
 // Returns, in a rank, the options to connect with. Timeouts are short unless

@@ -18,6 +18,7 @@ namespace gpipe::internal {
 namespace {
 
 using testing::argument;
+using testing::CommunicatorProgramEntry;
 using testing::RankProgramEntry;
 using testing::Ranks;
 using testing::world_options;
@@ -79,8 +80,7 @@ void gather(Communicator& world, const std::vector<int>& members, int round,
   }
 }
 
-const RankProgramEntry kGather("gather", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kGather("gather", [](auto& world) {
   const int ranks = world->size();
   int round = 0;
   for (const auto& sizes : sizes_of(ranks)) {
@@ -94,11 +94,9 @@ const RankProgramEntry kGather("gather", [] {
     }
   }
   std::cout << round << std::endl;
-  return 0;
 });
 
-const RankProgramEntry kGarbage("garbage", [] {
-  const auto world = Communicator::connect(world_options());
+const CommunicatorProgramEntry kGarbage("garbage", [](auto& world) {
   if (world->rank() == 1) {
     const auto action = [] { return "sending garbage"; };
     const at::Tensor bytes = at::full({512}, 0xff, at::kByte);
@@ -110,7 +108,6 @@ const RankProgramEntry kGarbage("garbage", [] {
       std::cout << error.what_without_backtrace() << std::endl;
     }
   }
-  return 0;
 });
 
 class Gather : public ::testing::TestWithParam<int> {};
