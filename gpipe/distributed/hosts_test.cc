@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -184,27 +183,17 @@ nn::Sequential make_model() {
   return testing::skip_model();
 }
 
-template <typename Module>
-torch::optim::SGD optimizer_of(Module& module) {
-  return torch::optim::SGD(module->parameters(),
-                           torch::optim::SGDOptions(0.1).momentum(0.9));
-}
-
 // Each rank also trains the whole model in a GPipe, and compares.
 const RankProgramEntry kTrain("train", [] {
   const auto world = connect_on_host();
   torch::set_num_threads(1);
   const int ranks = world->size();
   nn::Sequential layers = make_model(), whole = make_model();
-  const auto size = static_cast<int64_t>(layers->size());
-  std::vector<int64_t> balance;
-  for (int r = 0; r < ranks; ++r) {
-    balance.push_back((r + 1) * size / ranks - r * size / ranks);
-  }
+  const auto balance = testing::cut(layers->size(), ranks);
   DistributedPipeline pipeline(layers, testing::on_cpu(balance), world);
   GPipe reference(whole, testing::on_cpu(balance, ranks));
-  auto optimizer = optimizer_of(pipeline);
-  auto reference_optimizer = optimizer_of(reference);
+  auto optimizer = testing::optimizer_of(pipeline);
+  auto reference_optimizer = testing::optimizer_of(reference);
   const Schedule schedule = one_forward_one_backward(ranks, 4);
   for (int step = 0; step < 20; ++step) {
     torch::manual_seed(100 + step);
@@ -218,15 +207,9 @@ const RankProgramEntry kTrain("train", [] {
     const StepResult expected =
         reference->train_step(input, target, mean_square, schedule);
     reference_optimizer.step();
-    const std::string where = "step " + std::to_string(step) + ": ";
-    check(result.loss.equal(expected.loss), where + "loss");
-    const auto parameters = reference->named_parameters();
-    for (const auto& each : pipeline->named_parameters()) {
-      const Tensor& other = parameters[each.key()];
-      check(each.value().equal(other), where + each.key());
-      check(each.value().grad().equal(other.grad()),
-            where + "gradient of " + each.key());
-    }
+    const std::string where = "step " + std::to_string(step);
+    check(result.loss.equal(expected.loss), where + ": loss");
+    testing::check_same_state(*pipeline, *reference, where);
   }
   // The rank must use its host's network.
   check(std::system(("PATH=$PATH:/usr/sbin:/sbin; ip -4 -o address | grep -q "

@@ -35,6 +35,7 @@ namespace {
 
 using testing::argument;
 using testing::check;
+using testing::check_same_state;
 using testing::cut;
 using testing::expect_all_ok;
 using testing::make;
@@ -316,11 +317,7 @@ const RankProgramEntry kCapturedTwice("captured_twice", [](auto& world) {
       for (int step = 0; step < 3; ++step) {
         pipeline->train_step(input, target, mean_square, schedule);
         reference->train_step(input, target, mean_square, schedule);
-        const auto parameters = reference->named_parameters();
-        for (const auto& each : pipeline->named_parameters()) {
-          check(each.value().grad().equal(parameters[each.key()].grad()),
-                each.key());
-        }
+        check_same_state(*pipeline, *reference, "step " + std::to_string(step));
       }
     }
   }

@@ -16,38 +16,6 @@ bool same(const Tensor& mine, const Tensor& other) {
   return mine.cpu().equal(other);
 }
 
-// Throws unless parameters, gradients and buffers of `mine` equal those of
-// `whole`.
-void compare(nn::Module& mine, nn::Module& whole, const std::string& where) {
-  const auto parameters = whole.named_parameters();
-  for (const auto& each : mine.named_parameters()) {
-    const Tensor& other = parameters[each.key()];
-    check(same(each.value(), other), where + ": " + each.key());
-    check(each.value().grad().defined() == other.grad().defined() &&
-              (!other.grad().defined() ||
-               same(each.value().grad(), other.grad())),
-          where + ": gradient of " + each.key());
-  }
-  const auto buffers = whole.named_buffers();
-  for (const auto& each : mine.named_buffers()) {
-    check(same(each.value(), buffers[each.key()]), where + ": " + each.key());
-  }
-}
-
-}  // namespace
-
-std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
-  sizes.insert(sizes.begin(), rows);
-  return sizes;
-}
-
-nn::Sequential make(const Subject& subject) {
-  torch::manual_seed(3);
-  return subject.make();
-}
-
-namespace {
-
 // Returns the pipeline of processes, made of `layers` or of a builder of them.
 DistributedPipeline distributed_pipeline(nn::Sequential layers,
                                          const std::vector<int64_t>& balance,
@@ -73,6 +41,16 @@ DistributedPipeline distributed_pipeline(nn::Sequential layers,
 }
 
 }  // namespace
+
+std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
+  sizes.insert(sizes.begin(), rows);
+  return sizes;
+}
+
+nn::Sequential make(const Subject& subject) {
+  torch::manual_seed(3);
+  return subject.make();
+}
 
 void train(const std::shared_ptr<World>& world, const Subject& subject,
            const Setting& setting, int steps, const std::string& where) {
@@ -140,7 +118,24 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
       check(same(result.output(), expected.output()), place + ": outputs");
     }
     check(norm == expected_norm, place + ": norm");
-    compare(*pipeline, *reference, place);
+    check_same_state(*pipeline, *reference, place);
+  }
+}
+
+void check_same_state(const nn::Module& part, const nn::Module& whole,
+                      const std::string& where) {
+  const auto parameters = whole.named_parameters();
+  for (const auto& each : part.named_parameters()) {
+    const Tensor& other = parameters[each.key()];
+    check(same(each.value(), other), where + ": " + each.key());
+    check(each.value().grad().defined() == other.grad().defined() &&
+              (!other.grad().defined() ||
+               same(each.value().grad(), other.grad())),
+          where + ": gradient of " + each.key());
+  }
+  const auto buffers = whole.named_buffers();
+  for (const auto& each : part.named_buffers()) {
+    check(same(each.value(), buffers[each.key()]), where + ": " + each.key());
   }
 }
 

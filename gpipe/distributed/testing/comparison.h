@@ -2,6 +2,7 @@
 // trains its part, and beside it the whole model in a GPipe.
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -70,6 +71,12 @@ struct Setting {
 // `where`: the beginning of the error text.
 void train(const std::shared_ptr<World>& world, const Subject& subject,
            const Setting& setting, int steps, const std::string& where);
+
+// Throws unless parameters, gradients and buffers of `part` have the bits of
+// those of `whole` with the same names. `where`: the beginning of the error
+// text.
+void check_same_state(const torch::nn::Module& part,
+                      const torch::nn::Module& whole, const std::string& where);
 
 // Returns every schedule for `ranks` ranks that has at most `most_stages`
 // stages, for each number in `microbatches` that the schedule accepts, with a
