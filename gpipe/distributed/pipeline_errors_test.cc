@@ -48,10 +48,18 @@ using torch::Tensor;
 namespace nn = torch::nn;
 using testing::argument;
 
-void print(const PeerError& error) {
-  std::cout << "rank " << error.failure().rank << " "
-            << to_string(error.failure().fault) << ": " << error.failure().what
-            << std::endl;
+// Prints the `Error` or the PeerError of `call`.
+template <typename Error>
+void print_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const PeerError& error) {
+    std::cout << "rank " << error.failure().rank << " "
+              << to_string(error.failure().fault) << ": "
+              << error.failure().what << std::endl;
+  } catch (const Error& error) {
+    std::cout << error.what_without_backtrace() << std::endl;
+  }
 }
 
 // Layers with the same tensor twice in a tuple, one of which is changed in
@@ -74,14 +82,10 @@ const RankProgramEntry kTwice("twice", [](auto& world) {
                                    .device(torch::kCPU)
                                    .checkpoint(Checkpoint::kNever),
                                world);
-  try {
+  print_error_of<c10::Error>([&] {
     pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), mean_square,
                          one_forward_one_backward(2, 2));
-  } catch (const PeerError& error) {
-    print(error);
-  } catch (const c10::Error& error) {
-    std::cout << error.what_without_backtrace() << std::endl;
-  }
+  });
 });
 
 // The matrix of the rank of variable "rank" has a tangent of forward-mode AD.
@@ -97,13 +101,9 @@ const RankProgramEntry kTangent("tangent", [] {
     weight._set_fw_grad(torch::ones_like(weight), level,
                         /*is_inplace_op=*/false);
   }
-  try {
+  print_error_of<c10::NotImplementedError>([&] {
     pipeline->forward(torch::ones({4, 4}));
-  } catch (const PeerError& error) {
-    print(error);
-  } catch (const c10::NotImplementedError& error) {
-    std::cout << error.what_without_backtrace() << std::endl;
-  }
+  });
   ForwardADLevel::release_idx(level);
   return 0;
 });
@@ -116,14 +116,10 @@ const RankProgramEntry kCaptured("captured", [](auto& world) {
                           return x.matmul(weight.t());
                         }));
   DistributedPipeline pipeline(layers, testing::on_cpu({1, 2}), world);
-  try {
+  print_error_of<c10::ValueError>([&] {
     pipeline->train_step(torch::arange(4), torch::ones({4, 5}), mean_square,
                          one_forward_one_backward(2, 2));
-  } catch (const PeerError& error) {
-    print(error);
-  } catch (const c10::ValueError& error) {
-    std::cout << error.what_without_backtrace() << std::endl;
-  }
+  });
   for (const Tensor& each : layers->parameters()) {
     check(!each.grad().defined(), "gradients are as they were");
   }
