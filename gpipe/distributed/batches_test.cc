@@ -34,10 +34,9 @@ using testing::check;
 using testing::cut;
 using testing::EndMask;
 using testing::error_of;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::kIgnored;
 using testing::RankProgramEntry;
-using testing::Ranks;
 using testing::Sequences;
 using testing::Setting;
 using testing::settings;
@@ -401,48 +400,40 @@ const RankProgramEntry kTwoTypes("two types", [](auto& world) {
 });
 
 TEST(Batches, LossesOfMicrobatchesKeepTheirDtypesOnAllRanks) {
-  expect_all_ok(Ranks("two types", 2).wait());
+  expect_ok("two types", 2);
 }
 
 TEST(Batches, OfAReplicaMayHaveNoRows) {
-  for (const int ranks : {2, 4}) expect_all_ok(Ranks("no_rows", ranks).wait());
+  for (const int ranks : {2, 4}) expect_ok("no_rows", ranks);
 }
 
 TEST(Batches, WeightedLossesHaveTheBitsOfOneProcess) {
-  for (const int size : {1, 2, 4}) {
-    expect_all_ok(Ranks("processes", size).wait());
-  }
+  for (const int size : {1, 2, 4}) expect_ok("processes", size);
 }
 
 TEST(Batches, InBFloat16WeightedLossesHaveTheBitsOfOneProcess) {
-  expect_all_ok(Ranks("bfloat16", 2).wait());
+  expect_ok("bfloat16", 2);
 }
 
 TEST(Batches, WeightedLossesOfReplicasAreThoseOfOnePlainStep) {
-  for (const int size : {2, 4, 8}) {
-    expect_all_ok(Ranks("replicas", size).wait());
-  }
+  for (const int size : {2, 4, 8}) expect_ok("replicas", size);
 }
 
 TEST(Batches, ATotalWeightOfZeroIsAnErrorOnAllRanksAndTheWorldGoesOn) {
-  expect_all_ok(Ranks("no weight", 4).wait());
+  expect_ok("no weight", 4);
 }
 
 TEST(Batches, MeansOfPartsCountByTheRowsOfTheTargets) {
-  for (const int size : {2, 4}) expect_all_ok(Ranks("means", size).wait());
+  for (const int size : {2, 4}) expect_ok("means", size);
 }
 
-TEST(Batches, ATiedWeightCrossesOnceAStep) {
-  expect_all_ok(Ranks("tied weight", 3).wait());
-}
+TEST(Batches, ATiedWeightCrossesOnceAStep) { expect_ok("tied weight", 3); }
 
 TEST(Batches, AnUnsplitMaskCrossesEachBoundaryOnceAStep) {
-  expect_all_ok(Ranks("unsplit", 3).wait());
+  expect_ok("unsplit", 3);
 }
 
-TEST(Batches, ForwardGivesAnOutputForEachPart) {
-  expect_all_ok(Ranks("forward", 2).wait());
-}
+TEST(Batches, ForwardGivesAnOutputForEachPart) { expect_ok("forward", 2); }
 
 }  // namespace
 }  // namespace gpipe

@@ -41,6 +41,7 @@ using testing::argument;
 using testing::check;
 using testing::check_no_races;
 using testing::expect_all_ok;
+using testing::expect_ok;
 using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -238,12 +239,11 @@ const RankProgramEntry kArrival("arrival", [](auto& world) {
 });
 
 TEST(InputTest, OnTheHostHasItsGradientThere) {
-  expect_all_ok(Ranks("input of the host", 2).wait());
+  expect_ok("input of the host", 2);
 }
 
 TEST(DeviceCopies, AnErrorOfTheDeviceIsNotTheFaultOfTheSender) {
-  const auto results = Ranks("arrival", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("arrival", 2);
   EXPECT_EQ(results[1].out, "own: the device is broken\n");
   EXPECT_THAT(results[0].out, HasSubstr("rank 1 the device is broken"));
 }
@@ -294,15 +294,15 @@ const RankProgramEntry kCopyFault("copy fault", [](auto& world) {
 });
 
 TEST(DeviceCopies, ARankReadsAllNumbersOfALossWithOneWait) {
-  expect_all_ok(Ranks("waits", 1).wait());
+  expect_ok("waits", 1);
 }
 
 TEST(DeviceCopies, AReceiverCopiesFromPinnedMemoryBesideTheWorker) {
-  expect_all_ok(Ranks("staging", 2).wait());
+  expect_ok("staging", 2);
 }
 
 TEST(DeviceCopies, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {
-  expect_all_ok(Ranks("host copies", 2).wait());
+  expect_ok("host copies", 2);
 }
 
 TEST(DeviceCopies, AFailedHostCopyIsAnErrorOnAllRanksAndLeavesNothing) {

@@ -52,6 +52,7 @@ using testing::check;
 using testing::check_no_races;
 using testing::CommunicatorProgramEntry;
 using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::RankResult;
@@ -416,38 +417,31 @@ const RankProgramEntry kLeave("leave", [](auto& world) {
 });
 
 TEST(DeviceTransport, GivesTheBitsOfOneProcessByEverySchedule) {
-  for (const int ranks : {2, 4}) expect_all_ok(Ranks("train", ranks).wait());
+  for (const int ranks : {2, 4}) expect_ok("train", ranks);
 }
 
 TEST(DeviceTransport, EndsAlthoughRanksWaitForTheirWholeDevices) {
-  for (const int ranks : {2, 3}) {
-    expect_all_ok(Ranks("waits for the device", ranks).wait());
-  }
+  for (const int ranks : {2, 3}) expect_ok("waits for the device", ranks);
 }
 
 TEST(DeviceTransport, HasStreamsThatComputationsDoNotShare) {
-  expect_all_ok(Ranks("streams", 2).wait());
+  expect_ok("streams", 2);
 }
 
 TEST(DeviceTransport, AddsUpReplicasAsTheWayThroughTheHostsDoes) {
-  expect_all_ok(Ranks("replicas", 4).wait());
+  expect_ok("replicas", 4);
 }
 
 TEST(DeviceTransport, AddsUpReplicasByCollectiveOperationsIfAsked) {
-  for (const int ranks : {3, 4}) {
-    expect_all_ok(Ranks("collectives", ranks).wait());
-  }
+  for (const int ranks : {3, 4}) expect_ok("collectives", ranks);
 }
 
 TEST(DeviceTransport, HasTheSumsOfTheCollectiveOperationsToTheBit) {
-  for (const int ranks : {2, 3, 4}) {
-    expect_all_ok(Ranks("collective sums", ranks).wait());
-  }
+  for (const int ranks : {2, 3, 4}) expect_ok("collective sums", ranks);
 }
 
 TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
-  const auto results = Ranks("agree", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("agree", 2);
   for (const RankResult& each : results) {
     EXPECT_EQ(
         each.out,
@@ -462,8 +456,7 @@ TEST(DeviceTransport, IsForThoseWhoAskIfAllRanksCan) {
 }
 
 TEST(DeviceTransport, IsTestedAndTakenIfTheBackendOfTheWorldNamesIt) {
-  const auto results = Ranks("named", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("named", 2);
   for (const RankResult& each : results) {
     EXPECT_EQ(each.out,
               "direct: the self-test of direct transfers has passed on all "

@@ -223,8 +223,7 @@ TEST(Fault, AForkIsRefusedAndDisturbsNobody) {
 }
 
 TEST(Fault, WorldsMayFollowEachOtherAndLeaveNothing) {
-  const auto results = Ranks("again", 3).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("again", 3);
   for (const RankResult& each : results) {
     auto words = said(each);
     EXPECT_EQ(words["threads"], "0");

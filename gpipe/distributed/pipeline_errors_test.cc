@@ -40,6 +40,7 @@ namespace {
 using testing::check;
 using testing::error_of;
 using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
@@ -394,15 +395,13 @@ TEST(DistributedPipeline, RefusesNoWorldAndNoBuilder) {
 }
 
 TEST(DistributedPipeline, LayersOfABuilderKeepTheirNames) {
-  const auto results = Ranks("named", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("named", 2);
   EXPECT_EQ(results[0].out, "0 head refused\n");
   EXPECT_EQ(results[1].out, "2 tail 1 refused\n");
 }
 
 TEST(DistributedPipeline, RefusesACapturedParameterOfAnotherRank) {
-  const auto results = Ranks("captured", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("captured", 2);
   const std::string what =
       "a layer of partition 1 has captured parameter '0.weight' of a layer on "
       "rank 0. The layer has its own copy of it: the parameter would lose this "
@@ -418,14 +417,13 @@ TEST(AllGather, OfAFailedWorldThrowsAlsoInAWorldOfOneRank) {
 }
 
 TEST(DistributedPipeline, RefusesReplicasThatTheWorldDoesNotHave) {
-  expect_all_ok(Ranks("no replicas", 1).wait());
+  expect_ok("no replicas", 1);
 }
 
 TEST(DistributedPipeline, RefusesATangentOnAnyRank) {
   for (const int rank : {0, 1}) {
     const std::string name = std::to_string(rank);
-    const auto results = Ranks("tangent", 2, {{"rank", name}}).wait();
-    expect_all_ok(results);
+    const auto results = expect_ok("tangent", 2, {{"rank", name}});
     const std::string what =
         "an output of the layers has a tangent (forward-mode AD)";
     const std::string other = "rank " + name + " has failed: " + what;
@@ -436,8 +434,7 @@ TEST(DistributedPipeline, RefusesATangentOnAnyRank) {
 }
 
 TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
-  const auto results = Ranks("twice", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("twice", 2);
   const std::string what =
       "a layer of partition 1 changes a tensor in place that an earlier "
       "partition has given to more than one layer";
@@ -447,13 +444,13 @@ TEST(DistributedPipeline, RefusesAChangeOfWhatAnotherLayerGetsToo) {
 }
 
 TEST(DistributedPipeline, AnInputThatDoesNotFitIsTheErrorOfOneProcess) {
-  expect_all_ok(Ranks("inputs", 2).wait());
+  expect_ok("inputs", 2);
 }
 
 TEST(DistributedPipeline, AWrongTargetOnOneRankDoesNotEndTheWorld) {
   for (const auto& [size, replicas] :
        std::vector<std::pair<int, const char*>>{{1, "1"}, {2, "1"}, {4, "2"}}) {
-    expect_all_ok(Ranks("targets", size, {{"replicas", replicas}}).wait());
+    expect_ok("targets", size, {{"replicas", replicas}});
   }
 }
 
@@ -462,8 +459,7 @@ TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {
 }
 
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
-  const auto results = Ranks("non_finite", 2).wait();
-  expect_all_ok(results);
+  const auto results = expect_ok("non_finite", 2);
   const std::string what =
       "the output of layer '3' (gpipe::testing::LambdaImpl) is not finite: 8 "
       "of 8 elements are nan";
@@ -692,27 +688,23 @@ const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
 });
 
 TEST(DistributedPipeline, AnotherNormOnOneRankDoesNotEndTheWorld) {
-  for (const int size : {2, 4}) {
-    expect_all_ok(Ranks("other norm", size).wait());
-  }
+  for (const int size : {2, 4}) expect_ok("other norm", size);
 }
 
 TEST(DistributedPipeline, AWrongScheduleOrModeOnOneRankDoesNotEndTheWorld) {
-  for (const int size : {2, 4}) {
-    expect_all_ok(Ranks("wrong calls", size).wait());
-  }
+  for (const int size : {2, 4}) expect_ok("wrong calls", size);
 }
 
 TEST(DistributedPipeline, InputAndTargetAreGivenInTheSameWay) {
-  expect_all_ok(Ranks("other form", 2).wait());
+  expect_ok("other form", 2);
 }
 
 TEST(DistributedPipeline, ATargetWithoutRowsIsRefused) {
-  expect_all_ok(Ranks("no target rows", 2).wait());
+  expect_ok("no target rows", 2);
 }
 
 TEST(DistributedPipeline, ALayerThatIsAddedOnOneRankDoesNotEndTheWorld) {
-  expect_all_ok(Ranks("added layer", 2).wait());
+  expect_ok("added layer", 2);
 }
 
 }  // namespace

@@ -37,12 +37,11 @@ using testing::argument;
 using testing::check;
 using testing::check_same_state;
 using testing::cut;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::make;
 using testing::mean_square;
 using testing::optimizer_of;
 using testing::RankProgramEntry;
-using testing::Ranks;
 using testing::Setting;
 using testing::settings;
 using testing::Subject;
@@ -433,7 +432,7 @@ class Schedules
 
 TEST_P(Schedules, GiveTheBitsOfOneProcess) {
   const auto [ranks, model] = GetParam();
-  expect_all_ok(Ranks("schedules", ranks, {{"model", model}}).wait());
+  expect_ok("schedules", ranks, {{"model", model}});
 }
 
 INSTANTIATE_TEST_SUITE_P(DistributedPipeline, Schedules,
@@ -446,49 +445,45 @@ INSTANTIATE_TEST_SUITE_P(DistributedPipeline, Schedules,
                          });
 
 TEST(DistributedPipeline, AlonePipesWithinItself) {
-  expect_all_ok(Ranks("schedules", 1, {{"model", "skip"}}).wait());
+  expect_ok("schedules", 1, {{"model", "skip"}});
 }
 
 TEST(DistributedPipeline,
      ModesBuildersAndDeferredNormsGiveTheBitsOfOneProcess) {
-  expect_all_ok(Ranks("modes", 3).wait());
+  expect_ok("modes", 3);
 }
 
 TEST(DistributedPipeline, ForwardAndEvaluateGiveTheBitsOfThePlainModel) {
-  expect_all_ok(Ranks("forward", 2).wait());
+  expect_ok("forward", 2);
 }
 
 TEST(DistributedPipeline, ClipsAParameterOfSeveralLayersOnce) {
-  expect_all_ok(Ranks("shared_parameter", 1).wait());
+  expect_ok("shared_parameter", 1);
 }
 
 TEST(DistributedPipeline, ReplicasAddUpWhatAnotherStageOfTheRankHasCaptured) {
-  expect_all_ok(Ranks("captured_twice", 4).wait());
+  expect_ok("captured_twice", 4);
 }
 
 TEST(DistributedPipeline, ReplicasBeginWithTheWeightsOfTheFirst) {
-  expect_all_ok(Ranks("other_weights", 4).wait());
+  expect_ok("other_weights", 4);
 }
 
 TEST(DistributedPipeline, ShowsTheLayersOfThisProcess) {
-  expect_all_ok(Ranks("layers", 2).wait());
+  expect_ok("layers", 2);
 }
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {
-  expect_all_ok(Ranks("threads", 2).wait());
+  expect_ok("threads", 2);
 }
 
-TEST(DistributedPipeline, MayBeCalledByAHook) {
-  expect_all_ok(Ranks("hook", 2).wait());
-}
+TEST(DistributedPipeline, MayBeCalledByAHook) { expect_ok("hook", 2); }
 
 TEST(DistributedPipeline, ReplicasAddUpTheirGradientsAndStayEqual) {
   for (const auto& [replicas, ranks] :
        std::vector<std::pair<int, int>>{{2, 2}, {2, 4}, {3, 3}}) {
     const auto results =
-        Ranks("replicas", ranks, {{"replicas", std::to_string(replicas)}})
-            .wait();
-    expect_all_ok(results);
+        expect_ok("replicas", ranks, {{"replicas", std::to_string(replicas)}});
     const int per_replica = ranks / replicas;
     for (int rank = per_replica; rank < ranks; ++rank) {
       EXPECT_EQ(results[rank].out, results[rank % per_replica].out);

@@ -31,10 +31,9 @@ namespace {
 
 using testing::check;
 using testing::error_of;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
-using testing::Ranks;
 using testing::world_options;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -388,33 +387,31 @@ const RankProgramEntry kOtherCall("other call", [](auto& world) {
 });
 
 TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {
-  for (const int size : {2, 4}) {
-    expect_all_ok(Ranks("other call", size).wait());
-  }
+  for (const int size : {2, 4}) expect_ok("other call", size);
 }
 
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
-  expect_all_ok(Ranks("routes", 2).wait());
+  expect_ok("routes", 2);
 }
 
 TEST(Replicas, AddUpAParameterThatOnlyAnotherStageUses) {
-  expect_all_ok(Ranks("captured", 2).wait());
+  expect_ok("captured", 2);
 }
 
 TEST(Replicas, ThatFrozeOtherLayersAreAnErrorThatNamesTheParameters) {
-  expect_all_ok(Ranks("frozen", 2).wait());
+  expect_ok("frozen", 2);
 }
 
 TEST(Replicas, GetTheParametersThatReplica0RegistersInAForward) {
-  expect_all_ok(Ranks("draws", 2).wait());
+  expect_ok("draws", 2);
 }
 
 TEST(Replicas, MayEvaluateOtherNumbersOfRows) {
-  for (const int size : {2, 4}) expect_all_ok(Ranks("rows", size).wait());
+  for (const int size : {2, 4}) expect_ok("rows", size);
 }
 
 TEST(Replicas, OfOtherNumbersOfMicroBatchesDrawOtherNumbers) {
-  expect_all_ok(Ranks("dropout", 3).wait());
+  expect_ok("dropout", 3);
 }
 
 }  // namespace

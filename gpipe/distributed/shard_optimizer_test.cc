@@ -22,7 +22,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/error.h"
@@ -39,7 +38,7 @@ namespace {
 
 using testing::argument;
 using testing::check;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Ranks;
@@ -382,13 +381,12 @@ const RankProgramEntry kFreeze("freeze", [](auto& world) {
 
 TEST(ShardedOptimizer, MovesParametersThatAreFrozenLaterOnAllReplicas) {
   for (const char* const size : {"2", "3"}) {
-    expect_all_ok(
-        Ranks("freeze", std::stoi(size), {{"replicas", size}}).wait());
+    expect_ok("freeze", std::stoi(size), {{"replicas", size}});
   }
 }
 
 TEST(ShardedOptimizer, TakesParametersThatAreUnfrozenOrRegisteredLater) {
-  for (const int size : {2, 3}) expect_all_ok(Ranks("later", size).wait());
+  for (const int size : {2, 3}) expect_ok("later", size);
 }
 
 TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
@@ -397,9 +395,8 @@ TEST(ShardedOptimizer, LeavesTheBitsOfOneThatIsNotSharded) {
     const char *replicas, *steps;
   } cases[] = {{2, "2", "100"}, {3, "3", "5"}, {4, "2", "5"}, {4, "4", "100"}};
   for (const auto& each : cases) {
-    expect_all_ok(Ranks("train", each.size,
-                        {{"replicas", each.replicas}, {"steps", each.steps}})
-                      .wait());
+    expect_ok("train", each.size,
+              {{"replicas", each.replicas}, {"steps", each.steps}});
   }
 }
 
@@ -412,17 +409,11 @@ TEST(ShardedOptimizer, ARankThatDiesBeforeItSharesIsNamedByAll) {
 }
 
 TEST(ShardedOptimizer, WorksWithGroupsScaledLossesAndFiniteChecks) {
-  for (const auto& [size, replicas] :
-       std::vector<std::pair<int, const char*>>{{2, "2"}, {4, "2"}}) {
-    expect_all_ok(Ranks("scale", size, {{"replicas", replicas}}).wait());
-  }
+  for (const int size : {2, 4}) expect_ok("scale", size, {{"replicas", "2"}});
 }
 
 TEST(ShardedOptimizer, GradientsAreClippedByTheNormOfAllShards) {
-  for (const auto& [size, replicas] :
-       std::vector<std::pair<int, const char*>>{{2, "2"}, {4, "2"}}) {
-    expect_all_ok(Ranks("clip", size, {{"replicas", replicas}}).wait());
-  }
+  for (const int size : {2, 4}) expect_ok("clip", size, {{"replicas", "2"}});
 }
 
 }  // namespace

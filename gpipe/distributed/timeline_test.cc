@@ -26,9 +26,8 @@ namespace {
 
 using testing::argument;
 using testing::check;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using testing::RankProgramEntry;
-using testing::Ranks;
 using testing::world_options;
 using torch::Tensor;
 
@@ -184,20 +183,18 @@ const RankProgramEntry kWhole("whole", [](auto& world) {
 });
 
 TEST(DistributedTimeline, ComparesClocksWithinTheErrorThatItStates) {
-  expect_all_ok(Ranks("clock", 3).wait());
+  expect_ok("clock", 3);
 }
 
 TEST(DistributedTimeline, OfAllRanksIsThatOfOneProcess) {
-  expect_all_ok(Ranks("whole", 3).wait());
+  expect_ok("whole", 3);
 }
 
 TEST(DistributedTimeline, OfAllReplicasHasEachOfThem) {
-  expect_all_ok(Ranks("whole", 4, {{"replicas", "2"}}).wait());
+  expect_ok("whole", 4, {{"replicas", "2"}});
 }
 
-TEST(DistributedTimeline, HasTheMessagesOfTheRank) {
-  expect_all_ok(Ranks("timeline", 3).wait());
-}
+TEST(DistributedTimeline, HasTheMessagesOfTheRank) { expect_ok("timeline", 3); }
 
 }  // namespace
 }  // namespace gpipe

@@ -33,7 +33,7 @@ namespace {
 using testing::argument;
 using testing::check;
 using testing::device;
-using testing::expect_all_ok;
+using testing::expect_ok;
 using ::testing::HasSubstr;
 using testing::mean_square;
 using testing::RankProgramEntry;
@@ -128,7 +128,7 @@ std::string obstacle() {
 }
 
 void expect_bits_of_one_process(const std::string& transfers) {
-  expect_all_ok(Ranks("train", 2, {{"transfers", transfers}}).wait());
+  expect_ok("train", 2, {{"transfers", transfers}});
   std::cout << "10 steps and 5 of another shape have the bits of one process"
             << std::endl;
 }

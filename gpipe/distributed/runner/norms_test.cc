@@ -18,10 +18,8 @@
 namespace gpipe::internal {
 namespace {
 
-using testing::expect_all_ok;
-using testing::RankProgramEntry;
-using testing::Ranks;
-using testing::world_options;
+using testing::CommunicatorProgramEntry;
+using testing::expect_ok;
 using torch::Tensor;
 
 constexpr int kNormTag = 6;
@@ -111,9 +109,7 @@ const CommunicatorProgramEntry kClip("clip", [](auto& world) {
   }
 });
 
-TEST(Norms, AreThoseOfOneProcessToTheBit) {
-  expect_all_ok(Ranks("clip", kRanks).wait());
-}
+TEST(Norms, AreThoseOfOneProcessToTheBit) { expect_ok("clip", kRanks); }
 
 }  // namespace
 }  // namespace gpipe::internal

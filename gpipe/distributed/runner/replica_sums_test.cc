@@ -23,10 +23,10 @@ namespace {
 
 using at::Tensor;
 using testing::check;
-using testing::expect_all_ok;
+using testing::CommunicatorProgramEntry;
+using testing::expect_ok;
 using ::testing::Pair;
 using testing::Ranks;
-using testing::world_options;
 
 constexpr int kTag = 6;
 constexpr int64_t kBuckets[] = {1, 8, 100, int64_t{1} << 24};
@@ -365,23 +365,23 @@ const CommunicatorProgramEntry kDiffer("differ", [](auto& world) {
 class Reduce : public ::testing::TestWithParam<int> {};
 
 TEST_P(Reduce, AddsInTheOrderOfTheMembersToTheBit) {
-  expect_all_ok(Ranks("sums", GetParam()).wait());
+  expect_ok("sums", GetParam());
 }
 
 TEST_P(Reduce, ShardsHaveTheBitsOfTheirRows) {
-  expect_all_ok(Ranks("shards", GetParam()).wait());
+  expect_ok("shards", GetParam());
 }
 
 TEST(ParameterShards, OfParametersThatAreFrozenLaterAreSpread) {
-  expect_all_ok(Ranks("frozen", 3).wait());
+  expect_ok("frozen", 3);
 }
 
 TEST(Reduce, AllMembersGetTheValuesOfTheFirst) {
-  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("first", size).wait());
+  for (const int size : {2, 3, 4}) expect_ok("first", size);
 }
 
 TEST(Reduce, SumsOfShardsAndSharedParametersAreAsManyBytesAsWholeSums) {
-  for (const int size : {2, 3, 4}) expect_all_ok(Ranks("bytes", size).wait());
+  for (const int size : {2, 3, 4}) expect_ok("bytes", size);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Reduce, ::testing::Values(1, 2, 3, 4));
@@ -554,13 +554,11 @@ const CommunicatorProgramEntry kErrors("errors", [](auto& world) {
 class ReplicaSumsTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ReplicaSumsTest, AddsABucketUpWhileOthersAreNotThere) {
-  expect_all_ok(Ranks("overlap", GetParam()).wait());
+  expect_ok("overlap", GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, ReplicaSumsTest, ::testing::Values(2, 3, 4));
 
-TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) {
-  expect_all_ok(Ranks("stopped", 2).wait());
-}
+TEST(ReplicaSums, AStepThatIsStoppedIsForgotten) { expect_ok("stopped", 2); }
 
 TEST(ReplicaSums, ErrorsComeOutOfFinish) {
   const auto results = Ranks("errors", 3).wait();

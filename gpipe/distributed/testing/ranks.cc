@@ -251,6 +251,13 @@ std::vector<RankResult> Ranks::wait_but(const std::vector<int>& left_out,
   return state_->results;
 }
 
+std::vector<RankResult> expect_ok(const std::string& program, int size,
+                                  Ranks::Arguments arguments) {
+  auto results = Ranks(program, size, std::move(arguments)).wait();
+  expect_all_ok(results);
+  return results;
+}
+
 std::vector<std::string> children() {
   std::vector<std::string> pids;
   for (const auto& each : std::filesystem::directory_iterator("/proc")) {

@@ -90,6 +90,11 @@ class Ranks {
   std::unique_ptr<State> state_;
 };
 
+// Runs `size` ranks, and expects that all have ended by themselves, with exit
+// code 0.
+std::vector<RankResult> expect_ok(const std::string& program, int size,
+                                  Ranks::Arguments arguments = {});
+
 // Returns the running child processes of this process.
 std::vector<std::string> children();
 
