@@ -9,6 +9,7 @@
 #include <string>
 
 #include "gpipe/distributed/world_options.h"
+#include "gpipe/testing/thrown.h"
 
 namespace gpipe {
 namespace {
@@ -26,12 +27,7 @@ LaunchEnvironment read(const Variables& variables) {
 }
 
 std::string error_of(const Variables& variables) {
-  try {
-    read(variables);
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::thrown<std::invalid_argument>([&] { read(variables); });
 }
 
 // Returns "rank/world_size local_rank/local_world_size".

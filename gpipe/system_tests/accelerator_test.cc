@@ -257,17 +257,10 @@ constexpr int kMicrobatches = 8;
 
 class StepCounts : public simulated::SimulatedTest {};
 
-torch::nn::Sequential model_of(int layers) {
-  torch::manual_seed(1);
-  torch::nn::Sequential model;
-  for (int k = 0; k < layers; ++k) model->push_back(torch::nn::Linear(4, 4));
-  return model;
-}
-
 // Returns the launches of the layers, the loss and their backward, for all
 // micro-batches of a model on one device.
 int64_t launches_of_layers(int layers) {
-  torch::nn::Sequential model = model_of(layers);
+  torch::nn::Sequential model = linear_layers(layers);
   model->to(hpu(0));
   const Tensor x = torch::randn({2, 4}).to(hpu(0));
   const auto launches = [&] {
@@ -284,7 +277,7 @@ int64_t launches_of_layers(int layers) {
 Counts counts_of_step(const std::string& schedule, int ranks) {
   std::vector<torch::Device> devices;
   for (int k = 0; k < ranks; ++k) devices.push_back(hpu(k));
-  GPipe pipeline(model_of(4),
+  GPipe pipeline(linear_layers(4),
                  GPipeOptions(std::vector<int64_t>(ranks, 4 / ranks))
                      .devices(devices)
                      .checkpoint(Checkpoint::kNever));

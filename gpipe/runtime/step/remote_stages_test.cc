@@ -12,6 +12,7 @@
 
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/step/passes.h"
+#include "gpipe/runtime/step/testing.h"
 #include "gpipe/runtime/step/train_step.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/one_forward_one_backward.h"
@@ -106,15 +107,9 @@ struct Model {
     first->to(devices[0]);
     second->to(devices[0]);
     third->to(devices[1]);
-    std::vector<Layer> layers(4);
-    layers[0].module = nn::AnyModule(first);
-    layers[1].module = nn::AnyModule(Tap());
-    layers[2].module = nn::AnyModule(second);
-    layers[3].module = nn::AnyModule(third);
-    for (std::size_t k = 0; k < layers.size(); ++k) {
-      layers[k].name = layers[k].skips.layer = std::to_string(k);
-      layers[k].index = static_cast<int64_t>(k);
-    }
+    std::vector<Layer> layers =
+        testing::layers_of({nn::AnyModule(first), nn::AnyModule(Tap()),
+                            nn::AnyModule(second), nn::AnyModule(third)});
     return Stages(partition(std::move(layers), {3, 1}, devices), {0, 1});
   }
 };
