@@ -95,6 +95,16 @@ DistributedPipeline processes() {
                              connect());
 }
 
+void train_once(DistributedPipeline& pipeline) {
+  const Tensor x = torch::ones({8, 64});
+  pipeline->train_step(
+      x, x,
+      [](Tensor output, Tensor target) {
+        return (output - target).square().mean();
+      },
+      gpipe::one_forward_one_backward(2, 2));
+}
+
 void exit_in_second(int step) {
   if (step == 1) exit_now();
 }
@@ -179,13 +189,7 @@ const std::map<std::string, std::function<void()>> kWays = {
     {"static_distributed",
      [] {
        static DistributedPipeline pipeline = processes();
-       const Tensor x = torch::ones({8, 64});
-       pipeline->train_step(
-           x, x,
-           [](Tensor output, Tensor target) {
-             return (output - target).square().mean();
-           },
-           gpipe::one_forward_one_backward(2, 2));
+       train_once(pipeline);
        exit_now();
      }},
     {"sends_of_static_distributed",
@@ -198,13 +202,7 @@ const std::map<std::string, std::function<void()>> kWays = {
     {"leaked_distributed",
      [] {
        auto* const pipeline = new DistributedPipeline(processes());
-       const Tensor x = torch::ones({8, 64});
-       (*pipeline)->train_step(
-           x, x,
-           [](Tensor output, Tensor target) {
-             return (output - target).square().mean();
-           },
-           gpipe::one_forward_one_backward(2, 2));
+       train_once(*pipeline);
      }},
 };
 
