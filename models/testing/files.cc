@@ -44,6 +44,10 @@ std::string corpus_file(const std::string& name) {
   return "models/testing/fuzz_corpus/" + name;
 }
 
+std::string pickle_of_python(const std::string& name) {
+  return read_bytes(corpus_file("pickle." + name));
+}
+
 namespace {
 
 // Returns the bytes that this process has read with system calls.

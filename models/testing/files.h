@@ -23,6 +23,8 @@ std::string read_bytes(const std::string& path);
 // Returns the path of a file of fuzz_corpus/, such as "pickle.strided". For
 // what make_fixtures.py writes there, see this program.
 std::string corpus_file(const std::string& name);
+// Returns the pickle "pickle." + `name` there.
+std::string pickle_of_python(const std::string& name);
 
 // Returns how many bytes this process reads with system calls during `body`.
 int64_t bytes_read_by(const std::function<void()>& body);

@@ -19,6 +19,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 using namespace std::string_literals;  // "..."s literals may contain \0
+using testing::pickle_of_python;
 using testing::value_error_of;
 
 // Returns the bytes of Python's struct.pack("<I", value).
@@ -34,11 +35,6 @@ std::string text(const std::string& text) {
 
 std::string global(const std::string& module, const std::string& name) {
   return "c" + module + "\n" + name + "\n";
-}
-
-// Returns a pickle that make_fixtures.py has written.
-std::string of_python(const std::string& name) {
-  return testing::read_bytes(testing::corpus_file("pickle." + name));
 }
 
 std::string error_in(const std::string& bytes) {
@@ -88,7 +84,7 @@ TEST(PickleTest, ReadsNumbersTextsAndContainers) {
 
 TEST(PickleTest, ReadsWhatPythonWritesInEveryProtocol) {
   for (const char* name : {"protocol3", "protocol4", "protocol5"}) {
-    const std::string bytes = of_python(name);
+    const std::string bytes = pickle_of_python(name);
     const Pickle pickle(bytes);
     const PickleValue& dict = pickle.value();
     ASSERT_EQ(dict.kind, Kind::kDict);
@@ -105,7 +101,7 @@ TEST(PickleTest, ReadsWhatPythonWritesInEveryProtocol) {
 }
 
 TEST(PickleTest, ReadsEveryKindOfTensorOfPython) {
-  const std::string bytes = of_python("strided");
+  const std::string bytes = pickle_of_python("strided");
   const Pickle pickle(bytes);
   const auto& items = pickle.value().items;
   ASSERT_EQ(items.size(), 20u);
@@ -160,7 +156,7 @@ TEST(PickleTest, WritesWhatItReads) {
 }
 
 TEST(PickleTest, ExecutesNothingAndKeepsTheNameThatWasAskedFor) {
-  const std::string evil_bytes = of_python("evil");
+  const std::string evil_bytes = pickle_of_python("evil");
   const Pickle evil(evil_bytes);
   EXPECT_EQ(evil.value().items[3]->kind, Kind::kObject);
   EXPECT_EQ(evil.value().items[3]->quoted_name(), "'posix.system'");
@@ -215,7 +211,7 @@ TEST(PickleTest, ReadsAroundObjects) {
 // The values in make_fixtures.py.
 TEST(PickleTest, ReadsWhatTrainingProgramsSaveBesideWeights) {
   for (const char* name : {"checkpoint2", "checkpoint4"}) {
-    const std::string bytes = of_python(name);
+    const std::string bytes = pickle_of_python(name);
     const Pickle pickle(bytes);
     std::map<std::string_view, std::string> kinds;
     const auto& items = pickle.value().items;

@@ -17,12 +17,8 @@ namespace gpipe::internal {
 namespace {
 
 using namespace std::string_literals;  // "..."s literals may contain \0
+using testing::pickle_of_python;
 using testing::value_error_of;
-
-// Returns a pickle that make_fixtures.py has written.
-std::string of_python(const std::string& name) {
-  return testing::read_bytes(testing::corpus_file("pickle." + name));
-}
 
 std::string short_text(const std::string& text) {
   return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
@@ -205,14 +201,14 @@ StateDict tensors(const std::vector<PickledTensor>& tensors) {
 }
 
 // Returns the names of the tensors in a pickle.
-std::vector<std::string> names_in(const std::string& bytes) {
+std::vector<std::string> keys_of(const std::string& bytes) {
   Counting counting;
   return counting.tensors(bytes).keys();
 }
 
 TEST(PickledTensorsTest, HaveStridesAndShareStorages) {
   Counting counting;
-  const StateDict dict = counting.tensors(of_python("strided"));
+  const StateDict dict = counting.tensors(pickle_of_python("strided"));
   EXPECT_EQ(dict.size(), 10u);
   // "transposed" and "row" share one storage.
   EXPECT_EQ(counting.keys, (std::vector<std::string>{"0", "1", "2", "3", "4",
@@ -281,7 +277,7 @@ TEST(PickledTensorsTest, AStorageHasOneSize) {
 TEST(PickledTensorsTest, AreReadBesideAnythingElse) {
   for (const char* name : {"checkpoint2", "checkpoint4"}) {
     Counting counting;
-    EXPECT_EQ(counting.tensors(of_python(name)).keys(),
+    EXPECT_EQ(counting.tensors(pickle_of_python(name)).keys(),
               std::vector<std::string>{"w"});
     EXPECT_EQ(counting.keys.size(), 1u);  // no other storage is read
   }
@@ -300,7 +296,7 @@ TEST(PickledTensorsTest, ItemsThatAreNotTensorsAreLeftOut) {
         "cbuiltins\nset\n)R", "c__builtin__\ncomplex\n)R", "\x8f",
         "ccollections\nCounter\n)R", "ctorch\ndevice\n)R", "ctorch\nSize\n)R",
         "ctorch\nuint4\n", "cnet\nNet\n"}) {
-    EXPECT_EQ(names_in(with_value(value)), std::vector<std::string>{"w"})
+    EXPECT_EQ(keys_of(with_value(value)), std::vector<std::string>{"w"})
         << value;
   }
 }
@@ -311,9 +307,9 @@ TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
   // The tensor of the dict, once more with the name 7, and an object.
   const std::size_t begin = one.find("ctorch._utils");
   const std::string tensor = one.substr(begin, one.rfind("u.") - begin);
-  EXPECT_EQ(names_in(one.substr(0, one.size() - 1) + "K\x07" + tensor +
-                     "sK\x08"
-                     "cnet\nNet\n)Rs."),
+  EXPECT_EQ(keys_of(one.substr(0, one.size() - 1) + "K\x07" + tensor +
+                    "sK\x08"
+                    "cnet\nNet\n)Rs."),
             std::vector<std::string>{"w"});
 }
 
@@ -321,17 +317,17 @@ TEST(PickledTensorsTest, ANameThatIsNoTextIsNoWeight) {
 TEST(PickledTensorsTest, AnExtraStateMayBeAnyObject) {
   const std::string one =
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  EXPECT_EQ(names_in(one.substr(0, one.size() - 1) + "\x8c\x0f"
-                                                     "fc._extra_state"
-                                                     "c_io\nBytesIO\n)Rs."),
+  EXPECT_EQ(keys_of(one.substr(0, one.size() - 1) + "\x8c\x0f"
+                                                    "fc._extra_state"
+                                                    "c_io\nBytesIO\n)Rs."),
             std::vector<std::string>{"w"});
 }
 
 TEST(PickledTensorsTest, ObjectsAmongTheWeightsAreErrorsAndNotExecuted) {
   const auto error = [](const std::string& bytes) {
-    return value_error_of([&] { names_in(bytes); });
+    return value_error_of([&] { keys_of(bytes); });
   };
-  const std::string evil = error(of_python("evil"));
+  const std::string evil = error(pickle_of_python("evil"));
   EXPECT_EQ(evil,
             "'x' asks for 'posix.system', which is not part of a state dict of "
             "plain tensors. Nothing was executed. If you trust the file, load "
@@ -350,7 +346,7 @@ TEST(PickledTensorsTest, NamesAreTextsAndThereOnce) {
   const std::string one =
       pickle_tensors({{"w", "0", 4, at::kFloat, 0, {1}, {1}},
                       {"w", "0", 4, at::kFloat, 0, {1}, {1}}});
-  EXPECT_EQ(value_error_of([&] { names_in(one); }), "'w' appears twice");
+  EXPECT_EQ(value_error_of([&] { keys_of(one); }), "'w' appears twice");
 }
 
 }  // namespace
