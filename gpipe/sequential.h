@@ -58,8 +58,8 @@ class Part {
 //   });  // stem, block_0_linear, block_0_relu, block_1_linear, ..., head
 //
 // Throws c10::ValueError if two layers get the same name, or if a part is a
-// null Sequential. Throws c10::Error if the name of a layer in the
-// result is empty or contains a dot.
+// null Sequential. Throws c10::Error if the name of a layer in the result is
+// empty or contains a dot.
 // Threads: any thread, as long as no other thread changes the parts.
 torch::nn::Sequential stack(const std::vector<Part>& parts);
 

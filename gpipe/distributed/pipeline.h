@@ -142,8 +142,8 @@ using LayerBuilder =
 // Errors: if a layer, a builder or a check throws on one rank, the exception is
 // thrown there with its type, and the call throws PeerError on all other ranks.
 // All ranks throw PeerError if a rank dies, freezes, or runs something else.
-// `.grad` is then unchanged on all ranks. After that, make a new World and a
-// new pipeline. So do errors of the constructor. Wrong arguments of a call
+// `.grad` is then unchanged on all ranks. After that, and after an error of the
+// constructor, make a new World and a new pipeline. Wrong arguments of a call
 // leave the World as it is, and the next call works:
 // - If the input, the target, the schedule or the grad mode is wrong on one
 //   rank, it throws what GPipe throws, and the others a PeerError with
