@@ -71,15 +71,12 @@ void check(const Options& options) {
   with_value_error([&] {
     parse_checkpoint(options.checkpoint);
     parse_devices(options.devices);
+    check_output_files({{"trace", options.trace}, {"kineto", options.kineto}});
     return 0;
   });
   (void)make_optimizer(options, {});
   TORCH_CHECK_VALUE(options.kineto.empty() || KinetoTrace::is_available(),
                     "--kineto: this LibTorch has no profiler");
-  with_value_error([&] {
-    check_output_files({{"trace", options.trace}, {"kineto", options.kineto}});
-    return 0;
-  });
   check_at_least("trace_step", options.trace_step, 1);
   check_at_least("threads", options.threads, 0);
   check_at_least("keep", options.keep, 1);
