@@ -737,14 +737,15 @@ class SignatureReader {
   }
 
   void add_input(Names& names, const Json& argument) {
-    const auto [kind, value] = alternative(argument);
-    if (kind == "as_tensor") {
-      const std::string& name = text(field(value, "name"));
-      const ValueId id =
-          values_.add(program_, name, /*is_tensor=*/true, Origin::kInput);
-      program_.inputs.push_back(id);
+    const std::string& kind = alternative(argument).name;
+    const bool is_tensor = kind == "as_tensor";
+    if (is_tensor || is_named_number(argument)) {
+      const std::string& name = value_name(argument);
+      const ValueId id = values_.add(program_, name, is_tensor, Origin::kInput);
+      if (is_tensor) program_.inputs.push_back(id);
       names.emplace(name, id);
-    } else if (kind == "as_custom_obj" || is_named_number(argument)) {
+    }
+    if (kind == "as_custom_obj" || is_named_number(argument)) {
       problem("an input is of kind " + in_quotes(kind) +
               ", but a pipeline passes tensors only; pass a tensor, or fix the "
               "value in the export");

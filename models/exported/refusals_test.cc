@@ -118,6 +118,22 @@ TEST(ExportedRefusalsTest, OperatorsThatLibTorchLacks) {
               HasSubstr("lacks the argument 'p' of the operator"));
 }
 
+// A float of the call, not of the export, as dropout's probability.
+TEST(ExportedRefusalsTest, NumbersAsInputsAreNamedAlsoIfAnOperatorReadsThem) {
+  const std::string folder = new_folder();
+  edit_program(
+      example_file("tiny.pt2"), folder + "given.pt2",
+      R"({"user_input": {"arg": {"as_tensor": {"name": "input"}}}})",
+      R"({"user_input": {"arg": {"as_tensor": {"name": "input"}}}},)"
+      R"({"user_input": {"arg": {"as_sym_float": {"as_name": "q"}}}})");
+  edit_program(folder + "given.pt2", folder + "read.pt2",
+               R"({"as_float": 0.5})", R"({"as_sym_float": {"as_name": "q"}})");
+  EXPECT_EQ(error_for(folder + "read.pt2"),
+            "cannot run as a pipeline:\n  an input is of kind 'as_sym_float', "
+            "but a pipeline passes tensors only; pass a tensor, or fix the "
+            "value in the export");
+}
+
 TEST(ExportedRefusalsTest, OperatorsOfPythonOnlyHaveTheirOwnAdvice) {
   const auto advice = [](const std::string& name) {
     const std::string error =
