@@ -1,5 +1,6 @@
 #include "gpipe/checkpoint.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -400,6 +401,44 @@ TEST(Checkpoint, CountsABackwardInsideTheFunctionOnce) {
     }
     y.sum().backward();
     return {y.detach(), x.grad(), weight.grad()};
+  });
+}
+
+// The backward inside calls the function again before its first call has drawn
+// random numbers or changed statistics.
+TEST(Checkpoint, DoesNothingTwiceThatFollowsABackwardInsideTheFunction) {
+  auto layer = linear(3, 3);
+  expect_same_both_ways([&](Way way) -> Tensors {
+    layer->zero_grad();
+    torch::nn::BatchNorm1d norm(3);
+    norm->to(device(), torch::kDouble);
+    const Tensor count = torch::zeros({}, torch::kDouble).to(device());
+    at::Generator own = at::detail::createCPUGenerator(/*seed=*/3);
+    const Tensor x = leaf({4, 3});
+    const Tensor y = run(
+        way,
+        [&](Tensor h) {
+          const Tensor slope =
+              torch::autograd::grad({layer(h).tanh().sum()}, {h}, {},
+                                    /*retain_graph=*/true,
+                                    /*create_graph=*/true)[0];
+          if (!is_recomputing()) count.add_(1);
+          const Tensor noise =
+              torch::rand({4, 3}, own, torch::kDouble).to(device());
+          return F::dropout(norm(slope + h) * noise);
+        },
+        x);
+    const Tensor next = torch::rand({4});
+    const Tensor next_own = torch::rand({4}, own);
+    y.pow(2).sum().backward();
+    EXPECT_EQ(count.item<double>(), 1);
+    return {y.detach(),
+            x.grad(),
+            layer->weight.grad(),
+            norm->running_mean,
+            norm->num_batches_tracked,
+            next,
+            next_own};
   });
 }
 

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -134,6 +135,17 @@ class AutocastState {
   bool cache_;
 };
 
+// Ends a second call of `of` which has computed all that the first call has
+// saved so far.
+struct AllComputed : std::exception {
+  explicit AllComputed(const CheckpointedCall& of) : of(&of) {}
+  const char* what() const noexcept override {
+    return "gpipe::checkpoint() stops the second call of a function whose "
+           "first call is at work; let this exception pass";
+  }
+  const CheckpointedCall* of;
+};
+
 // One call of a checkpointed function, kept by what its graph has saved.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
@@ -225,6 +237,7 @@ class CheckpointedCall::SecondHooks : public SavedTensorHooks {
       const at::Tensor kept = PastBuffers::to_save(tensor);
       value = kept.tensor_data();
       all->add(value, /*is_buffer=*/!kept.is_same(tensor));
+      all->stop_if_complete();
     }
     at::Tensor call_unpack_hook() override { return value; }
     SecondHooks* const all;
@@ -249,6 +262,14 @@ class CheckpointedCall::SecondHooks : public SavedTensorHooks {
     }
     saved->value = value;
     saved->version = WatchedVersion(value);
+  }
+  // If the first call waits for this one, what it will do next must not be done
+  // here: it would draw random numbers, change buffers and pop skip tensors
+  // before the first call does.
+  void stop_if_complete() const {
+    if (!call_.first_is_done_ && next_ >= call_.saved_.size()) {
+      throw AllComputed(call_);
+    }
   }
 
   CheckpointedCall& call_;
@@ -440,7 +461,11 @@ void CheckpointedCall::run_again(std::vector<Value> inputs,
     const GradsOfNow grads;
     RandomScope random(past_.record(), /*again=*/true);
     const NormScope norms(past_.record(), /*again=*/true);
-    output = function_(std::move(inputs));
+    try {
+      output = function_(std::move(inputs));
+    } catch (const AllComputed& end) {
+      if (end.of != this) throw;
+    }
     buffers.restore();
   }
   // The function may also run a backward inside its first call.
