@@ -48,17 +48,22 @@ uint64_t random64(at::Generator generator) {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-StepSeed::StepSeed() : outer_(RandomScope::current()) {
-  // The outer layer waits for this pipeline, so the draw must be made here, on
-  // the layer's thread and from its generator.
-  if (outer_) seed_ = random64(*outer_->generator(c10::Device(c10::kCPU)));
-}
+StepSeed::StepSeed() : outer_(RandomScope::current()) {}
 
 uint64_t StepSeed::get() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!seed_) seed_ = random64(at::detail::getDefaultCPUGenerator());
+  if (!seed_) {
+    // The thread of the outer layer waits, so that no other one uses its scope.
+    seed_ = random64(outer_ ? *outer_->generator(c10::Device(c10::kCPU))
+                            : at::detail::getDefaultCPUGenerator());
+  }
   used_ = true;
   return *seed_;
+}
+
+void StepSeed::leave_layer() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  outer_ = nullptr;
 }
 
 void StepSeed::set(uint64_t seed) {

@@ -25,8 +25,8 @@ uint64_t random64(at::Generator generator);
 // The seed of one mini-batch. It is drawn from LibTorch's default CPU generator
 // when the first random operator needs it. So a model without random operators
 // does not change that generator. If the pipeline runs inside a layer of an
-// outer pipeline, the seed is drawn at construction, from the generator of that
-// layer.
+// outer pipeline, the seed is drawn from the generator of that layer, which
+// waits for the pipeline until leave_layer().
 //
 // Thread-safe.
 class StepSeed {
@@ -34,6 +34,9 @@ class StepSeed {
   StepSeed();
   // Returns the seed. The first call draws it.
   uint64_t get();
+
+  // Ends the forward. Nothing is drawn from the outer layer any more.
+  void leave_layer();
 
   // For a step of several processes. set() fixes what get() returns, and
   // nothing is drawn. used() returns whether get() has been called.
@@ -50,7 +53,7 @@ class StepSeed {
 
   // The scope of the outer layer that runs this pipeline and waits for it, or
   // null.
-  RandomScope* const outer_;
+  RandomScope* outer_;
   mutable std::mutex mutex_;
   std::optional<uint64_t> seed_;
   bool used_ = false;

@@ -71,6 +71,22 @@ TEST(StepSeed, ThatIsSetDrawsNothing) {
   EXPECT_EQ(StepSeed::peek(), peeked);
 }
 
+// So a pipeline without random operators in a layer disturbs no other draw.
+TEST(StepSeed, InALayerIsDrawnFromTheLayerWhenItIsNeeded) {
+  StepSeed outer;
+  outer.set(7);
+  RandomScope scope(outer, /*microbatch=*/1, testing::device());
+  scope.enter_layer(2);
+  StepSeed inner;
+  EXPECT_FALSE(outer.used());
+  const uint64_t seed = inner.get();
+  EXPECT_TRUE(outer.used());
+  scope.enter_layer(2);
+  EXPECT_EQ(random64(*scope.generator(c10::Device(c10::kCPU))), seed);
+  inner.leave_layer();
+  EXPECT_EQ(inner.get(), seed);
+}
+
 TEST(RandomScope, NumbersDependOnStepMicrobatchAndLayerOnly) {
   const Tensor expected = drawn(7, 1, 2);
   torch::manual_seed(99);

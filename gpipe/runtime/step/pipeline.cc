@@ -224,6 +224,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
   StepPass pass(stages_, *step, {});
   pass.begin_forward(batch.activations(), batch.leaf());
   executor_.run(halves.forward, pass);
+  step->seed.leave_layer();
 
   return executor_.outside_schedule(
       at_partition(stages_.size() - 1, Phase::kGather), [&] {
