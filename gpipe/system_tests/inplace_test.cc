@@ -111,6 +111,35 @@ TEST(Inplace, AtTheStartOfThePipelineEqualsPlainForOneMicrobatch) {
   }
 }
 
+// The change is not in the graph of the caller's tensor, as it is for the plain
+// model: a gradient through that tensor would lack the factor 3.
+TEST(Inplace, AnInputThatALayerHasChangedHasNoFurtherBackward) {
+  // No operator saves the changed input, see the next test.
+  Sequential model(layer([](Tensor x) { return x.mul_(3); }),
+                   layer([](Tensor x) { return x + 1; }));
+  for (const int64_t chunks : {1, 2}) {
+    auto pipeline = GPipe(
+        model, one_each(model).chunks(chunks).checkpoint(Checkpoint::kNever));
+    const Tensor z = leaf(), x = z * 2, view = (z * 2).narrow(0, 0, 4);
+    for (const Tensor& input : {x, view}) {
+      const Tensor y = pipeline->forward(input);
+      const Tensor unused = (y.sum() * 0).to(input.device());
+      EXPECT_THAT(error_of([&] { (unused + input.sum()).backward(); }),
+                  HasSubstr("a layer has changed the input of its pipeline in "
+                            "place"));
+      EXPECT_EQ(error_of([&] { pipeline->forward(z * 2).sum().backward(); }),
+                "");
+    }
+    const Tensor piece = (z * 2).chunk(2).front();
+    EXPECT_THAT(error_of([&] { pipeline->forward(piece); }),
+                HasSubstr("Output 0 of Split is a view"));
+  }
+  auto pipeline = one_layer_each(model, Checkpoint::kNever);
+  const Tensor data = torch::ones({4, 3}, torch::kDouble).to(device());
+  pipeline->forward(data);
+  EXPECT_FALSE(data.requires_grad());
+}
+
 // Micro-batches are views of one tensor, and LibTorch counts changes of the
 // whole tensor. So a tensor saved for one micro-batch seems changed by the
 // next.

@@ -112,6 +112,20 @@ struct Opaque : public Node {
   OpaqueBackward backward;
 };
 
+// The node of a tensor without backward. It has one edge, to nowhere, as
+// LibTorch expects of a change in place.
+struct Refused : public Node {
+  explicit Refused(std::string what)
+      : Node(edge_list(1)), what(std::move(what)) {}
+
+  variable_list apply(variable_list&& /*grads*/) override {
+    TORCH_CHECK(false, what);
+  }
+  std::string name() const override { return "gpipe::Refused"; }
+
+  const std::string what;
+};
+
 }  // namespace
 
 void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
@@ -125,6 +139,19 @@ void attach_graph(std::vector<at::Tensor>& outputs, edge_list inputs,
   for (at::Tensor& output : outputs) {
     torch::autograd::create_gradient_edge(output, gateway);
   }
+}
+
+void refuse_backward(const at::Tensor& tensor, const std::string& what) {
+  auto* const view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (view && view->has_bw_view()) {
+    // A view gets a new graph only if its version has changed since it last got
+    // one, as if the change came now. To raise the version is to refuse the
+    // backward of the computation itself.
+    view->set_attr_version(view->get_attr_version() - 1);
+  }
+  const NodePtr node = make_node<Refused>(what);
+  torch::autograd::impl::rebase_history(
+      tensor, Edge(node, node->add_input_metadata(tensor)));
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "gpipe/runtime/recompute/buffers.h"
@@ -41,6 +42,12 @@ using OpaqueBackward = std::function<std::vector<at::Tensor>(
 void attach_graph(std::vector<at::Tensor>& outputs,
                   std::vector<torch::autograd::Edge> inputs,
                   OpaqueBackward backward);
+
+// Gives `tensor`, which a computation that autograd has not recorded has
+// changed in place, a graph of which each backward throws c10::Error with the
+// text `what`. If the tensor is a view, the tensor that it is a view of gets
+// such a graph, too.
+void refuse_backward(const at::Tensor& tensor, const std::string& what);
 
 // The versions, and a few values, of the leaves of a graph.
 //

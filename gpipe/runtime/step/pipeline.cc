@@ -261,6 +261,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
           attach_graph(with_edges, std::move(edges),
                        std::bind_front(&StepBackward::backward, backward));
         }
+        batch.refuse_changed();
         norms.write();
         if (norms_of_now) norms_of_now->restore();
         backward->end_forward();

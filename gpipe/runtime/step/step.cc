@@ -15,6 +15,7 @@
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
+#include "gpipe/runtime/step/autograd_node.h"
 
 namespace gpipe::internal {
 
@@ -259,6 +260,7 @@ MiniBatch::MiniBatch(Batch input, std::vector<int64_t> rows, Unsplit unsplit,
   std::vector<Value> detached = input_.values();
   for (Value& value : detached) {
     for (at::Tensor& tensor : value.tensors()) {
+      versions_.emplace_back(tensor);
       if (!tensor.defined()) continue;
       check_no_tangent(tensor, "the input");
       leaf_ = leaf_ && tensor.is_leaf();
@@ -315,6 +317,22 @@ std::vector<MiniBatch::Wanted> MiniBatch::wanted() const {
     }
   }
   return result;
+}
+
+void MiniBatch::refuse_changed() const {
+  auto version = versions_.begin();
+  for (const Value& value : input_.values()) {
+    for (const at::Tensor& tensor : value.tensors()) {
+      // LibTorch refuses changes of leaves, but for those without grad mode,
+      // which a graph need not have.
+      if (!(version++)->is_changed() || tensor.is_leaf()) continue;
+      refuse_backward(
+          tensor,
+          "a layer has changed the input of its pipeline in place, and the "
+          "graph of that tensor does not have the change, so that a gradient "
+          "through it would be wrong; give the pipeline a clone() of it");
+    }
+  }
 }
 
 Value value_of(Activations output, const c10::Device& device) {

@@ -27,6 +27,7 @@
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/operators/norm_statistics.h"
 #include "gpipe/runtime/operators/random.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/skip/layout.h"
 
@@ -216,8 +217,14 @@ class MiniBatch {
   // Returns the tensors of the input that need gradients.
   std::vector<Wanted> wanted() const;
 
+  // Refuses backwards through tensors of the input that layers have changed in
+  // place, since the graphs of these tensors do not have the change. Call it
+  // after the forward, when the edges of the input are not needed any more.
+  void refuse_changed() const;
+
  private:
   Batch input_;
+  std::vector<WatchedVersion> versions_;  // of the tensors of input_
   Unsplit unsplit_;
   std::vector<Value> pieces_;
   std::vector<int64_t> rows_;
