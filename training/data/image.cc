@@ -132,12 +132,35 @@ at::Tensor decode_jpeg(std::string_view bytes, const std::string& name) {
   return to_planes(std::move(pixels));
 }
 
+// Returns a PNG file without the chunks that say which light its values stand
+// for. libpng would convert the values; PIL and torchvision do not.
+std::string without_colour_space(std::string_view bytes) {
+  constexpr std::size_t kSignature = 8;
+  std::string kept(bytes.substr(0, kSignature));
+  bytes.remove_prefix(kept.size());
+  // A chunk has the size of its data, a name, the data and a checksum.
+  while (bytes.size() >= 12) {
+    std::size_t data = 0;
+    for (int k = 0; k < 4; ++k)
+      data = data << 8 | static_cast<uint8_t>(bytes[k]);
+    const std::string_view chunk = bytes.substr(0, data + 12);
+    const std::string_view name = chunk.substr(4, 4);
+    if (name != "gAMA" && name != "cHRM" && name != "iCCP" && name != "sRGB" &&
+        name != "cICP") {
+      kept += chunk;
+    }
+    bytes.remove_prefix(chunk.size());
+  }
+  return kept += bytes;
+}
+
 class Png {
  public:
-  Png(std::string_view bytes, const std::string& name) : name_(name) {
+  Png(std::string_view bytes, const std::string& name)
+      : name_(name), bytes_(without_colour_space(bytes)) {
     info_.version = PNG_IMAGE_VERSION;
     const bool header =
-        png_image_begin_read_from_memory(&info_, bytes.data(), bytes.size());
+        png_image_begin_read_from_memory(&info_, bytes_.data(), bytes_.size());
     TORCH_CHECK_VALUE(header, name, ": broken PNG file: ", info_.message);
     check_size(info_.height, info_.width, name);
     has_16_bits_ = (info_.format & PNG_FORMAT_FLAG_LINEAR) != 0;
@@ -150,8 +173,8 @@ class Png {
 
   // Returns the pixels with 8 bits per value. May be called once.
   Pixels rgb() {
-    // Without the flag, libpng takes 16 bits for linear light if the file has
-    // no colour space, and turns the middle value into 186.
+    // Without the flag, libpng takes 16 bits for linear light, and turns the
+    // middle value into 186.
     info_.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
     info_.format = PNG_FORMAT_RGB;
     Pixels pixels{info_.height, info_.width, {}};
@@ -160,8 +183,7 @@ class Png {
     return pixels;
   }
 
-  // Returns the values with 16 bits, unchanged if the file has no colour space.
-  // May be called once.
+  // Returns the values with 16 bits, unchanged. May be called once.
   std::vector<uint16_t> rgb16() {
     info_.format = PNG_FORMAT_LINEAR_RGB;
     std::vector<uint16_t> values(PNG_IMAGE_SIZE(info_) / sizeof(uint16_t));
@@ -179,6 +201,7 @@ class Png {
   }
 
   const std::string& name_;
+  const std::string bytes_;  // libpng reads them until finish()
   png_image info_{};
   bool has_16_bits_ = false;
 };

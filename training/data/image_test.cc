@@ -67,6 +67,21 @@ TEST(ImageTest, Of16BitsTheUpperOnesAreTaken) {
   EXPECT_EQ(max_of_16_bits(path), 0);
 }
 
+// As PIL and torchvision read them. The chunk says that values are linear
+// light.
+TEST(ImageTest, PixelsOfAPngDoNotDependOnItsGamma) {
+  const std::string path = new_folder() + "a.png";
+  const at::Tensor image = gradient_image(5, 7);
+  write_png(path, image);
+  std::string bytes = read_bytes(path);
+  constexpr std::size_t kAfterHeader = 8 + 25;
+  bytes.insert(kAfterHeader, std::string("\0\0\0\x04gAMA\0\x01\x86\xa0"
+                                         "\x31\xe8\x96\x5f",
+                                         16));
+  write_bytes(path, bytes);
+  EXPECT_TRUE(at::equal(read_image(path), image));
+}
+
 TEST(ImageTest, NamesAFileThatIsNotThere) {
   EXPECT_THAT(error_of_image("/no/such.png"), HasSubstr("/no/such.png"));
 }
