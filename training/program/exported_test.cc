@@ -1,4 +1,5 @@
 // Training runs of exported programs, compared with loops without a pipeline.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -23,6 +24,9 @@ namespace {
 
 using gpipe::testing::expect_equal;
 using gpipe::testing::new_folder;
+using gpipe::testing::value_error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Options options_of(const std::string& name) {
   Options options = small_options("models/exported/testdata/" + name + ".pt2");
@@ -122,6 +126,22 @@ TEST(ExportedRunTest, NamedTensorsTrainAModelOfSeveralInputs) {
   words.slice(1, 6).fill_(-100);
   expect_equals_plain_loop(rows_of(0, words));
   expect_equals_plain_loop(rows_of(1, at::randn({40, 3})));
+}
+
+// LibTorch's mse_loss() would broadcast the targets, and the sum over 144
+// values would be divided by 1.
+TEST(ExportedRunTest, TargetsThatADynamicOutputDoesNotHaveAreRefused) {
+  Options options = options_of("outlines");
+  options.data_dir = new_folder() + "rows.safetensors";
+  StateDict rows;
+  rows.insert("x", at::rand({40, 3, 12, 12}));
+  rows.insert("target", at::rand({40, 1, 1, 1}));
+  write_safetensors(options.data_dir, rows);
+  EXPECT_THAT(
+      value_error_of([&] { run_here(options); }),
+      AllOf(HasSubstr("rows of 'target' are ["),
+            HasSubstr(", 1, 1, 1], but the model returns ["),
+            HasSubstr(", 1, 12, 12] for them; give targets of these sizes")));
 }
 
 TEST(ExportedRunTest, OperatorsOfALibraryTrain) {

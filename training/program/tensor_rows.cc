@@ -122,8 +122,17 @@ TensorFile read(const std::string& path, const ExportedSignature& signature) {
 
 // ---- Targets that are values
 
+// check_target() does not know the dynamic dimensions. mse_loss() would
+// broadcast them.
+void check_same_sizes(const at::Tensor& output, const at::Tensor& target) {
+  TORCH_CHECK_VALUE(output.sizes() == target.sizes(), "rows of '", kTarget,
+                    "' are ", target.sizes(), ", but the model returns ",
+                    output.sizes(), " for them; give targets of these sizes");
+}
+
 WeightedLoss loss_of_values(const at::Tensor& output,
                             const at::Tensor& target) {
+  check_same_sizes(output, target);
   const at::Tensor values = in_full_precision(output);
   WeightedLoss loss;
   loss.sum =
@@ -134,6 +143,7 @@ WeightedLoss loss_of_values(const at::Tensor& output,
 }
 
 Score score_of_values(const at::Tensor& output, const at::Tensor& target) {
+  check_same_sizes(output, target);
   Score score;
   score.items = static_cast<double>(target.numel());
   score.loss = (output.to(at::kDouble) - target.to(at::kDouble))
