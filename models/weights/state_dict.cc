@@ -69,8 +69,8 @@ void list(std::ostream& to, const char* title,
 }
 
 // Returns how many finite elements a conversion of `tensor` has changed to an
-// infinity, to NaN, or (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
-// number.
+// infinity, to NaN, (as LibTorch 2.15 does for Float8_e4m3fn) to the largest
+// number, or to one of another sign: Float8_e8m0fnu has powers of two only.
 int64_t num_beyond_range(const at::Tensor& tensor,
                          const at::Tensor& converted) {
   // LibTorch has few operators for dtypes of 8 bits.
@@ -86,6 +86,9 @@ int64_t num_beyond_range(const at::Tensor& tensor,
     // Up to half a step above the largest number rounds to it.
     constexpr double kRounding = 1.0 / 28;
     beyond.logical_or_(from.abs() > limit * (1 + kRounding));
+  }
+  if (converted.scalar_type() == at::kFloat8_e8m0fnu) {
+    beyond.logical_or_(from <= 0);
   }
   return beyond.logical_and_(from.isfinite()).sum().item<int64_t>();
 }
@@ -139,8 +142,10 @@ struct Comparison {
     std::ostringstream text;
     list(text, "of another shape or kind", misfits, std::identity());
     if (other_shapes) {
-      text << "\n  (LoadOptions().skip_mismatched(true) leaves out other "
-              "shapes)";
+      text
+          << "\n  (LoadOptions().skip_mismatched(true) leaves out other "
+             "shapes; HuggingFaceOptions().skip() and --weights_skip leave out "
+             "tensors by name)";
     }
     list(text, "missing (in the module, not in the dict)", names.missing,
          [](const std::string& name) { return "'" + name + "'"; });

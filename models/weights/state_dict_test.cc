@@ -124,6 +124,11 @@ TEST(ConvertInRangeTest, RefusesFiniteValuesThatWouldNotStayFinite) {
   EXPECT_EQ(error(exponents, at::kFloat), "no error");
   EXPECT_NE(error(at::tensor({500.0}), at::kFloat8_e4m3fn), "no error");
   EXPECT_EQ(error(at::empty({0}), at::kHalf), "no error");
+  // A dtype of powers of two has neither signs nor zero.
+  EXPECT_EQ(error(at::tensor({0.5, 6.0}), at::kFloat8_e8m0fnu), "no error");
+  for (const double value : {-1.0, 0.0}) {
+    EXPECT_NE(error(at::tensor({value}), at::kFloat8_e8m0fnu), "no error");
+  }
 }
 
 TEST(LoadStateDictTest, RefusesValuesBeyondTheRangeOfTheModule) {
@@ -164,7 +169,9 @@ TEST(LoadStateDictTest, ListsAllThatIsWrongAndChangesNothing) {
       "  '1.num_batches_tracked' is Float in the dict, but Long in the "
       "module\n"
       "  '2.weight' is [3, 1] in the dict, but [1, 3] in the module\n"
-      "  (LoadOptions().skip_mismatched(true) leaves out other shapes)\n"
+      "  (LoadOptions().skip_mismatched(true) leaves out other shapes; "
+      "HuggingFaceOptions().skip() and --weights_skip leave out tensors by "
+      "name)\n"
       "3 missing (in the module, not in the dict):\n"
       "  '1.weight'\n"
       "  '1.bias'\n"
