@@ -357,8 +357,9 @@ constexpr char kConfig[] = "adapter_config.json";
 constexpr char kTensors[] = "adapter_model.safetensors";
 
 // The last names of input embeddings in transformers.
-constexpr std::array<const char*, 5> kEmbeddings = {
-    "embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings"};
+constexpr std::array<const char*, 7> kEmbeddings = {
+    "embed_tokens",   "wte",   "embed_in", "word_embeddings", "word_embedding",
+    "tok_embeddings", "shared"};
 
 std::string path_in(const std::string& folder, const char* name) {
   return (std::filesystem::path(folder) / name).string();
@@ -510,19 +511,29 @@ const at::Tensor* find_embedding(const StateDict& weights,
 }
 
 // Returns the names in `weights` of the weight of `module`. Tied weights share
-// memory, or are stored once: then an output layer that has no weight of its
-// own has that of the input embedding, of `sizes`.
+// memory, are stored once, or are stored twice with equal values. Stored once,
+// an output layer that has no weight of its own has that of the input
+// embedding, of `sizes`.
 std::vector<std::string> weight_names(const StateDict& weights,
                                       const std::string& module,
                                       at::IntArrayRef sizes) {
   const at::Tensor* own = weights.find(module + ".weight");
   const bool is_numbered = std::ranges::any_of(module, absl::ascii_isdigit);
-  if (!own && !is_numbered) own = find_embedding(weights, sizes);
+  const at::Tensor* const embedding =
+      is_numbered ? nullptr
+                  : find_embedding(weights, own ? own->sizes() : sizes);
+  if (!own) own = embedding;
+  const bool is_tied = embedding &&
+                       own->scalar_type() == embedding->scalar_type() &&
+                       own->equal(*embedding);
+  const auto is_one = [](const at::Tensor& each, const at::Tensor& of) {
+    return each.is_alias_of(of) && each.sizes() == of.sizes() &&
+           each.data_ptr() == of.data_ptr();
+  };
   std::vector<std::string> names;
   for (const auto& item : weights) {
     const at::Tensor& each = item.value();
-    if (own && each.is_alias_of(*own) && each.sizes() == own->sizes() &&
-        each.data_ptr() == own->data_ptr()) {
+    if (own && (is_one(each, *own) || (is_tied && is_one(each, *embedding)))) {
       names.push_back(item.key());
     }
   }

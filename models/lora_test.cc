@@ -188,15 +188,35 @@ TEST(Lora, AnAdapterOfATiedWeightThatIsStoredOnceIsMerged) {
   // As transformers stores a model with tied embeddings.
   const Python python("repeated");
   const StateDict all = load_exported(python.program()).state_dict();
+  // Of Llama, and of T5, BART and XLNet.
+  for (const char* name :
+       {"model.embed_tokens.weight", "shared.weight", "model.shared.weight",
+        "transformer.word_embedding.weight"}) {
+    StateDict stored;
+    stored.insert(name, all["embed.weight"].clone());
+    stored.insert("mix.weight", all["mix.weight"].clone());
+    merge_lora(python.adapter(), stored);
+    EXPECT_EQ(stored.size(), 2u);
+    EXPECT_TRUE(is_same(stored[name], python.at("weights.embed.weight"),
+                        python.tolerance()));
+    EXPECT_TRUE(is_same(stored["mix.weight"], python.at("weights.mix.weight"),
+                        python.tolerance()));
+  }
+}
+
+TEST(Lora, AnAdapterOfATiedWeightThatIsStoredTwiceIsMergedIntoBoth) {
+  const Python python("repeated");
+  const StateDict all = load_exported(python.program()).state_dict();
   StateDict stored;
-  stored.insert("model.embed_tokens.weight", all["embed.weight"]);
-  stored.insert("mix.weight", all["mix.weight"]);
+  for (const char* name : {"head.weight", "model.embed_tokens.weight"}) {
+    stored.insert(name, all["embed.weight"].clone());
+  }
+  stored.insert("mix.weight", all["mix.weight"].clone());
   merge_lora(python.adapter(), stored);
-  EXPECT_EQ(stored.size(), 2u);
-  EXPECT_TRUE(is_same(stored["model.embed_tokens.weight"],
-                      python.at("weights.embed.weight"), python.tolerance()));
-  EXPECT_TRUE(is_same(stored["mix.weight"], python.at("weights.mix.weight"),
-                      python.tolerance()));
+  for (const char* name : {"head.weight", "model.embed_tokens.weight"}) {
+    EXPECT_TRUE(is_same(stored[name], python.at("weights.embed.weight"),
+                        python.tolerance()));
+  }
 }
 
 TEST_P(LoraTest, AWrittenAdapterIsReadAgain) {

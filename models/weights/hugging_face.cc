@@ -110,6 +110,20 @@ class Loading {
     });
   }
 
+  // Returns whether a tensor is a buffer that transformers once saved, and
+  // ignores today: a causal mask, positions or frequencies, which are constants
+  // of the code.
+  static bool is_old_buffer(const std::string& name,
+                            const FolderWeight& tensor) {
+    constexpr const char* kOld[] = {".attn.masked_bias", ".rotary_emb.inv_freq",
+                                    ".position_ids"};
+    const bool is_mask =
+        name.ends_with(".attn.bias") && tensor.sizes.size() == 4;
+    return is_mask || std::ranges::any_of(kOld, [&](const char* each) {
+             return name.ends_with(each);
+           });
+  }
+
   // Returns whether the model has no values, so that none are read.
   bool on_meta() const {
     return std::ranges::any_of(slots_, [](const auto& each) {
@@ -161,7 +175,10 @@ class Loading {
     }
     for (const auto& [name, each] : stored_) {
       const std::string mine = in_program(name);
-      if (known.count(mine) > 0 || is_skipped(mine)) continue;
+      if (known.count(mine) > 0 || is_skipped(mine) ||
+          is_old_buffer(mine, each)) {
+        continue;
+      }
       dict.insert(mine, without_values(each.sizes, each.dtype));
     }
     try {

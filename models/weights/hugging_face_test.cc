@@ -178,6 +178,20 @@ TEST(LoadHuggingFaceTest, NamesWhatIsMissingOrTooMuch) {
                HuggingFaceOptions().strict(false));
 }
 
+// transformers once saved these, and ignores them today.
+TEST(LoadHuggingFaceTest, IgnoresBuffersThatAreConstantsOfTheCode) {
+  StateDict tensors = copy_of(read_hugging_face(llama()));
+  tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({4}));
+  tensors.insert("model.layers.0.attn.bias", at::ones({1, 1, 8, 8}));
+  tensors.insert("model.layers.0.attn.masked_bias", at::ones({}));
+  ExportedModel model = llama_model(), expected = llama_model();
+  load_hugging_face(folder_of(tensors), model);
+  load_hugging_face(llama(), expected);
+  expect_equal(model.state_dict(), expected.state_dict());
+  tensors["model.layers.0.attn.bias"] = at::ones({16});
+  expect_error(folder_of(tensors), {"'model.model.layers.0.attn.bias'"});
+}
+
 TEST(LoadHuggingFaceTest, NamesOtherShapesAndKinds) {
   StateDict tensors = copy_of(read_hugging_face(llama()));
   tensors["model.norm.weight"] = at::ones({17});
