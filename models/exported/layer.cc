@@ -701,8 +701,9 @@ void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
           symbol >= least && symbol <= range.most, input, " has size ", size,
           " in dimension ", d, ", but was exported for ", least * extent.factor,
           " to ", range.most, " times ", extent.factor,
-          "; a pipeline splits dimension 0 into micro-batches, so export with "
-          "a range that holds the rows of each");
+          d > 0 ? "; export with a range that holds this size"
+                : "; a pipeline splits dimension 0 into micro-batches, so "
+                  "export with a range that holds the rows of each");
       const auto [found, is_new] = known.try_emplace(
           extent.symbol, symbol, input + " in dimension " + std::to_string(d));
       TORCH_CHECK_VALUE(is_new || found->second.first == symbol, input,

@@ -308,12 +308,12 @@ std::optional<FlagValues> SavedRun::flags() {
   const auto state = files_->resume(options_.resume, RunFiles::Names());
   const auto steps = files_->common_steps();
   // Otherwise a later --resume=auto would load the other run's step.
-  TORCH_CHECK_VALUE(
-      options_.resume == "auto" || steps.empty() ||
-          steps.back() <= (state ? state->step : 0),
-      "--resume=", options_.resume, ": ", folder_of(steps.back()),
-      " is of an earlier run, and later than the start of this one; move it "
-      "away, or use another --run_dir");
+  TORCH_CHECK_VALUE(options_.resume == "auto" || steps.empty() ||
+                        steps.back() <= (state ? state->step : 0),
+                    "--resume=", options_.resume, ": ", folder_of(steps.back()),
+                    " is of an earlier run, or a later step of this one; move "
+                    "it away, or use "
+                    "another --run_dir");
   found_ = state.has_value();
   if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;
