@@ -19,10 +19,13 @@ namespace {
 // exit() destroys its thread-local objects first.
 std::atomic<int> running{0};
 
+// The status given to exit().
+std::atomic<int> exit_status{0};
+
 // exit() calls handlers in the reverse order of their registration. This
 // constructor runs after those of LibTorch, on which this image depends, and
 // before all others of this image. So the handler runs between their
-// destructors.
+// destructors, if this image is the program.
 __attribute__((constructor(101))) void register_handlers() {
   ::on_exit(
       [](int status, void*) {
@@ -40,6 +43,13 @@ __attribute__((constructor(101))) void register_handlers() {
   }
 }
 
+// The constructors of a shared library run before the C library registers the
+// handler that calls all destructors, and so does the handler above run after
+// it. This destructor is the last one of the image, before those of LibTorch.
+__attribute__((destructor(101))) void end_before_libtorch() {
+  if (running > 0) end_process(exit_status);
+}
+
 }  // namespace
 
 void end_process(int status) {
@@ -49,7 +59,11 @@ void end_process(int status) {
   ::_exit(status);
 }
 
-BackgroundCount::BackgroundCount() { ++running; }
+BackgroundCount::BackgroundCount() {
+  [[maybe_unused]] static const int registered =
+      ::on_exit([](int status, void*) { exit_status = status; }, nullptr);
+  ++running;
+}
 
 BackgroundCount::~BackgroundCount() {
   if (counts_) --running;
