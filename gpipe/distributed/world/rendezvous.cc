@@ -189,6 +189,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       if (error) std::rethrow_exception(std::move(error));
       return meeting;
     }
+    is_left_ = true;
     fail(Fault::kTimeout, 0, "no answer from the store at ", place(),
          "; is it rank 0 that listens there?");
   }
@@ -351,7 +352,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
     if (options_.store_is_served) return enter_served();
-    server_ = tcp_store(options_, listening, deadline_);
+    open_store(listening);
     const int64_t world = server_->add(
         c10::str("gpipe/rank/", options_.session, "/", options_.rank), 1);
     if (world == 1) return store_of(world);
@@ -367,9 +368,19 @@ class Joining : public std::enable_shared_from_this<Joining> {
     return nullptr;
   }
 
+  void open_store(int listening) {
+    server_ = tcp_store(options_, listening, deadline_);
+    // LibTorch's store may connect long after its timeout. The caller has then
+    // been told of it, and may be in another rendezvous, whose place as this
+    // rank must stay free.
+    if (is_left_) {
+      fail(Fault::kTimeout, 0, "the store at ", place(), " answered too late");
+    }
+  }
+
   // The same for a launcher's store, which may have served earlier worlds.
   c10::intrusive_ptr<c10d::Store> enter_served() {
-    server_ = tcp_store(options_, -1, deadline_);
+    open_store(-1);
     if (!starts_) {
       starts_.emplace(c10::make_intrusive<c10d::PrefixStore>(
                           "gpipe/session/" + options_.session, server_),
@@ -460,6 +471,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   c10::intrusive_ptr<c10d::Store> server_;
   std::optional<Starts> starts_;  // if a launcher serves the store
   std::atomic<bool> connected_{false};
+  std::atomic<bool> is_left_{false};  // by run()
 };
 
 }  // namespace
