@@ -65,12 +65,19 @@ std::vector<at::Tensor> buffers_of(const std::vector<BufferValue>& values) {
   return buffers;
 }
 
+// Returns whether the values of `tensor` are not those in its memory: LibTorch
+// conjugates and negates them when they are read, or it has no memory for
+// zeros.
+bool has_lazy_values(const at::Tensor& tensor) {
+  return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor();
+}
+
 }  // namespace
 
 bool BufferValue::is_changed() const {
   if (version.is_changed()) return true;
   if (!value.defined() || !buffer.is_cpu() || buffer.layout() != at::kStrided ||
-      !buffer.is_non_overlapping_and_dense()) {
+      !buffer.is_non_overlapping_and_dense() || has_lazy_values(buffer)) {
     return false;
   }
   if (buffer.scalar_type() != value.scalar_type() ||
@@ -112,7 +119,14 @@ void write_values(const std::vector<BufferValue>& values) {
       // A copy to a sparse tensor exchanges the tensors that it consists of.
       memory.push_back(buffer.has_storage() ? buffer.variable_data() : buffer);
     }
-    at::_foreach_copy_(memory, each.values);
+    // The operator for lists writes no conjugates.
+    if (std::ranges::any_of(memory, has_lazy_values)) {
+      for (std::size_t k = 0; k < memory.size(); ++k) {
+        memory[k].copy_(each.values[k]);
+      }
+    } else {
+      at::_foreach_copy_(memory, each.values);
+    }
   }
 }
 

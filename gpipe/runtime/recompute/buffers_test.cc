@@ -123,6 +123,25 @@ TEST_F(CalledModulesTest, CopyABufferAgainOnlyIfItHasChanged) {
 }
 
 // LibTorch counts neither change.
+// LibTorch conjugates such a tensor when it is read, and has no memory for
+// zeros that it knows.
+TEST(BufferValue, OfAConjugateOrOfZerosWithoutMemoryIsRestored) {
+  const torch::Tensor memory =
+      torch::complex(torch::ones({2}), torch::arange(2.f));
+  const torch::Tensor conjugate = memory.conj();
+  const torch::Tensor zeros = torch::_efficientzerotensor({2}, torch::kFloat);
+  ASSERT_TRUE(conjugate.is_conj() && zeros._is_zerotensor());
+  auto values = copy_values({conjugate, zeros});
+  for (const BufferValue& each : values) EXPECT_FALSE(each.is_changed());
+  const torch::Tensor before = conjugate.clone();
+  conjugate.add_(1);
+  EXPECT_TRUE(values[0].is_changed());
+  EXPECT_FALSE(values[1].is_changed());
+  values.pop_back();
+  write_values(values);
+  EXPECT_TRUE(torch::equal(conjugate, before));
+}
+
 TEST_F(CalledModulesTest, NoticeChangesThroughDataOnTheCpu) {
   const BufferValue first = copy_of_count();
   counter->count.data().add_(5);
