@@ -6,6 +6,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <string>
 
 #include "gpipe/base/crc32c.h"
@@ -385,7 +386,11 @@ void ReplicaSums::begin(std::vector<Parameter> parameters, int64_t stages) {
   stopped_ = false;
   error_ = nullptr;
   running_ = true;
-  worker_->post([this] {
+  // Of the caller: how sums are rounded, and what becomes of denormal numbers.
+  std::fenv_t floating_point;
+  std::fegetenv(&floating_point);
+  worker_->post([this, floating_point] {
+    std::fesetenv(&floating_point);
     try {
       add_up();
     } catch (...) {
