@@ -234,8 +234,16 @@ LaunchEnvironment read_slurm(const Variables& variables) {
     result.source += ", but not SLURM_STEP_ID: was it started by srun?";
   }
   result.master_address = slurm_master(variables);
-  if (const auto job = variables.number("SLURM_JOB_ID", 0, kNoLimit)) {
-    result.master_port = 15000 + *job % 10000;
+  if (const auto job = variables.text("SLURM_JOB_ID")) {
+    // The last four digits. The whole number may have more than 31 bits.
+    const std::string_view last(job->data() +
+                                std::max<int>(0, job->size() - 4));
+    const auto number = to_number(last);
+    if (!number || job->find_first_not_of("0123456789") != std::string::npos) {
+      refuse("SLURM_JOB_ID is '", *job,
+             "', but must be a whole number, 0 or more");
+    }
+    result.master_port = 15000 + *number;
   }
   return result;
 }

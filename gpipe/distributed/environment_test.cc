@@ -130,6 +130,9 @@ TEST(EnvironmentTest, TakesTheJobsListsWhereTheStepsAreMissing) {
   EXPECT_EQ(ranks(read(variables)), "5/7 1/7");  // fewer than 8
   variables = without(variables, "SLURM_STEP_NODELIST");
   EXPECT_EQ(master(read(variables)), "other:17345");
+  // Numbers of a federation have 32 bits.
+  EXPECT_EQ(master(read(with(variables, {{"SLURM_JOB_ID", "4294901760"}}))),
+            "other:16760");
   variables = without(variables, "SLURM_JOB_ID");
   EXPECT_EQ(master(read(variables)), "other:29500");
 }
