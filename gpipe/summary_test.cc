@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
@@ -220,6 +221,18 @@ TEST(SummaryTest, ChangesNothing) {
   EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   EXPECT_TRUE(model->is_training());
+}
+
+// The operators return nothing and take no tensor of the meta device.
+TEST(SummaryTest, LeavesBuffersThatOperatorsForListsChange) {
+  const Tensor mean = torch::ones({4});
+  const Sequential model{torch::nn::Functional([&](Tensor x) {
+    torch::_foreach_mul_({mean}, 2);
+    torch::_assert_async(x.sum().ne(0));
+    return x + mean;
+  })};
+  EXPECT_EQ(summary(model, torch::ones({2, 4})).layers.size(), 1u);
+  EXPECT_TRUE(torch::equal(mean, torch::ones({4})));
 }
 
 TEST(SummaryTest, LeavesALayerThatReplacesItsTensors) {

@@ -387,6 +387,11 @@ bool equal(const Tensor& a, const Tensor& b) {
          a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
 }
 
+// Assertions about values hold.
+void assert_nothing(const Tensor& /*condition*/) {}
+void assert_nothing_with_text(const Tensor& /*condition*/,
+                              c10::string_view /*text*/) {}
+
 // ---- Fused attention, as on a CPU. It keeps far less for backward than the
 // plain operators that LibTorch would run on an unknown device.
 
@@ -563,6 +568,8 @@ void add_others() {
             &fused_attention_backward);
   add_exact("aten::multinomial", "", &multinomial);
   add_exact("aten::equal", "", &equal);
+  add_exact("aten::_assert_async", "", &assert_nothing);
+  add_exact("aten::_assert_async", "msg", &assert_nothing_with_text);
   add_composite("aten::scaled_dot_product_attention", &attention);
   add_others();
   return true;
@@ -612,9 +619,11 @@ void MetaScope::divert(const c10::OperatorHandle& op,
     });
   }
   const bool all = extent_ == Extent::kAllTensors;
-  if (any &&
-      (!all || (!any_on_meta && !internal::returns_tensors(op.schema()))))
-    return;
+  // An operator like item() reads values; others without results write, such as
+  // those for lists.
+  const bool reads =
+      !internal::returns_tensors(op.schema()) && !op.schema().is_mutable();
+  if (any && (!all || (!any_on_meta && reads))) return;
   for (std::size_t k = 0; k < declared.size(); ++k) {
     c10::IValue& argument = (*stack)[first + k];
     if (declared[k].name() == "device") {
