@@ -664,9 +664,7 @@ void analyze(Program& program, bool keep_random, bool concatenates) {
 // ---- Eval mode
 
 InEval in_eval(const Program& program, const Node& node) {
-  if (!node.needed) {
-    return node.results.empty() ? InEval::kRun : InEval::kSkip;
-  }
+  if (!node.needed) return InEval::kSkip;
   if (node.passed != kNoValue) return InEval::kPass;
   if (node.pure) return InEval::kRun;
   bool changes = false;  // a weight, by the operator's schema

@@ -93,6 +93,11 @@ at::Tensor NormModule::set(const std::string& name, const at::Tensor& tensor,
 
 namespace {
 
+// Inference tensors have no version.
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
 std::string skip_name(const Model& model, const Hop& hop) {
   return model.name + "/" + model.program.values[hop.value].name + "." +
          std::to_string(hop.value) + "." + std::to_string(hop.hop);
@@ -160,9 +165,7 @@ void ProgramLayer::add_weight(ValueId value, at::Tensor tensor) {
     state_.push_back(own_.size());
   }
   weights_.emplace_back(weight.weight, tensor);
-  // Inference tensors have no version.
-  versions_[slot_of(value)] =
-      tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+  versions_[slot_of(value)] = version_of(tensor);
   own_.emplace_back(slot_of(value), std::move(tensor));
 }
 
@@ -734,7 +737,7 @@ ConstantKey ProgramLayer::key_of(const Constant& constant, const Slots& slots,
   }
   for (const int each : constant.buffers) {
     const at::Tensor& buffer = slots[each].toTensor();
-    key.insert(key.end(), {number_, static_cast<int64_t>(buffer._version()),
+    key.insert(key.end(), {number_, version_of(buffer),
                            static_cast<int64_t>(buffer.scalar_type())});
   }
   return key;
@@ -745,7 +748,7 @@ ConstantCache::Id ProgramLayer::id_of(const Constant& constant,
   const bool is_as_read =
       std::ranges::all_of(constant.buffers, [&](const int each) {
         const at::Tensor& buffer = slots[each].toTensor();
-        return static_cast<int64_t>(buffer._version()) == versions_.at(each);
+        return version_of(buffer) == versions_.at(each);
       });
   return {constant.value, is_as_read ? -1 : place_};
 }

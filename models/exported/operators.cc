@@ -168,6 +168,16 @@ std::optional<Operation> find_operation(const std::string& target) {
               return whole(a) | whole(b);
             },
             2}},
+          {"_operator.lshift",
+           {[](const IValue& a, const IValue& b) -> IValue {
+              return whole(a) << whole(b);
+            },
+            2}},
+          {"_operator.rshift",
+           {[](const IValue& a, const IValue& b) -> IValue {
+              return whole(a) >> whole(b);
+            },
+            2}},
           {"_operator.eq", {applied<std::equal_to<>>, 2}},
           {"_operator.ne", {applied<std::not_equal_to<>>, 2}},
           {"_operator.lt", {applied<std::less<>>, 2}},

@@ -50,6 +50,8 @@ TEST(ArithmeticTest, ComparisonsGiveTruthValues) {
   EXPECT_TRUE(compute("_operator.ge", 2, 2.0).toBool());
   EXPECT_FALSE(compute("_operator.lt", 2, 2).toBool());
   EXPECT_TRUE(compute("torch.sym_not", false).toBool());
+  EXPECT_EQ(compute("_operator.lshift", 3, 2).toInt(), 12);
+  EXPECT_EQ(compute("_operator.rshift", -12, 2).toInt(), -3);
   EXPECT_FALSE(compute("_operator.and_", true, false).toBool());
 }
 
