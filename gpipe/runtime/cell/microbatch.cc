@@ -140,8 +140,14 @@ int64_t count_microbatches(const Batch& input, int64_t chunks,
 std::vector<Value> scatter(const Value& input, const std::vector<int64_t>& rows,
                            const Unsplit& unsplit) {
   std::vector<Value> pieces(rows.size(), input);
+  if (rows.size() == 1) return pieces;
   for (std::size_t k = 0; k < input.tensors().size(); ++k) {
     if (!input.tensors()[k].defined() || is_unsplit(unsplit, k)) continue;
+    TORCH_CHECK_VALUE(input.tensors()[k].layout() == at::kStrided,
+                      element(input, k), " is ", input.tensors()[k].layout(),
+                      ", which LibTorch does not split into micro-batches; "
+                      "split it yourself and pass Microbatches, or use one "
+                      "micro-batch");
     const auto split = input.tensors()[k].split_with_sizes(rows, /*dim=*/0);
     for (std::size_t i = 0; i < split.size(); ++i) {
       pieces[i].tensors()[k] = split[i];

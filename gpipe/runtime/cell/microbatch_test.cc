@@ -80,6 +80,19 @@ TEST(Scatter, GivesViewsOfTheRows) {
   EXPECT_TRUE(pieces[1].tensors()[0].is_alias_of(x));
 }
 
+TEST(Scatter, TakesASparseTensorAsOneMicrobatchOnly) {
+  const Tensor x = at::eye(4).to_sparse();
+  const auto pieces = scatter(Value::wrap(x), {4});
+  ASSERT_EQ(pieces.size(), 1u);
+  EXPECT_TRUE(pieces[0].tensors()[0].is_sparse());
+  EXPECT_EQ(error_of([&] {
+              scatter(Value::wrap(x), {2, 2});
+            }),
+            "c10::ValueError: the input is Sparse, which LibTorch does not "
+            "split into micro-batches; split it yourself and pass "
+            "Microbatches, or use one micro-batch");
+}
+
 TEST(Scatter, KeepsTheKindAndWhatIsUndefined) {
   const Tensor x = ones({2, 1});
   const auto vectors = scatter(Value::wrap(Tensors{Tensor(), x}), {1, 1});
