@@ -559,6 +559,37 @@ TEST(Autograd, ABackwardInALayerCountsOnceAlsoInARecompute) {
   }
 }
 
+// In a plain model such a gradient reaches the input. A cell's input is not the
+// caller's tensor.
+TEST(Autograd, ABackwardThroughTheInputOfAPartitionIsRefused) {
+  const auto lost = HasSubstr("so that this gradient would be lost");
+  for (const Checkpoint mode : kModes) {
+    for (const bool leaf : {false, true}) {
+      Tensor kept;
+      torch::nn::Sequential model{
+          testing::layer([&](Tensor h) {
+            const Tensor y = h * 3;
+            if (!is_recomputing()) kept = y.sum();
+            return y.exp();
+          }),
+          testing::layer([](Tensor h) { return h.sin(); })};
+      GPipe pipeline(model, options({1, 1}, 1, mode));
+      Tensor x = values({4, 4}).to(device()).requires_grad_();
+      if (!leaf) x = x * 1;
+      const Tensor y = pipeline->forward(x);
+      EXPECT_THAT(
+          error_of([&] { (y.sum().to(kept.device()) + kept).backward(); }),
+          lost);
+      torch::nn::Sequential inside{testing::layer([](Tensor h) {
+        if (!is_recomputing()) (h * 5).sum().backward();
+        return h * 1;
+      })};
+      GPipe other(inside, options({1}, 1, mode));
+      EXPECT_THAT(error_of([&] { other->forward(x); }), lost);
+    }
+  }
+}
+
 // A layer whose micro-batches depend on each other, which no cell can see.
 TEST(Autograd, NamesALayerThatKeepsATensorWithGraphForTheNextMicrobatch) {
   for (const Checkpoint mode :

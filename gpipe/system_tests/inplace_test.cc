@@ -215,6 +215,24 @@ TEST(Inplace, OnALeafThatRequiresGradIsLibTorchsError) {
   }
 }
 
+// An earlier partition may pass a leaf on: its parameter, or the input.
+TEST(Inplace, OnALeafOfAnEarlierPartitionIsLibTorchsError) {
+  const Tensor weight = leaf();
+  const Tensor before = weight.detach().clone();
+  Sequential of_weight(layer([&](Tensor x) { return weight.to(x.device()); }),
+                       inplace_relu());
+  Sequential of_input(torch::nn::Identity(), inplace_relu());
+  for (Sequential& model : std::vector<Sequential>{of_weight, of_input}) {
+    GPipe pipeline(model, one_each(model)
+                              .checkpoint(Checkpoint::kNever)
+                              .devices({device(), device()}));
+    EXPECT_THAT(error_of([&] { pipeline->forward(weight); }),
+                HasSubstr("a leaf Variable that requires grad is being used in "
+                          "an in-place operation"));
+    EXPECT_TRUE(torch::equal(weight, before));
+  }
+}
+
 // The backward of sigmoid needs its output. Both partitions are on one device;
 // otherwise the second one would work on a copy.
 TEST(Inplace, OnWhatAnEarlierPartitionNeedsIsLibTorchsError) {

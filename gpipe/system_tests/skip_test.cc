@@ -326,6 +326,23 @@ TEST(Pipeline, KeepsNamespacesApart) {
   }
 }
 
+// LibTorch chooses the kernel of a product by whether its factors require grad,
+// also without grad mode.
+TEST(Pipeline, AWeightThatIsPassedOnRequiresGradWithoutGradModeToo) {
+  const Tensor weight = torch::ones({3}).to(device()).requires_grad_();
+  bool requires_grad = false;
+  Sequential model(stashing(std::nullopt, [&](Tensor) { return weight; }),
+                   popping(std::nullopt, [&](Tensor x, auto skip) {
+                     requires_grad = skip->requires_grad();
+                     return x * *skip;
+                   }));
+  GPipe pipeline = pipeline_of(model, {1, 1});
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(
+      pipeline->forward(torch::ones({4, 3}).to(device())).requires_grad());
+  EXPECT_TRUE(requires_grad);
+}
+
 // The inner pipeline's skips have the same names as those around it.
 TEST(Pipeline, InALayerServesItsOwnSkips) {
   struct Inner : torch::nn::Module {

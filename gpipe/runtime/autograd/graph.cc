@@ -22,14 +22,26 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The node at which the graph of a cell begins. It is not run there: the engine
-// returns the gradients that arrive here as results.
+[[noreturn]] void throw_lost() {
+  TORCH_CHECK(
+      false,
+      "a backward() in a layer, or one of a tensor that a layer has kept, "
+      "reaches the input of a partition, so that this gradient would be "
+      "lost; let the layer compute from input.detach(), or return the "
+      "tensor as an output");
+}
+
+// The node at which the graph of a cell begins. It is not run by the cell: the
+// engine returns the gradients that arrive here as results.
 struct Begin : public Node {
   using Node::Node;
-  variable_list apply(variable_list&& grads) override {
-    return std::move(grads);
-  }
+  variable_list apply(variable_list&& /*grads*/) override { throw_lost(); }
   std::string name() const override { return "gpipe::Begin"; }
+};
+
+// What Begin does, for an input that is a leaf.
+struct LostGradient : public torch::autograd::PostAccumulateGradHook {
+  void operator()(const at::Tensor& /*leaf*/) override { throw_lost(); }
 };
 
 // The mark of an input that is a leaf.
@@ -120,10 +132,18 @@ std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
     at::Tensor& tensor = tensors.emplace_back(input.tensor);
     if (!tensor.defined()) continue;
     tensor = tensor.detach();
-    if (!c10::GradMode::is_enabled() || !input.requires_grad) continue;
-    if (leaf) {
+    if (!input.requires_grad) continue;
+    if (!c10::GradMode::is_enabled()) {
+      // A weight that is passed on. LibTorch chooses the kernel of a product by
+      // whether its factors require grad, also without grad mode.
+      if (input.leaf && !tensor.is_inference()) tensor.requires_grad_();
+      continue;
+    }
+    if (leaf || input.leaf) {
       tensor.requires_grad_();
       torch::autograd::impl::add_hook(tensor, std::make_unique<InputMark>());
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          tensor, std::make_unique<LostGradient>());
     } else {
       if (!begin) begin = make_node<Begin>();
       torch::autograd::create_gradient_edge(tensor, begin);

@@ -47,15 +47,21 @@ struct Activation {
   // (GPipeOptions::unsplit), 2 k + 1 for a parameter that goes along skip link
   // k, such as a tied weight. -1 for other tensors.
   int unsplit = -1;
+  // Whether it was a leaf that requires grad there. In-place work on it is an
+  // error in the plain model.
+  bool leaf = false;
 };
 
 // Returns the input tensors of a cell's layers: aliases of the boundary
 // tensors, at which the cell's graph begins. They are not leaves, so a layer
 // can work in place on its input as in the plain model.
 //
-// `leaf`: the input tensors are leaves of the user's graph. Then they are
-// leaves here too, because in-place work on them is an error in the plain
-// model. A hook that does nothing marks them.
+// `leaf`: the input tensors are leaves of the user's graph, as those with
+// Activation::leaf are. Then they are leaves here too, because in-place work on
+// them is an error in the plain model. A hook that does nothing marks them.
+//
+// A backward of other code that reaches an input, such as that of a tensor
+// which a layer has kept, throws c10::Error, since the gradient would be lost.
 std::vector<at::Tensor> graph_inputs(const std::vector<Activation>& inputs,
                                      bool leaf);
 

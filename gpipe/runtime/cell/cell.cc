@@ -280,6 +280,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   leaving.reserve(outputs.size());
   for (const at::Tensor& each : outputs) {
     Activation& output = leaving.emplace_back(without_graph(each));
+    output.leaf = each.defined() && each.requires_grad() && each.is_leaf();
     // The next micro-batch may change it before others have read it.
     if (partition_->modules.has_memory_of_buffer(each)) {
       output.tensor = output.tensor.clone();
@@ -352,6 +353,10 @@ void Cell::recompute(StepSeed& seed) {
 
 std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
                                          StepSeed& seed, bool again) {
+  // Skip tensors may be weights, of which layers make graphs in any partition.
+  for (std::size_t k = input_width_; k < input.size(); ++k) {
+    input[k].leaf = input[k].leaf && !c10::GradMode::is_enabled();
+  }
   std::vector<at::Tensor> boundary = graph_inputs(input, leaf_input_);
   std::vector<Edge> input_edges = gradient_edges(boundary), inner;
   std::vector<std::optional<at::Tensor>> imported;
