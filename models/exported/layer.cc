@@ -14,6 +14,7 @@
 
 #include "gpipe/gpipe.h"
 #include "models/exported/control_flow.h"
+#include "models/exported/operators.h"
 #include "models/exported/schema.h"
 
 namespace gpipe::exported {
@@ -910,7 +911,7 @@ void ProgramLayer::run_node(const Step& step, Slots& slots, c10::Device device,
   }
   push_arguments(step.inputs, slots, device, stack);
   if (!node.op) {
-    stack = {node.operation->compute(stack.front(), stack.back())};
+    stack = {result_of(*node.operation, stack)};
     return;
   }
   if (!node.training_flags.empty() || !node.dropout_rates.empty()) {

@@ -184,6 +184,7 @@ std::optional<Operation> find_operation(const std::string& target) {
           {"_operator.le", {applied<std::less_equal<>>, 2}},
           {"_operator.gt", {applied<std::greater<>>, 2}},
           {"_operator.ge", {applied<std::greater_equal<>>, 2}},
+          {"torch.sym_ite", {nullptr, 3}},
           {"torch.sym_max", {applied<decltype(kLarger)>, 2}},
           {"torch.sym_min", {applied<decltype(kSmaller)>, 2}},
           {"torch.sym_not",
@@ -205,6 +206,14 @@ std::optional<Operation> find_operation(const std::string& target) {
   const auto found = operations->find(target);
   if (found == operations->end()) return std::nullopt;
   return found->second;
+}
+
+c10::IValue result_of(const Operation& operation,
+                      const std::vector<c10::IValue>& operands) {
+  if (operation.compute) {
+    return operation.compute(operands.front(), operands.back());
+  }
+  return operands.at(real(operands.at(0)) != 0 ? 1 : 2);
 }
 
 // ---- Operators that Python libraries define in Python, so that LibTorch lacks

@@ -23,6 +23,11 @@ namespace gpipe::exported {
 // zero and for integers beyond 64 bits. Thread-safe.
 std::optional<Operation> find_operation(const std::string& target);
 
+// Returns the result of an operation on as many operands as it has. Throws what
+// compute() throws. Thread-safe.
+c10::IValue result_of(const Operation& operation,
+                      const std::vector<c10::IValue>& operands);
+
 // Returns whether a target of the file, such as "torch.ops.aten.add.Tensor",
 // is an operator. Other targets are Python's operations on numbers.
 bool is_operator(const std::string& target);

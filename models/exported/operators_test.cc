@@ -55,6 +55,13 @@ TEST(ArithmeticTest, ComparisonsGiveTruthValues) {
   EXPECT_FALSE(compute("_operator.and_", true, false).toBool());
 }
 
+TEST(ArithmeticTest, AChoiceHasThreeOperands) {
+  const Operation choice = *find_operation("torch.sym_ite");
+  EXPECT_EQ(choice.operands, 3);
+  EXPECT_EQ(result_of(choice, {true, 7, 2.5}).toInt(), 7);
+  EXPECT_EQ(result_of(choice, {false, 7, 2.5}).toDouble(), 2.5);
+}
+
 TEST(ArithmeticTest, WhatHasNoResultThrows) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   const int64_t least = std::numeric_limits<int64_t>::min();

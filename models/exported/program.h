@@ -138,7 +138,9 @@ struct Region {
 enum class Control { kNone, kCond, kWhile, kScan, kMap };
 
 // An operation on one or two numbers (integers, floating-point numbers, truth
-// values). `second` is ignored if there is one operand.
+// values). `second` is ignored if there is one operand. Three operands are a
+// choice: the first one, a truth value, says which of the others is the result,
+// and `compute` is null.
 struct Operation {
   c10::IValue (*compute)(const c10::IValue& first, const c10::IValue& second);
   int operands;
