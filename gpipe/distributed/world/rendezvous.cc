@@ -348,6 +348,17 @@ class Joining : public std::enable_shared_from_this<Joining> {
     }
   }
 
+  // Sets `server_`: the server if `listening` is a socket, or a client.
+  void open_store(int listening) {
+    server_ = tcp_store(options_, listening, deadline_);
+    // LibTorch's store may connect long after its timeout. The caller has then
+    // been told of it, and may be in another rendezvous, whose place as this
+    // rank must stay free.
+    if (is_left_) {
+      fail(Fault::kTimeout, 0, "the store at ", place(), " answered too late");
+    }
+  }
+
   // Returns the store of the world to join. Returns null and sets `failure` if
   // this server belongs to an earlier world.
   c10::intrusive_ptr<c10d::Store> enter(int listening, RankFailure& failure) {
@@ -366,16 +377,6 @@ class Joining : public std::enable_shared_from_this<Joining> {
     failure = failure_of(Fault::kDisagree, options_.rank, twice);
     server_.reset();
     return nullptr;
-  }
-
-  void open_store(int listening) {
-    server_ = tcp_store(options_, listening, deadline_);
-    // LibTorch's store may connect long after its timeout. The caller has then
-    // been told of it, and may be in another rendezvous, whose place as this
-    // rank must stay free.
-    if (is_left_) {
-      fail(Fault::kTimeout, 0, "the store at ", place(), " answered too late");
-    }
   }
 
   // The same for a launcher's store, which may have served earlier worlds.
