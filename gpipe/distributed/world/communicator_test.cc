@@ -175,6 +175,20 @@ TEST(CommunicatorTest, APortIsFreeAfterARendezvousThatHasFailed) {
   }
 }
 
+TEST(CommunicatorTest, FindsARankZeroThatListensLate) {
+  WorldOptions options;
+  options.size = 2;
+  options.port = free_port();
+  options.timeout = milliseconds(5000);
+  WorldOptions other = options;
+  other.rank = 1;
+  auto rank_1 = std::async(std::launch::async,
+                           [&other] { Communicator::connect(other); });
+  std::this_thread::sleep_for(options.timeout * 3 / 4);
+  EXPECT_NO_THROW(Communicator::connect(options));
+  EXPECT_NO_THROW(rank_1.get());
+}
+
 // Connects as one of two ranks to a store that the test serves, as a launcher
 // does.
 class ConnectingTest : public ::testing::Test {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -103,6 +104,10 @@ std::string address_towards(const std::string& address, int port) {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
+// The pause between two looks whether somebody listens, and how long one may
+// take.
+constexpr auto kKnock = std::chrono::milliseconds(100);
+constexpr auto kKnockTimeout = std::chrono::milliseconds(1000);
 // The pause, for each rank of the world, between two looks whether all are
 // there. So the store answers at most 10,000 requests per second, whatever the
 // size, which is a tenth of what one core can do.
@@ -136,11 +141,74 @@ std::chrono::milliseconds until(Clock::time_point deadline) {
                   std::chrono::milliseconds(1));
 }
 
+// Returns whether `socket` is connected with itself. Linux does that if nobody
+// listens at the port that it has chosen for the socket.
+bool is_own_peer(const Descriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof own, peer_length = sizeof peer;
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own),
+                       &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer),
+                       &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
+// Connects `socket`, which does not block, with `address`. Returns 0, or the
+// number of the error.
+int connect_socket(const Descriptor& socket, const addrinfo& address) {
+  if (socket.get() < 0) return errno;
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    pollfd connected{.fd = socket.get(), .events = POLLOUT, .revents = 0};
+    if (::poll(&connected, 1, kKnockTimeout.count()) <= 0) return ETIMEDOUT;
+    int error = 0;
+    socklen_t length = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return error;
+  }
+  if (!is_own_peer(socket)) return 0;
+  // Else the port would stay in use for a while.
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  return ECONNREFUSED;
+}
+
+// Waits until somebody listens at the place in `options`, and returns a
+// connection with it. LibTorch's store waits, too, but in pauses that soon are
+// longer than the rest of the time. Throws std::runtime_error with the reason
+// at `deadline`.
+Descriptor find_listener(const WorldOptions& options,
+                         Clock::time_point deadline) {
+  std::string reason;
+  do {
+    try {
+      const auto addresses =
+          find_addresses(options.address, options.port, 0, SOCK_STREAM);
+      for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
+        Descriptor socket(
+            ::socket(each->ai_family,
+                     each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        const int error = connect_socket(socket, *each);
+        if (error == 0) return socket;
+        reason = std::strerror(error);
+      }
+    } catch (const std::runtime_error& error) {
+      reason = error.what();
+    }
+    std::this_thread::sleep_for(kKnock);
+  } while (Clock::now() < deadline);
+  throw std::runtime_error(reason);
+}
+
 // Returns LibTorch's store at the place in `options`: the server if `listening`
 // is a socket (which it takes), or a client.
 c10::intrusive_ptr<c10d::Store> tcp_store(const WorldOptions& options,
                                           int listening,
                                           Clock::time_point deadline) {
+  // Closed when the store is connected: the server's log reports a connection
+  // that is gone when it looks.
+  Descriptor listener;
+  if (listening < 0) listener = find_listener(options, deadline);
   c10d::TCPStoreOptions store;
   store.port = static_cast<uint16_t>(options.port);
   store.isServer = listening >= 0;
