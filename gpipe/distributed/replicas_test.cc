@@ -1,6 +1,7 @@
 // Replicas whose data takes other ways through the model, and replicas that
 // evaluate other numbers of micro-batches.
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -132,6 +133,62 @@ const RankProgramEntry kCaptured("captured", [](auto& world) {
       loss_of(layers->forward(x), y).backward();
       check(sum.equal(shared.grad()), "owner " + std::to_string(owner));
     }
+  }
+});
+
+// Multiplies `x` by a weight in bfloat16, whose gradient is computed and kept
+// in float32.
+struct Product : torch::autograd::Function<Product> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& x, const Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x * weight.to(torch::kFloat);
+  }
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context,
+                                      std::vector<Tensor> grads) {
+    const auto saved = context->get_saved_variables();
+    return {grads[0] * saved[1].to(torch::kFloat),
+            (grads[0] * saved[0]).sum(0)};
+  }
+};
+
+// Two such products; the second is left out where the first input is negative.
+struct ProductsImpl : nn::Module {
+  ProductsImpl()
+      : a(register_parameter("a", torch::ones({4}, torch::kBFloat16))),
+        b(register_parameter("b", torch::ones({4}, torch::kBFloat16))) {
+    a.set_grad_dtype(torch::kFloat);
+    b.set_grad_dtype(torch::kFloat);
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor y = Product::apply(x, a);
+    return x[0][0].item<float>() < 0 ? y : Product::apply(y, b);
+  }
+  Tensor a, b;
+};
+TORCH_MODULE(Products);
+
+// The gradients do not fit into bfloat16.
+const RankProgramEntry kGradTypes("types of gradients", [](auto& world) {
+  torch::set_num_threads(1);
+  for (const bool sharded : {false, true}) {
+    const Tensor x = torch::tensor({{257., 1., 2., 3.}, {-1025., 1., 2., 3.}});
+    nn::Sequential layers(Products{});
+    DistributedPipeline pipeline(
+        layers, replicas_of({1}, 2).shard_optimizer(sharded), world);
+    pipeline->train_step(
+        x.narrow(0, world->rank(), 1), torch::ones({1, 4}),
+        [](const Tensor& output, const Tensor&) { return output.sum(); },
+        fill_drain(1, 1));
+    const Tensor a = torch::tensor({-768., 2., 4., 6.}) / 2;
+    const Tensor b = torch::tensor({257., 1., 2., 3.}) / 2;
+    const auto parameters = pipeline->optimizer_parameters();
+    const auto own = [&](const Tensor& whole) {
+      return sharded ? whole.narrow(0, 2 * world->rank(), 2) : whole;
+    };
+    check(parameters.size() == 2 && parameters[0].grad().equal(own(a)) &&
+              parameters[1].grad().equal(own(b)),
+          sharded ? "gradients of shards" : "gradients");
   }
 });
 
@@ -392,6 +449,10 @@ TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {
 
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
   expect_ok("routes", 2);
+}
+
+TEST(Replicas, AddUpGradientsInTheDtypeThatTheParametersNameForThem) {
+  expect_ok("types of gradients", 2);
 }
 
 TEST(Replicas, AddUpAParameterThatOnlyAnotherStageUses) {

@@ -22,23 +22,38 @@ namespace {
 
 std::string action() { return "adding up the gradients of the replicas"; }
 
-int64_t bytes_in(const at::Tensor& like) {
-  return like.numel() * static_cast<int64_t>(like.element_size());
+// Returns the dtype of the gradients of `like`: its own, unless its owner has
+// chosen another one (set_grad_dtype()).
+at::ScalarType type_of_grad(const at::Tensor& like) {
+  const at::ScalarType own = like.scalar_type();
+  return like.is_leaf() ? like.grad_dtype().value_or(own) : own;
+}
+
+int64_t bytes_of_grad(const at::Tensor& like) {
+  return like.numel() *
+         static_cast<int64_t>(c10::elementSize(type_of_grad(like)));
+}
+
+std::string name_of(const Summand& each) {
+  return each.name.empty() ? "a tensor that a layer has captured"
+                           : "'" + each.name + "'";
 }
 
 // Describes the name, the dtype and the sizes. If they are equal, all members
 // add up the same parameters and cut the same buckets, and each message has the
 // length that its receiver expects.
 std::string describe(const Summand& each) {
-  return c10::str(each.name.empty() ? "a tensor that a layer has captured"
-                                    : "'" + each.name + "'",
-                  " (", each.like.scalar_type(), " ", each.like.sizes(), ")");
+  const at::ScalarType type = type_of_grad(each.like);
+  return c10::str(
+      name_of(each), " (", each.like.scalar_type(), " ", each.like.sizes(),
+      type == each.like.scalar_type() ? "" : c10::str(", gradients ", type),
+      ")");
 }
 
 // Returns one number for each gradient, on the CPU: 1 if it is defined, else 0.
 at::Tensor presence(const Summand* begin, const Summand* end) {
   const at::Tensor present =
-      at::zeros({end - begin}, begin->like.options().device(at::kCPU));
+      at::zeros({end - begin}, type_of_grad(begin->like));
   for (const Summand* each = begin; each != end; ++each) {
     if (each->grad.defined()) present[each - begin].fill_(1);
   }
@@ -95,11 +110,11 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
   for (std::size_t k = 0; k < all.size(); ++k) {
     const at::Tensor& like = all[k].like;
     if (k > 0 && (bytes >= bucket_bytes ||
-                  like.scalar_type() != all[k - 1].like.scalar_type())) {
+                  type_of_grad(like) != type_of_grad(all[k - 1].like))) {
       ends.push_back(k);
       bytes = 0;
     }
-    bytes += bytes_in(like);
+    bytes += bytes_of_grad(like);
   }
   if (!all.empty()) ends.push_back(all.size());
   return ends;
@@ -185,11 +200,17 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   const auto part_of = [&](const at::Tensor& tensor, std::size_t member) {
     return whole ? tensor : slice_of_member(tensor, members_.size(), member);
   };
+  const at::ScalarType type = type_of_grad(begin->like);
+  const auto options = at::TensorOptions(type).device(device());
   for (Summand* each = begin; each != end; ++each) {
     at::Tensor& grad = each->grad;
-    if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
+    if (!grad.defined()) continue;
+    if (grad.layout() != at::kStrided) grad = grad.to_dense();
+    TORCH_CHECK_TYPE(grad.scalar_type() == type, "the gradient of ",
+                     name_of(*each), " has dtype ", grad.scalar_type(),
+                     ", but the replicas add up ", type,
+                     "; name its dtype by set_grad_dtype() on all replicas");
   }
-  const at::TensorOptions options = begin->like.options().device(device());
   // Returns the parts of all gradients, and behind them one number for each: 1
   // if it is defined here.
   const auto flat_part = [&](std::size_t member) {
@@ -218,8 +239,9 @@ void Reducer::add_up(Summand* begin, Summand* end) {
     each->grad = at::Tensor();
     if (!like.defined()) continue;
     if (counts[each - begin].is_nonzero()) {
-      each->grad = at::empty_like(like).copy_(
-          sum.narrow(0, at, like.numel()).view(like.sizes()));
+      each->grad =
+          at::empty_like(like, at::TensorOptions(type))
+              .copy_(sum.narrow(0, at, like.numel()).view(like.sizes()));
     }
     at += like.numel();
   }
@@ -289,6 +311,11 @@ void Reducer::copy_first(
   uint32_t checksum = 0;
   for (const auto& [name, each] : tensors) {
     if (each.is_meta()) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        each.layout() == at::kStrided && !each.is_quantized(), "'", name,
+        "' has layout ", each.layout(), " and dtype ", each.scalar_type(),
+        "; replicas can share dense tensors only: keep it out of the "
+        "registered parameters and buffers, or make it dense");
     all.push_back({unexpanded(each.detach()), {}, name});
     const at::Tensor bytes = bytes_of(all.back().like).cpu();
     checksum = crc32c(bytes.const_data_ptr(), bytes.numel(), checksum);
@@ -417,7 +444,7 @@ void ReplicaSums::add_up() {
     BucketTime& time = times_.emplace_back();
     time.start = std::chrono::steady_clock::now();
     for (std::size_t k = begin; k < end; ++k) {
-      time.bytes += static_cast<int64_t>(summands_[k].like.nbytes());
+      time.bytes += bytes_of_grad(summands_[k].like);
       use(k);
     }
     reducer_.add_up(summands_.data() + begin, summands_.data() + end);
@@ -523,9 +550,11 @@ void ParameterShards::follow(std::size_t k) {
     shard.set_data(view);
   }
   shard.requires_grad_(parameters_[k].requires_grad());
-  if (shard.grad().defined() && shard.grad().dtype() != view.dtype()) {
-    shard.mutable_grad() = shard.grad().to(view.dtype());
+  const at::ScalarType type = type_of_grad(parameters_[k]);
+  if (shard.grad().defined() && shard.grad().scalar_type() != type) {
+    shard.mutable_grad() = shard.grad().to(type);
   }
+  if (type != view.scalar_type()) shard.set_grad_dtype(type);
 }
 
 std::vector<at::Tensor> ParameterShards::own() {
@@ -564,8 +593,9 @@ void ParameterShards::spread(Reducer& reducer) {
     if (!has_trained_[k]) continue;
     const bool is_frozen = !parameters_[k].requires_grad();
     trained.push_back(parameters_[k]);
-    all.push_back(
-        {parameters_[k], {}, names_[k] + (is_frozen ? " (frozen)" : "")});
+    all.push_back({parameters_[k].detach(),
+                   {},
+                   names_[k] + (is_frozen ? " (frozen)" : "")});
   }
   const std::string action = "sharing the parameters of the replicas";
   // A message of another length than its receiver expects would end it.

@@ -24,9 +24,10 @@
 
 namespace gpipe::internal {
 
-// One tensor of a sum over ranks. `like` gives its sizes and dtype. `grad` is
-// this rank's part, on any device; undefined counts as zero. `name` is the name
-// of the parameter, or empty for a tensor that a layer has captured.
+// One tensor of a sum over ranks. `like` gives its sizes, and the dtype of its
+// gradients (Tensor::grad_dtype()). `grad` is this rank's part, on any device;
+// undefined counts as zero. `name` is the name of the parameter, or empty for a
+// tensor that a layer has captured.
 struct Summand {
   at::Tensor like, grad;
   std::string name{};
@@ -115,7 +116,8 @@ class Reducer {
 
   // Replaces the values of `tensors` on all members by those of the first
   // member, if they differ. Tensors on the meta device are left out. Blocks
-  // until all members have called. Errors: as for agree().
+  // until all members have called. Errors: as for agree(), and
+  // NotImplementedError for a tensor that is sparse or quantized.
   // `tensors`: parameters and buffers with their names.
   void copy_first(
       const std::vector<std::pair<std::string, at::Tensor>>& tensors);

@@ -349,6 +349,10 @@ const CommunicatorProgramEntry kDiffer("differ", [](auto& world) {
     Reducer(*world, transport, everybody, kTag)
         .copy_first({{"a", four}, {last ? "c" : "b", four}});
   });
+  print_error([&] {
+    Reducer(*world, transport, everybody, kTag)
+        .copy_first({{"a", four}, {"mask", four.to_sparse()}});
+  });
   // Cast or frozen since the step, in one replica.
   for (const auto& other :
        {at::ones({4}, at::kDouble).requires_grad_(), four}) {
@@ -421,6 +425,10 @@ TEST(Reduce, SaysOnAllMembersWhatDiffers) {
                                       "'c' (Float [4]) on rank 2") +
                             different("weights", "'b' (Float [4])",
                                       "'c' (Float [4]) on rank 2") +
+                            "'mask' has layout Sparse and dtype Float; "
+                            "replicas can share dense tensors only: keep it "
+                            "out of the registered parameters and buffers, or "
+                            "make it dense\n" +
                             different("parameters", "'b' (Float [4])",
                                       "'b' (Double [4]) on rank 2") +
                             different("parameters", "'b' (Float [4])",
