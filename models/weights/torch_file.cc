@@ -29,14 +29,13 @@ using caffe2::serialize::PyTorchStreamWriter;
 
 // Checks the first bytes of a file.
 void check_start(const std::string& path) {
-  const std::string start = internal::read_start(path, 16);
+  const std::string start = internal::read_start(path, 32);
   // Before 1.6, files began with the pickled integer 0x1950a86a20f9469cfc6c,
-  // after two bytes that say the version of pickle.
+  // after the protocol of pickle and, from protocol 4 on, the size of a frame.
   constexpr std::string_view kMagic =
       "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8";
   TORCH_CHECK_VALUE(
-      start.size() <= 2 || start[0] != '\x80' ||
-          std::string_view(start).substr(2, kMagic.size()) != kMagic,
+      !start.starts_with('\x80') || start.find(kMagic) == std::string::npos,
       "is of the format before PyTorch 1.6. Save it again with a recent one: "
       "torch.save(torch.load(path, weights_only=True), path)");
   internal::check_zip_start(start, "torch.save");

@@ -193,9 +193,16 @@ TEST(TorchFileTest, SaysWhatIsWrongWithAFile) {
       internal::pickle_tensors({{"w", "0", 8, at::kFloat, 0, {2}, {1}}});
   const std::string data = "12345678";
 
-  EXPECT_EQ(error(read_bytes(corpus_file("torch_file.legacy"))),
-            "is of the format before PyTorch 1.6. Save it again with a recent "
-            "one: torch.save(torch.load(path, weights_only=True), path)");
+  const std::string legacy = read_bytes(corpus_file("torch_file.legacy"));
+  // The same with protocol 4.
+  const std::string framed =
+      std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11) + legacy.substr(2);
+  for (const std::string& old : {legacy, framed}) {
+    EXPECT_EQ(error(old),
+              "is of the format before PyTorch 1.6. Save it again with a "
+              "recent one: torch.save(torch.load(path, weights_only=True), "
+              "path)");
+  }
   EXPECT_EQ(
       error("no archive"),
       "is not a zip archive: it is damaged, or torch.save did not write it");
