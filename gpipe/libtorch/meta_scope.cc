@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -528,6 +529,22 @@ bool is_composite(const c10::OperatorHandle& op) {
   return false;
 }
 
+// Registers run_on_zeros() for operators that create a tensor. Their kernels in
+// LibTorch know the meta device only without an index, or read values.
+void add_factories() {
+  const std::set<std::string> names = {
+      "linspace",        "logspace",    "range",          "bartlett_window",
+      "blackman_window", "hann_window", "hamming_window", "kaiser_window",
+      "fft_fftfreq",     "fft_rfftfreq"};
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) == 0 &&
+        names.contains(name.name.substr(6)) &&
+        name.overload_name.find("out") == std::string::npos) {
+      add(name, c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
+    }
+  }
+}
+
 // Registers run_on_zeros() or refuse_values() for all other operators that only
 // have a CPU kernel.
 void add_others() {
@@ -571,6 +588,7 @@ void add_others() {
   add_exact("aten::_assert_async", "", &assert_nothing);
   add_exact("aten::_assert_async", "msg", &assert_nothing_with_text);
   add_composite("aten::scaled_dot_product_attention", &attention);
+  add_factories();
   add_others();
   return true;
 }();

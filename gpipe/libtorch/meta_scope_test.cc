@@ -384,6 +384,45 @@ TEST(MetaKernelsTest, RefuseTheMasksThatTheCpuRefuses) {
   }
 }
 
+TEST(MetaKernelsTest, CreateTensorsOnADeviceWithAnIndex) {
+  using Create = std::function<Tensor(const torch::TensorOptions&)>;
+  const std::vector<Create> creates = {
+      [](auto& options) { return at::linspace(0, 1, 5, options); },
+      [](auto& options) {
+        return at::linspace(at::ones({}, options), 2, 5, options);
+      },
+      [](auto& options) { return at::logspace(0, 1, 5, 10, options); },
+      [](auto& options) { return at::range(0, 4, options); },
+      [](auto& options) { return at::range(0, 4, 2, options); },
+      [](auto& options) { return at::bartlett_window(5, options); },
+      [](auto& options) { return at::blackman_window(5, options); },
+      [](auto& options) { return at::hann_window(5, options); },
+      [](auto& options) { return at::hann_window(5, false, options); },
+      [](auto& options) { return at::hamming_window(5, true, 0.5, options); },
+      [](auto& options) { return at::kaiser_window(5, options); },
+      [](auto& options) { return at::fft_fftfreq(5, 0.1, options); },
+      [](auto& options) { return at::fft_rfftfreq(5, 0.1, options); },
+      [](auto& options) { return at::arange(5, options); },
+      [](auto& options) { return at::eye(5, options); },
+      [](auto& options) {
+        return at::affine_grid_generator(at::ones({1, 2, 3}, options),
+                                         {1, 1, 2, 4}, false);
+      },
+  };
+  for (const Create& create : creates) {
+    const Tensor cpu = create(torch::TensorOptions(torch::kDouble));
+    for (const int index : {0, 1}) {
+      const c10::Device device(c10::kMeta,
+                               static_cast<c10::DeviceIndex>(index));
+      const c10::DeviceGuard guard(device);
+      const Tensor meta =
+          create(torch::TensorOptions(torch::kDouble).device(device));
+      expect_alike(meta, cpu);
+      EXPECT_EQ(meta.device(), device);
+    }
+  }
+}
+
 TEST(MetaKernelsTest, DrawNoNumbersOfTheProgram) {
   const Tensor x = torch::ones({4, 5}, at::kMeta);
   torch::manual_seed(1);
