@@ -27,6 +27,7 @@ DeferredBatchNorm::Scope::Scope(internal::NormStatistics* statistics)
 DeferredBatchNorm::Scope::~Scope() = default;
 
 DeferredBatchNorm::Scope DeferredBatchNorm::observe() {
+  statistics_->find_layers();
   return Scope(statistics_.get());
 }
 

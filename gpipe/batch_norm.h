@@ -18,7 +18,8 @@ class NormScope;
 // BatchNorm changes its running estimates in every forward. A model that
 // accumulates gradients over micro-batches thus gets estimates of
 // micro-batches, weighted towards the last one. With this class the estimates
-// become the same as after one forward of the whole mini-batch:
+// become the same as after one forward of the whole mini-batch, if that calls
+// each layer once:
 //
 //   gpipe::DeferredBatchNorm deferred(model.ptr());
 //   for (auto& batch : *loader) {
@@ -47,8 +48,8 @@ class NormScope;
 // Not thread-safe.
 class DeferredBatchNorm {
  public:
-  // Throws c10::ValueError if `module` is null. Layers that are added to
-  // `module` later are ignored.
+  // Throws c10::ValueError if `module` is null. Layers that are added or
+  // replaced within a mini-batch are ignored until the next one.
   explicit DeferredBatchNorm(std::shared_ptr<torch::nn::Module> module);
   ~DeferredBatchNorm();
   DeferredBatchNorm(DeferredBatchNorm&&) noexcept;

@@ -286,6 +286,32 @@ TEST(DeferredBatchNorm, CountsALayerThatIsCalledTwiceOnce) {
   expect_estimates(norm, 0.75, 0.9 + 0.1 * 68.0 / 3, 1);
 }
 
+TEST(DeferredBatchNorm, SeesALayerThatHasReplacedAnother) {
+  struct HolderImpl : torch::nn::Module {
+    HolderImpl() { register_module("norm", norm); }
+    Tensor forward(const Tensor& x) { return norm(x); }
+    BatchNorm1d norm = norm_of_column();
+  };
+  const auto holder = std::make_shared<HolderImpl>();
+  GPipe pipeline = deferred(Sequential(holder), {1}, 4);
+  const auto alone = std::make_shared<HolderImpl>();
+  DeferredBatchNorm statistics(alone);
+  for (const auto& each : {holder, alone}) {
+    each->norm = each->replace_module("norm", norm_of_column());
+    each->norm->to(device());
+  }
+  pipeline->forward(column(8).to(device()));
+  {
+    const auto scope = statistics.observe();
+    for (const Tensor& piece : column(8).to(device()).chunk(4)) {
+      alone->forward(piece);
+    }
+  }
+  statistics.commit();
+  expect_estimates(holder->norm, 0.35, 1.5, 1);
+  expect_estimates(alone->norm, 0.35, 1.5, 1);
+}
+
 // The statistics are committed between the forward and the second call of the
 // layer.
 TEST(DeferredBatchNorm, CountsARecomputedLayerOnce) {

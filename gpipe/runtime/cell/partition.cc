@@ -211,7 +211,7 @@ void defer_norms(std::vector<Partition>& partitions) {
     for (const Layer& layer : partition.layers) {
       modules.push_back(layer.module.ptr());
     }
-    partition.norms = std::make_shared<NormStatistics>(modules);
+    partition.norms = std::make_shared<NormStatistics>(std::move(modules));
   }
 }
 

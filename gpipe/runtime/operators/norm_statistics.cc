@@ -41,7 +41,15 @@ std::vector<at::Tensor> pieces_of(const at::Tensor& vector,
 }  // namespace
 
 NormStatistics::NormStatistics(
-    const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+    std::vector<std::shared_ptr<torch::nn::Module>> modules)
+    : modules_(std::move(modules)) {
+  find_layers();
+}
+
+void NormStatistics::find_layers() {
+  const auto called = [](const Layer& each) { return each.raised() > 0; };
+  if (std::ranges::any_of(layers_, called)) return;
+  layers_.clear();
   std::set<const torch::nn::Module*> known;
   const auto add = [&](const auto& norm) {
     if (!norm || !norm->options.track_running_stats()) return;
@@ -53,7 +61,7 @@ NormStatistics::NormStatistics(
                        /*counted=*/0,
                        {}});
   };
-  for (const auto& root : modules) {
+  for (const auto& root : modules_) {
     for (const auto& module : root->modules()) {
       if (!known.insert(module.get()).second) continue;
       add(std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(module));

@@ -37,7 +37,11 @@ namespace gpipe::internal {
 class NormStatistics {
  public:
   explicit NormStatistics(
-      const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
+      std::vector<std::shared_ptr<torch::nn::Module>> modules);
+
+  // Looks for the layers again, which may have been replaced. Does nothing
+  // within a mini-batch.
+  void find_layers();
 
   // Updates the running statistics at the end of a mini-batch, as LibTorch
   // does. With momentum f they become (1 - f) old + f new. Without momentum
@@ -102,6 +106,7 @@ class NormStatistics {
   // have none.
   static Update count_update(const Layers& layers);
 
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<Layer> layers_;
 };
 

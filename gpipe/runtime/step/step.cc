@@ -365,6 +365,9 @@ std::vector<torch::autograd::Edge> accumulators_of(
 MiniBatchNorms::MiniBatchNorms(const std::vector<Partition>& partitions)
     : partitions_(partitions) {
   discard();
+  for (const Partition& each : partitions_) {
+    if (each.norms) each.norms->find_layers();
+  }
 }
 
 MiniBatchNorms::~MiniBatchNorms() {
