@@ -84,6 +84,7 @@ std::optional<int64_t> extent_of(int64_t offset, c10::ArrayRef<int64_t> sizes,
 void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.defined(), in_quotes(name), " is undefined");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                        !tensor._is_zerotensor() &&
                         find_dtype(tensor.scalar_type()),
                     in_quotes(name), " is a ", tensor.toString(),
                     "; only plain tensors can be written");

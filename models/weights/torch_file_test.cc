@@ -111,6 +111,8 @@ TEST(TorchFileTest, NamesTensorsThatCannotBeWritten) {
             "'bad' is on the meta device, and so has no values");
   EXPECT_EQ(error(at::full({3}, 1.0).to_sparse()),
             "'bad' is a SparseCPUFloatType; only plain tensors can be written");
+  EXPECT_EQ(error(at::_efficientzerotensor({3}, at::kFloat)),
+            "'bad' is a CPUFloatType; only plain tensors can be written");
   const at::Tensor base = at::full({3}, 1.0);
   StateDict dict;
   dict.insert("a", base);
