@@ -293,7 +293,11 @@ void run() {
     gpipe::check_unused({"shard_optimizer"},
                         "needs a --data_parallel of 2 or more");
   }
-  gpipe::check_output_files({{"json", FLAGS_json}, {"svg", FLAGS_svg}});
+  gpipe::check_output_files(
+      {{"json", FLAGS_json},
+       {"svg", FLAGS_svg},
+       {"write_profile", FLAGS_write_profile}},
+      {{"profile", FLAGS_profile}, {"machines", FLAGS_machines}});
   if (!FLAGS_write_profile.empty()) {
     const auto [model, input] = make_subject();
     const balancing::Profile profile =

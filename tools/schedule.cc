@@ -460,7 +460,8 @@ void run() {
   if (FLAGS_columns < 0) refuse("--columns must be at least 0");
   gpipe::check_output_files({{"svg", FLAGS_svg},
                              {"trace", FLAGS_trace},
-                             {"write_csv", FLAGS_write_csv}});
+                             {"write_csv", FLAGS_write_csv}},
+                            {{"csv", FLAGS_csv}});
   std::vector<gpipe::NamedTimeline> timelines;
   if (!FLAGS_compare.empty()) {
     if (!FLAGS_csv.empty() || !FLAGS_write_csv.empty()) {

@@ -70,16 +70,24 @@ void check_unused(const std::vector<const char*>& flags,
   }
 }
 
-void check_output_files(
-    const std::vector<std::pair<const char*, std::string>>& files) {
+void check_output_files(const FlagPaths& written, const FlagPaths& needed) {
+  std::error_code error;
+  // By the path without links and "..", if the folders can be read.
+  const auto key = [&](const std::string& path) {
+    const auto absolute = std::filesystem::absolute(path, error);
+    const auto plain = std::filesystem::weakly_canonical(absolute, error);
+    return (error ? absolute : plain).string();
+  };
   std::map<std::string, const char*> flags;
-  for (const auto& [flag, path] : files) {
+  for (const auto& [flag, path] : needed) {
+    if (!path.empty()) flags.emplace(key(path), flag);
+  }
+  for (const auto& [flag, path] : written) {
     if (path.empty()) continue;
-    std::error_code error;
     if (std::filesystem::is_directory(path, error)) {
       internal::refuse("--", flag, "=", path, " is a folder; name a file");
     }
-    const auto [other, is_new] = flags.emplace(path, flag);
+    const auto [other, is_new] = flags.emplace(key(path), flag);
     if (!is_new) {
       internal::refuse("--", other->second, " and --", flag,
                        " name the same file, ", path, "; give each its own");

@@ -41,11 +41,13 @@ std::string flags_text(const std::string& folder);
 void check_unused(const std::vector<const char*>& flags,
                   const std::string& why);
 
+// Names of flags, and the paths that they give, "" for none.
+using FlagPaths = std::vector<std::pair<const char*, std::string>>;
+
 // Throws std::invalid_argument if a program cannot write all of these files: if
-// one is a folder, or two flags have the same path. `files`: names of flags,
-// and their values, "" for none. Thread-safe.
-void check_output_files(
-    const std::vector<std::pair<const char*, std::string>>& files);
+// one is a folder, or the same file as another one, or as one that the program
+// needs. Thread-safe.
+void check_output_files(const FlagPaths& written, const FlagPaths& needed = {});
 
 // Converts the seconds of a flag, which may have a fraction. Returns the time
 // in milliseconds, rounded up, so that a short time does not become 0. Values

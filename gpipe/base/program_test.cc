@@ -56,6 +56,15 @@ TEST(OutputFilesTest, AreFilesOfTheirOwn) {
               check_output_files({{"svg", "a"}, {"json", "b"}, {"trace", "a"}});
             }),
             "--svg and --trace name the same file, a; give each its own");
+  EXPECT_EQ(
+      testing::thrown<std::invalid_argument>([] {
+        check_output_files({{"svg", "a"}, {"trace", "./b/../a"}});
+      }),
+      "--svg and --trace name the same file, ./b/../a; give each its own");
+  EXPECT_EQ(testing::thrown<std::invalid_argument>([] {
+              check_output_files({{"svg", "a"}}, {{"csv", "a"}, {"in", ""}});
+            }),
+            "--csv and --svg name the same file, a; give each its own");
 }
 
 TEST(LoadOperatorsTest, RefusesAnEmptyPath) {

@@ -71,7 +71,16 @@ void check(const Options& options) {
   with_value_error([&] {
     parse_checkpoint(options.checkpoint);
     parse_devices(options.devices);
-    check_output_files({{"trace", options.trace}, {"kineto", options.kineto}});
+    check_output_files(
+        {{"trace", options.trace}, {"kineto", options.kineto}},
+        {{"model", options.model},
+         {"eval_model", options.eval_model},
+         {"adapter", options.adapter},
+         {"weights", options.weights},
+         {"save_weights", options.save_weights},
+         {"plan", options.plan},
+         {"run_dir",
+          options.run_dir.empty() ? "" : options.run_dir + "/metrics.csv"}});
     return 0;
   });
   (void)make_optimizer(options, {});

@@ -101,6 +101,11 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "--trace=/ is a folder; name a file");
   expect_refused(with([](Options& o) { o.trace = o.kineto = "a.json"; }),
                  "--trace and --kineto name the same file, a.json");
+  expect_refused(with([](Options& o) {
+                   o.run_dir = "run";
+                   o.trace = "run/metrics.csv";
+                 }),
+                 "--run_dir and --trace name the same file, run/metrics.csv");
   expect_refused(with([](Options& o) { o.keep = 0; }), "--keep=0");
   expect_refused(with([](Options& o) { o.save_every = -1; }),
                  "--save_every=-1");
