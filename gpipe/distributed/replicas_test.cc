@@ -192,6 +192,25 @@ const RankProgramEntry kGradTypes("types of gradients", [](auto& world) {
   }
 });
 
+// The gradient that the layer adds in its backward would stay in its replica.
+const RankProgramEntry kOwnGradients("own gradients", [](auto& world) {
+  const nn::Linear linear(4, 4);
+  nn::Sequential layers(linear, testing::layer([linear](Tensor x) {
+                          return testing::on_backward(x, [linear](Tensor grad) {
+                            const torch::AutoGradMode with_graph(true);
+                            linear->weight.sum().backward();
+                            return grad;
+                          });
+                        }));
+  DistributedPipeline pipeline(layers, replicas_of({2}, 2), world);
+  const Tensor x = torch::ones({4, 4});
+  const std::string error = error_of(
+      [&] { pipeline->train_step(x, x, mean_square, fill_drain(1, 2)); });
+  check(error.find("the layers of partition 0 have added to the gradient of "
+                   "parameter '0.weight' themselves") != std::string::npos,
+        error);
+});
+
 // Two replicas of one rank with two stages.
 const RankProgramEntry kRoutes("routes", [](auto& world) {
   const int rank = world->rank();
@@ -449,6 +468,10 @@ TEST(Replicas, OfWhichOneEvaluatesAndOneRunsForwardAreAnError) {
 
 TEST(Replicas, OfOtherRoutesAddUpTheGradientsOfEachParameter) {
   expect_ok("routes", 2);
+}
+
+TEST(Replicas, RefuseGradientsThatLayersAddThemselves) {
+  expect_ok("own gradients", 2);
 }
 
 TEST(Replicas, AddUpGradientsInTheDtypeThatTheParametersNameForThem) {

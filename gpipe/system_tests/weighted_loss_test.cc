@@ -212,6 +212,32 @@ TEST(WeightedLossTest, ATotalWeightOfZeroIsAnErrorAndChangesNoGrad) {
   EXPECT_EQ(error_of(step), "");
 }
 
+// The gradient that the second layer adds in its backward would stay undivided.
+TEST(WeightedLossTest, RefusesGradientsThatLayersAddThemselves) {
+  const nn::Linear linear(4, 4);
+  nn::Sequential model(linear, testing::layer([linear](Tensor x) {
+                         return testing::on_backward(x, [linear](Tensor grad) {
+                           const torch::AutoGradMode with_graph(true);
+                           linear->weight.sum().backward();
+                           return grad;
+                         });
+                       }));
+  GPipe pipeline(model, testing::options({1, 1}));
+  const Tensor x = torch::ones({4, 4}).to(device());
+  const auto step = [&](auto loss) {
+    pipeline->train_step(x, x, loss, one_forward_one_backward(2, 2));
+  };
+  const auto weighted = [](const Tensor& output, const Tensor&) {
+    return WeightedLoss{output.sum(), torch::tensor(8)};
+  };
+  EXPECT_THAT(error_of([&] { step(weighted); }),
+              HasSubstr("the layers of partition 0 have added to the gradient "
+                        "of parameter '0.weight' themselves"));
+  EXPECT_FALSE(linear->weight.grad().defined());
+  step([](const Tensor& output, const Tensor&) { return output.mean(); });
+  EXPECT_TRUE(linear->weight.grad().cpu().equal(torch::full({4, 4}, 2.25)));
+}
+
 TEST(WeightedLossTest, RefusesAResultThatIsNoScalarWithTheRemedy) {
   GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
   const auto error = [&](WeightedLoss (*loss)(const Tensor&, const Tensor&)) {

@@ -224,6 +224,7 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
 
 void TrainStep::start(std::optional<int64_t> all_rows) {
   if (with_backward_) accumulators_ = accumulators_of(stages_.partitions);
+  note_grads();
   const auto recomputed = cells_with(schedule_, ActionKind::kRecompute);
   step_.emplace(
       stages_, microbatches_,
@@ -265,6 +266,38 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
     for (int64_t i = 0; i < microbatches_; ++i) {
       weights_[i] = share_of(rows_[i], all);
     }
+  }
+}
+
+void TrainStep::note_grads() {
+  // Other ranks do not know whether the loss is weighted.
+  if (!with_backward_ || (!remote_ && !(loss_ && loss_->weighted()))) return;
+  for (int64_t stage = 0; stage < stages_.size(); ++stage) {
+    for (const Layer& layer : stages_.partitions[stage].layers) {
+      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
+        if (!each.is_leaf()) continue;
+        const at::Tensor& grad = each.grad();
+        grads_before_.push_back({stage, each, grad, WatchedVersion(grad)});
+      }
+    }
+  }
+}
+
+void TrainStep::check_grads(const char* why) {
+  for (const GradBefore& each : grads_before_) {
+    if (each.parameter.grad().is_same(each.grad) &&
+        !each.version.is_changed()) {
+      continue;
+    }
+    each.parameter.mutable_grad() = each.grad;
+    TORCH_CHECK(false, "the layers of partition ", each.stage,
+                " have added to the gradient of ",
+                stages_.describe_leaf(each.stage, each.parameter),
+                " themselves, as by a backward() in the backward of a "
+                "torch::autograd::Function; ",
+                why,
+                ". Use gpipe::checkpoint(), or torch::autograd::grad() and "
+                "return the gradients of the parameters");
   }
 }
 
@@ -351,12 +384,16 @@ void TrainStep::check_sums() {
 }
 
 void TrainStep::finish() {
+  if (remote_ && remote_->takes_gradients()) {
+    check_grads("replicas do not add such a gradient up");
+  }
   norms_->prepare();
   if (with_backward_) leaf_grads();
 }
 
 void TrainStep::divide_gradients(double weight) {
   if (!with_backward_) return;
+  check_grads("the step cannot divide it by the weight of a WeightedLoss");
   for (SharedLeaf& each : leaf_grads()) {
     if (each.grad.defined()) each.grad = divide(std::move(each.grad), weight);
   }
@@ -386,6 +423,8 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
         grads.push_back(std::move(grad));
       }
     }
+    // Hooks may release the memory.
+    grads_before_.clear();
     // It uses the copiers of the pipeline until its end.
     pass_.reset();
     unlock();

@@ -20,6 +20,7 @@
 
 #include "gpipe/runtime/cell/cell.h"
 #include "gpipe/runtime/cell/value.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/loss_totals.h"
@@ -147,6 +148,8 @@ class TrainStep {
   void set_rows(int64_t microbatch, int64_t rows, int64_t all_rows);
 
   // Does the remaining work that can throw; on error no state has changed.
+  // Throws c10::Error if replicas add up the gradients, but layers have added
+  // to `.grad` themselves.
   void finish();
 
   // Returns the result, if the last stage is in this process, without `loss`,
@@ -166,7 +169,7 @@ class TrainStep {
 
   // Divides all gradients by the total weight of a weighted loss. Call between
   // finish() and accumulate(). Works in place where this object alone holds the
-  // memory.
+  // memory. Throws c10::Error if layers have added to `.grad` themselves.
   void divide_gradients(double weight);
 
   // Updates deferred BatchNorm statistics. Then ends pass() and calls `unlock`.
@@ -176,6 +179,18 @@ class TrainStep {
   void accumulate(const std::function<void()>& unlock);
 
  private:
+  // The gradient of a parameter before the step.
+  struct GradBefore {
+    int64_t stage;
+    at::Tensor parameter, grad;
+    WatchedVersion version;
+  };
+
+  void note_grads();
+  // Throws c10::Error if layers have changed `.grad` since note_grads().
+  // `why`: why the step does not allow it.
+  void check_grads(const char* why);
+
   Stages& stages_;
   const Schedule& schedule_;
   const TrainOptions options_;
@@ -193,6 +208,7 @@ class TrainStep {
   bool split_outputs_ = false;
 
   std::vector<torch::autograd::Edge> accumulators_;
+  std::vector<GradBefore> grads_before_;
   std::optional<Step> step_;
   std::deque<LossHead> heads_;
   std::optional<MiniBatchNorms> norms_;
