@@ -332,6 +332,42 @@ const RankProgramEntry kTargets("targets", [](auto& world) {
   }
 });
 
+// The last rank of two, which has no input, passes one of another form, and
+// then targets whose rows are wrong.
+const RankProgramEntry kUnread("unread input", [](auto& world) {
+  nn::Sequential layers(nn::Linear(4, 4), nn::Linear(4, 4));
+  DistributedPipeline pipeline(layers, testing::on_cpu({1, 1}), world);
+  const Schedule schedule = one_forward_one_backward(2, 4);
+  const Tensor x = torch::ones({8, 4});
+  if (world->rank() == 0) {
+    pipeline->train_step(x, Tensor(), mean_square, schedule,
+                         TrainOptions().outputs(true));
+  } else {
+    const StepResult result =
+        pipeline->train_step(Microbatches<Tensor>(), x, mean_square, schedule,
+                             TrainOptions().outputs(true));
+    check(result.output().sizes() == x.sizes(), "the output");
+  }
+  const auto loss = [](const Tensor& output, std::tuple<Tensor, Tensor> both) {
+    return mean_square(output, std::get<0>(both));
+  };
+  const std::string start =
+      "the target must have a row for each row of the input in dimension 0, "
+      "but ";
+  const std::string scalar = error_of(
+      [&] { pipeline->train_step(x, torch::ones({}), mean_square, schedule); });
+  check(scalar.find(start + "it has the sizes []") != std::string::npos,
+        scalar);
+  const std::string tuple = error_of([&] {
+    pipeline->train_step(
+        x, std::make_tuple(torch::ones({6, 4}), torch::ones({8, 4})), loss,
+        schedule);
+  });
+  check(tuple.find(start + "its elements have the sizes [6, 4], [8, 4]") !=
+            std::string::npos,
+        tuple);
+});
+
 const RankProgramEntry kFailedAlone("failed alone", [](auto& world) {
   world->fail("a test", "no disk");
   const std::string error = error_of([&] { all_gather(*world, "mine"); });
@@ -452,6 +488,10 @@ TEST(DistributedPipeline, AWrongTargetOnOneRankDoesNotEndTheWorld) {
        std::vector<std::pair<int, const char*>>{{1, "1"}, {2, "1"}, {4, "2"}}) {
     expect_ok("targets", size, {{"replicas", replicas}});
   }
+}
+
+TEST(DistributedPipeline, ReadsTheInputOnTheFirstRankOnly) {
+  expect_ok("unread input", 2);
 }
 
 TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {

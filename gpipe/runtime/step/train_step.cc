@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <mutex>
@@ -125,23 +126,36 @@ at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
+// Throws c10::ValueError unless each element of `target` has `rows` rows: those
+// of the input, or, if that is on another rank, those of the first element.
+void check_target(const Value& target, int64_t rows, bool has_input) {
+  const std::string of_input =
+      has_input ? c10::str("of the input's ", rows) : "row of the input";
+  std::vector<std::string> sizes;
+  for (const at::Tensor& each : target.tensors()) {
+    sizes.push_back(each.defined() ? c10::str(each.sizes()) : "(undefined)");
+  }
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    const at::Tensor& each = target.tensors()[k];
+    if (!each.defined() || (each.dim() > 0 && each.size(0) == rows)) continue;
+    const bool is_one = target.kind() == Value::Kind::kTensor;
+    TORCH_CHECK_VALUE(
+        false, "the target must have a row for each ", of_input,
+        " in dimension 0, but ",
+        is_one ? "it has the sizes " + sizes[k]
+        : has_input
+            ? c10::str("its element ", k, " has the sizes ", sizes[k])
+            : c10::str("its elements have the sizes ", c10::Join(", ", sizes)));
+  }
+}
+
 // Splits `target` into the rows of the micro-batches, on `device`.
 std::vector<Value> split_target(const Value& target, int64_t chunks,
                                 const std::vector<int64_t>& rows,
                                 const c10::Device& device, Copier& copier) {
-  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   Value there = target;
-  for (std::size_t k = 0; k < there.tensors().size(); ++k) {
-    at::Tensor& tensor = there.tensors()[k];
-    if (!tensor.defined()) continue;
-    TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) == all,
-                      "the target must have a row for each of the input's ",
-                      all, " in dimension 0, but ",
-                      target.kind() == Value::Kind::kTensor
-                          ? std::string("it")
-                          : c10::str("its element ", k),
-                      " has the sizes ", tensor.sizes());
-    tensor = bring_target(tensor, device, copier);
+  for (at::Tensor& tensor : there.tensors()) {
+    if (tensor.defined()) tensor = bring_target(tensor, device, copier);
   }
   // Not by scatter(), whose pieces a loss could not change in place.
   std::vector<Value> pieces(chunks, there);
@@ -206,6 +220,9 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
       const int64_t rows = rows_of(target.whole());
       if (rows > 0) rows_ = rows_of_pieces(rows, microbatches_, "target");
     }
+    check_target(target.whole(),
+                 std::accumulate(rows_.begin(), rows_.end(), int64_t{0}),
+                 batch_.has_value());
     targets_ =
         split_target(target.whole(), microbatches_, rows_, device, copier);
     return;
@@ -501,10 +518,12 @@ class Training {
                   peers_.before(num_microbatches(*schedule_)));
     outside_schedule(at_partition(0, Phase::kScatter), [this] {
       if (first_here_) step_->give_input(given_.input);
-      if (given_.input.split() || given_.target.split()) {
+      // Both are given in the same way where they are read.
+      const bool has_target = last_here_ && given_.loss;
+      if (has_target ? given_.target.split() : given_.input.split()) {
         step_->keep_outputs_split();
       }
-      if (last_here_ && given_.loss) {
+      if (has_target) {
         step_->give_target(given_.target, *given_.loss);
       }
     });
