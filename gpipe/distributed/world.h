@@ -37,7 +37,8 @@ std::shared_ptr<Communicator> communicator_of(const World& world);
 class World {
  public:
   // Connects to all other ranks. Blocks until all ranks have called, at most
-  // for twice the timeout.
+  // for twice the timeout. After a failure rank 0 waits for 2 s more, so that
+  // the others can read the reason.
   //
   // Throws PeerError if ranks do not come in time (it names those that are
   // missing), if they disagree about the size, if two processes have the same

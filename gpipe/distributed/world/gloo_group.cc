@@ -145,9 +145,13 @@ std::shared_future<GlooGroup::Pair> GlooGroup::start_pair(int peer) const {
   return pair;
 }
 
-c10d::Backend& GlooGroup::wait_for(int peer) {
+c10d::Backend& GlooGroup::wait_for(
+    int peer, std::chrono::steady_clock::time_point deadline) {
   const auto pair = this->peer(peer).pair;
   while (pair.wait_for(kPause) != std::future_status::ready) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw std::runtime_error("it did not connect in time");
+    }
     if (*stopped_) {
       throw std::runtime_error(
           c10::str("the connection to rank ", peer, " was given up"));

@@ -63,8 +63,10 @@ class GlooGroup final : public c10d::Backend {
 
   // Blocks until there is a connection with rank `peer`, as send() and recv()
   // do. Their errors are those of ProcessGroupGloo; std::runtime_error if
-  // connecting was stopped.
-  c10d::Backend& wait_for(int peer);
+  // connecting was stopped, or if there is none at `deadline`.
+  c10d::Backend& wait_for(int peer,
+                          std::chrono::steady_clock::time_point deadline =
+                              std::chrono::steady_clock::time_point::max());
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to,
                                       int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors,

@@ -377,6 +377,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
     try {
       for (const int each : peers) {
         peer = each;
+        // A group of two may try for several times its timeout.
+        group.wait_for(peer, deadline);
         in.push_back({at::empty({1}, at::kByte)});
         // The receive first: if the connection is closed, Gloo tells it, but
         // not a send in its queue.
