@@ -98,7 +98,8 @@ SharedInput::SharedInput(const std::vector<Activation>& input) {
     if (!has_memory(each)) continue;
     if (each.shared && !each.tensor.is_inference()) {
       tensors_.push_back({WatchedVersion(each.tensor),
-                          each.tensor.storage().getWeakStorageImpl()});
+                          each.tensor.storage().getWeakStorageImpl(),
+                          each.unsplit >= 0});
     }
     if (each.unsplit >= 0) unsplit_.push_back(each);
   }
@@ -108,11 +109,15 @@ void SharedInput::check_unchanged(int64_t partition) const {
   for (const Tensor& each : tensors_) {
     TORCH_CHECK(
         !each.version.is_changed(), "a layer of partition ", partition,
-        " changes a tensor in place that an earlier partition has given to "
-        "more than one layer (returned twice, or stashed and returned), so "
-        "that the other layers would get another value or gradient than in "
-        "the plain model; let that layer work out of place (such as ReLU "
-        "without inplace), or pass a clone()");
+        " changes a tensor in place that ",
+        each.is_unsplit
+            ? "all micro-batches share, such as an element of unsplit(), so "
+              "that the others"
+            : "an earlier partition has given to more than one layer (returned "
+              "twice, or stashed and returned), so that the other layers",
+        " would get another value or gradient than in the plain model; let "
+        "that layer work out of place (such as ReLU without inplace), or pass "
+        "a clone()");
   }
 }
 

@@ -60,6 +60,7 @@ class SharedInput {
   struct Tensor {
     WatchedVersion version;
     c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+    bool is_unsplit;
   };
   std::vector<Tensor> tensors_;
   std::vector<Activation> unsplit_;

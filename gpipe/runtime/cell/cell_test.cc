@@ -601,6 +601,15 @@ TEST(SharedInput, DetectsAChangeOfASharedTensorOnly) {
       error_of([&] { input.check_unchanged(3); }),
       StartsWith("c10::Error: a layer of partition 3 changes a tensor in place "
                  "that an earlier partition has given to more than one layer"));
+  Activation unsplit{alone, false, true};
+  unsplit.unsplit = 0;
+  const SharedInput input_of_all({unsplit});
+  alone.add_(1);
+  EXPECT_THAT(
+      error_of([&] { input_of_all.check_unchanged(0); }),
+      StartsWith("c10::Error: a layer of partition 0 changes a tensor in place "
+                 "that all micro-batches share, such as an element of "
+                 "unsplit(), so that the others would get another value"));
 }
 
 TEST(SharedInput, MarksOutputsOfItsMemory) {
