@@ -39,11 +39,13 @@ class NormScope;
 // behave as usual. The module itself is not changed and can be saved, copied
 // and printed as before.
 //
-// Shapes: [rows, channels, ...], as the layers take. Micro-batches may have any
-// number of rows. As in LibTorch, the variance is the unbiased one, and without
-// momentum the estimates are the averages over all mini-batches. The idea is
-// torchgpipe's DeferredBatchNorm, which uses the biased variance instead.
-// Micro-batches are combined by the formula of Chan, Golub and LeVeque (1983).
+// Shapes: [rows, channels, ...], as the layers take. Micro-batches may have
+// different numbers of rows; each must have at least two values per channel,
+// which LibTorch demands in training. As in LibTorch, the variance is the
+// unbiased one, and without momentum the estimates are the averages over all
+// mini-batches. The idea is torchgpipe's DeferredBatchNorm, which uses the
+// biased variance instead. Micro-batches are combined by the formula of Chan,
+// Golub and LeVeque (1983).
 //
 // Not thread-safe.
 class DeferredBatchNorm {

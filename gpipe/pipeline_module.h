@@ -169,8 +169,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   virtual void share_parameters() {}
 
   // Returns where the exception of the last pass came from, or nullopt if that
-  // pass succeeded or its arguments were refused before it began. Of another
-  // rank's failure, returns where this rank noticed it.
+  // pass succeeded, or if it did not begin: its arguments were refused, or
+  // another rank had failed. Of another rank's failure during the pass, returns
+  // where this rank noticed it.
   virtual std::optional<Failure> last_failure() const = 0;
 
   // Throws c10::TypeError: the pipeline chooses the devices of its parameters.

@@ -24,10 +24,11 @@ namespace gpipe {
 //
 // A run that resumes from a run checkpoint continues the log at the
 // checkpoint's step. Rows of later steps, which an earlier process wrote, are
-// removed from the CSV file. So is an incomplete last row. A new event file
-// repeats the rows that remain. The event files of earlier processes are
-// removed, except for the last one, which is emptied. So TensorBoard shows what
-// the CSV file contains, even if TensorBoard is already running.
+// removed from the CSV file. So are a damaged row, as a crash of the machine
+// can leave it, and all rows behind it. A new event file repeats the rows that
+// remain. The event files of earlier processes are removed, except for the last
+// one, which is emptied. So TensorBoard shows what the CSV file contains, even
+// if TensorBoard is already running.
 //
 // Only one log may use a folder at any time. With several ranks, one rank
 // writes the log. Not thread-safe.
