@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <ostream>
+#include <unordered_set>
 
 namespace gpipe {
 namespace {
@@ -12,13 +13,18 @@ namespace {
 using torch::nn::AnyModule;
 using torch::nn::Sequential;
 
-void append(Sequential& model, const std::string& name,
-            const AnyModule& layer) {
-  TORCH_CHECK_VALUE(!model->named_children().contains(name),
-                    "two layers would both be called '", name,
-                    "'; give their parts other names");
-  model->push_back(name, layer);
-}
+// A model that grows. Module::named_children() would copy all names.
+struct Growing {
+  void append(const std::string& name, const AnyModule& layer) {
+    TORCH_CHECK_VALUE(names.insert(name).second,
+                      "two layers would both be called '", name,
+                      "'; give their parts other names");
+    model->push_back(name, layer);
+  }
+
+  Sequential model;
+  std::unordered_set<std::string> names;
+};
 
 // Calls `use(name, layer)` for each layer.
 template <typename Use>
@@ -28,7 +34,7 @@ void for_each_layer(const torch::nn::SequentialImpl& model, Use use) {
   for (const AnyModule& layer : model) use(children[index++].key(), layer);
 }
 
-void append_flat(Sequential& flat, const std::string& prefix,
+void append_flat(Growing& flat, const std::string& prefix,
                  torch::nn::SequentialImpl& model,
                  const std::vector<std::type_index>& nested) {
   for_each_layer(model, [&](const std::string& name, const AnyModule& layer) {
@@ -39,7 +45,7 @@ void append_flat(Sequential& flat, const std::string& prefix,
       append_flat(flat, prefix + name + "_",
                   dynamic_cast<torch::nn::SequentialImpl&>(module), nested);
     } else {
-      append(flat, prefix + name, layer);
+      flat.append(prefix + name, layer);
     }
   });
 }
@@ -47,20 +53,20 @@ void append_flat(Sequential& flat, const std::string& prefix,
 }  // namespace
 
 Sequential stack(const std::vector<Part>& parts) {
-  Sequential model;
+  Growing growing;
   for (const Part& part : parts) {
     if (!part.layer_.is_empty()) {
-      append(model, part.name_, part.layer_);
+      growing.append(part.name_, part.layer_);
       continue;
     }
     TORCH_CHECK_VALUE(!part.layers_.is_empty(), "the part '", part.name_,
                       "' is null");
     for_each_layer(*part.layers_.ptr(),
                    [&](const std::string& name, const AnyModule& layer) {
-                     append(model, part.name_ + "_" + name, layer);
+                     growing.append(part.name_ + "_" + name, layer);
                    });
   }
-  return model;
+  return growing.model;
 }
 
 std::shared_ptr<torch::nn::Module> NestedImpl::clone(
@@ -83,12 +89,12 @@ namespace detail {
 Sequential flatten(const Sequential& model,
                    const std::vector<std::type_index>& nested) {
   TORCH_CHECK_VALUE(!model.is_empty(), "flatten: the model is null");
-  Sequential flat;
+  Growing flat;
   // train() changes all children, but the layers must keep their own modes. So
   // this comes before they are appended.
-  flat->train(model->is_training());
+  flat.model->train(model->is_training());
   append_flat(flat, "", *model.ptr(), nested);
-  return flat;
+  return flat.model;
 }
 
 void check_count(int64_t count) {
