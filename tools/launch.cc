@@ -325,14 +325,12 @@ void Screen::print(int local_rank, Stream stream, std::string_view line,
 
 // ---- The ranks
 
-// Returns the commands of the ranks. `restart`: how often they were started
-// before.
+// Returns the commands of the ranks. `port`: where rank 0 listens. `restart`:
+// how often they were started before.
 std::vector<gpipe::Command> commands(const std::vector<std::string>& program,
-                                     int restart) {
+                                     int port, int restart) {
   const std::string address =
       FLAGS_master_addr.empty() ? "127.0.0.1" : FLAGS_master_addr;
-  const int port =
-      FLAGS_master_port == 0 ? gpipe::free_port() : FLAGS_master_port;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   std::vector<gpipe::Command> commands;
   for (int local_rank = 0; local_rank < FLAGS_nproc; ++local_rank) {
@@ -536,7 +534,11 @@ int run_once(const std::vector<gpipe::Command>& ranks, Forwarder& forwarder) {
 int launch(const std::vector<std::string>& program) {
   Forwarder forwarder;
   for (int restart = 0;; ++restart) {
-    const int code = run_once(commands(program, restart), forwarder);
+    // No other program gets the port before rank 0 listens.
+    std::optional<gpipe::ReservedPort> reserved;
+    if (FLAGS_master_port == 0) reserved.emplace();
+    const int port = reserved ? reserved->port() : FLAGS_master_port;
+    const int code = run_once(commands(program, port, restart), forwarder);
     if (code == 0 || FLAGS_restarts == 0) return code;
     if (forwarder.is_stopped()) {
       say("does not start the ranks again after a signal to the launcher");

@@ -176,9 +176,10 @@ TEST(CommunicatorTest, APortIsFreeAfterARendezvousThatHasFailed) {
 }
 
 TEST(CommunicatorTest, FindsARankZeroThatListensLate) {
+  const ReservedPort reserved;
   WorldOptions options;
   options.size = 2;
-  options.port = free_port();
+  options.port = reserved.port();
   options.timeout = milliseconds(5000);
   WorldOptions other = options;
   other.rank = 1;
