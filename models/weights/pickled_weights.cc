@@ -129,7 +129,7 @@ struct Place {
   const PickleValue* value;
   std::size_t parent;  // index of the Place that holds it
   std::string_view name;
-  std::size_t index;  // the name, if `name` is null
+  int64_t index;  // the name, if `name` is null
 };
 
 std::string path_of(const std::vector<Place>& places, std::size_t at) {
@@ -160,13 +160,16 @@ std::string candidates(const PickleValue& root) {
     const std::size_t step = place.value->kind == Kind::kDict ? 2 : 1;
     for (std::size_t k = step - 1; k < items.size(); k += step) {
       if (places.size() == kPlaces) break;
-      const bool has_name = step == 2 && items[k - 1]->kind == Kind::kString;
-      if (!is_container(*items[k]) || (step == 2 && !has_name) ||
+      // The key of a dict; null in a list.
+      const PickleValue* const key = step == 2 ? items[k - 1] : nullptr;
+      const bool has_name = key && key->kind == Kind::kString;
+      const bool has_number = key && key->kind == Kind::kInt;
+      if (!is_container(*items[k]) || (key && !has_name && !has_number) ||
           !seen.insert(items[k]).second) {
         continue;
       }
-      places.push_back({items[k], at,
-                        has_name ? items[k - 1]->text : std::string_view(), k});
+      places.push_back({items[k], at, has_name ? key->text : std::string_view(),
+                        has_number ? key->integer : static_cast<int64_t>(k)});
     }
   }
   return c10::Join(", ", names);
