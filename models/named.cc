@@ -108,6 +108,11 @@ std::vector<ModelSize> model_sizes(const std::string& name) {
   return entry_of(name).sizes;
 }
 
+bool has_size(const std::string& name, int64_t ModelOptions::*option) {
+  return std::ranges::count(entry_of(name).sizes, option, &ModelSize::option) >
+         0;
+}
+
 NameTable torchvision_names(const std::string& name) {
   for (const Entry& entry : entries()) {
     if (entry.name == name && entry.torchvision_names) {

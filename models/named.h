@@ -49,6 +49,9 @@ std::vector<std::string> model_names(DataKind kind);
 // fixed. Throw c10::ValueError, with all names, if there is no such model.
 DataKind data_kind_of(const std::string& name);
 std::vector<ModelSize> model_sizes(const std::string& name);
+// Returns whether one of the model's sizes is `option`. Throws like
+// data_kind_of().
+bool has_size(const std::string& name, int64_t ModelOptions::*option);
 
 // Returns the table from the names of a model's tensors to those in
 // torchvision's model of the same name, or an empty table if torchvision does

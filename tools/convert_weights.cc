@@ -218,6 +218,26 @@ void convert() {
     gpipe::check_unused({"classes", "layers", "width", "depth", "convolutions",
                          "vocabulary", "tied_embeddings"},
                         "has no meaning without --model");
+  } else {
+    const std::string why = "has no meaning with --model=" + FLAGS_model;
+    using Options = models::ModelOptions;
+    for (const auto& [flag, option] :
+         std::vector<std::pair<const char*, int64_t Options::*>>{
+             {"layers", &Options::layers},
+             {"width", &Options::width},
+             {"depth", &Options::depth},
+             {"convolutions", &Options::convolutions}}) {
+      if (!models::has_size(FLAGS_model, option)) {
+        gpipe::check_unused({flag}, why);
+      }
+    }
+    const models::DataKind kind = models::data_kind_of(FLAGS_model);
+    if (kind != models::DataKind::kImages) {
+      gpipe::check_unused({"classes"}, why);
+    }
+    if (kind != models::DataKind::kText) {
+      gpipe::check_unused({"vocabulary", "tied_embeddings"}, why);
+    }
   }
   // Throws before long work.
   if (FLAGS_out.empty()) {

@@ -234,6 +234,9 @@ int main(int argc, char** argv) {
       return 0;
     }
     TORCH_CHECK_VALUE(!FLAGS_in.empty(), "give a file to read with --in");
+    TORCH_CHECK_VALUE(FLAGS_max_crossing >= 0,
+                      "--max_crossing=", FLAGS_max_crossing,
+                      ": must be at least 0");
     gpipe::exported::check_flags();
     gpipe::load_operators(FLAGS_operators);
     if (!FLAGS_compare.empty()) {

@@ -22,6 +22,9 @@ class FlagsTest(unittest.TestCase):
         for flags, why in (
             ([*model, "--in_names=torchvision"], "--in_names has no meaning without --in"),
             ([*model, "--entry=ema"], "--entry has no meaning without --in"),
+            ([*model, "--depth=3"], "--depth has no meaning with --model=resnet50"),
+            ([*model, "--tied_embeddings"], "--tied_embeddings has no meaning with --model=resnet50"),
+            (["--model=unet", "--list", "--classes=3"], "--classes has no meaning with --model=unet"),
             ([*file, "--seed=1"], "--seed has no meaning with --in"),
             ([*file, "--layers=2"], "--layers has no meaning without --model"),
             ([*file, "--shard_size=9"], "--shard_size has no meaning without --out"),
@@ -44,6 +47,7 @@ class FlagsTest(unittest.TestCase):
             (["--tolerance=1"], "--tolerance has no meaning without --compare"),
             (["--compare=b.pt", "--partitions=2"], "--partitions has no meaning with --compare"),
             (["--chunks=2"], "--chunks has no meaning without --partitions"),
+            (["--max_crossing=-1"], "--max_crossing=-1: must be at least 0"),
             (["--lora_targets=a"], "--lora_targets has no meaning without --lora_rank"),
         ):
             self.assertIn(why, self.error("exported", "--in=a.pt2", *flags))
@@ -57,12 +61,17 @@ class FlagsTest(unittest.TestCase):
             "--lora_targets has no meaning without --lora_rank",
             self.error("plan", "--model=transformer", "--lora_targets=a"),
         )
+        self.assertIn(
+            "--width has no meaning with --model=resnet50",
+            self.error("plan", "--model=resnet50", "--width=7"),
+        )
         for flags, why in (
             (["--write_profile=b.json"], "--write_profile has no meaning with --profile"),
             (["--size=9"], "--size has no meaning with --profile"),
             (["--host_bandwidth_gb=3"], "--host_bandwidth_gb has no meaning without --offload"),
             (["--shard_optimizer"], "--shard_optimizer needs a --data_parallel of 2 or more"),
             (["--json=b", "--svg=b"], "--json and --svg name the same file, b"),
+            (["--json=a.json"], "--profile and --json name the same file, a.json"),
             (["--partitions=2147483647000"], "--partitions=2147483647000 must be at most 65536"),
         ):
             self.assertIn(why, self.error("plan", "--profile=a.json", *flags))

@@ -285,6 +285,16 @@ void run() {
                          "timeout", "write_profile"},
                         "has no meaning with --profile");
   }
+  if (!FLAGS_model.empty()) {
+    const std::string why = "has no meaning with --model=" + FLAGS_model;
+    if (!models::has_size(FLAGS_model, &ModelOptions::layers) &&
+        !models::has_size(FLAGS_model, &ModelOptions::convolutions)) {
+      gpipe::check_unused({"layers"}, why);
+    }
+    if (!models::has_size(FLAGS_model, &ModelOptions::width)) {
+      gpipe::check_unused({"width"}, why);
+    }
+  }
   if (!FLAGS_offload) {
     gpipe::check_unused({"host_bandwidth_gb"},
                         "has no meaning without --offload");
