@@ -5,9 +5,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "gpipe/base/text.h"
+#include "models/weights/files.h"
 #include "training/files/step_folder.h"
 #include "training/files/step_writer.h"
 #include "training/files/tensor_file.h"
@@ -35,6 +40,30 @@ RunFiles::~RunFiles() {
 }
 
 RunFiles::RunFiles(RunFiles&&) noexcept = default;
+
+void RunFiles::check_shared() {
+  const RunShard& shard = options_.shard();
+  if (shard.count == 1) return;
+  std::optional<internal::AtomicFile> mark;
+  const std::string name = together([&]() -> std::string {
+    if (shard.index > 0) return "";
+    internal::make_folders(folder_);
+    mark.emplace(folder_ + "/seen");
+    return std::filesystem::path(mark->temporary_path()).filename().string();
+  })[0];
+  const auto others = together([&]() -> std::string {
+    std::error_code error;
+    const bool is_there = std::filesystem::exists(folder_ + "/" + name, error);
+    return is_there ? "" : std::filesystem::absolute(folder_, error).string();
+  });
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    TORCH_CHECK_VALUE(others[k].empty(), "process ", k, " of ", shard.count,
+                      " has another folder, ", others[k],
+                      ", than process 0: a file of process 0 is not there; "
+                      "give all processes one folder, on one machine or in a "
+                      "network file system");
+  }
+}
 
 void RunFiles::save(const RunState& state) {
   wait();

@@ -73,6 +73,13 @@ class RunFiles {
 
   RunFiles(RunFiles&&) noexcept;
 
+  // Finds out before a long run whether all processes, which all call this,
+  // have the same folder. The first one creates it, and a file in it for that
+  // time. Throws c10::ValueError on all if one of them does not see the file,
+  // c10::Error if the folder cannot be created. Does nothing if there is only
+  // one process.
+  void check_shared();
+
   // Saves a step and replaces an earlier save of the same step. Then removes
   // older steps until `keep` complete steps are left, this one included.
   // Damaged steps do not count. Keeps later steps, which an earlier run may

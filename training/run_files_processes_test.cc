@@ -23,6 +23,7 @@ namespace {
 
 using testing::arm_fault;
 using testing::disarm_fault;
+using ::testing::Each;
 using testing::error_of;
 using testing::expect_equal;
 using testing::Fault;
@@ -30,6 +31,7 @@ using testing::names_in;
 using testing::numbers;
 using testing::read_bytes;
 using testing::run_folder;
+using ::testing::StartsWith;
 using testing::temporary_name;
 using testing::write_bytes;
 using Lines = std::vector<std::string>;
@@ -72,9 +74,11 @@ class Meeting {
   bool ended_ = false;
 };
 
-// Runs body(files, index) on `count` threads. Returns the errors by index.
-Lines in_processes(int count, const std::string& folder,
+// Runs body(files, index) on a thread for each of `folders`. Returns the errors
+// by index.
+Lines in_processes(const Lines& folders,
                    const std::function<void(RunFiles&, int)>& body) {
+  const int count = static_cast<int>(folders.size());
   Meeting meeting(count);
   Lines errors(count);
   std::vector<std::thread> threads;
@@ -83,12 +87,17 @@ Lines in_processes(int count, const std::string& folder,
       const RunShard shard{k, count, [&](const std::string& mine) {
                              return meeting.gather(k, mine);
                            }};
-      RunFiles files(folder, RunFilesOptions().shard(shard));
+      RunFiles files(folders[k], RunFilesOptions().shard(shard));
       errors[k] = error_of([&] { body(files, k); });
     });
   }
   for (auto& each : threads) each.join();
   return errors;
+}
+
+Lines in_processes(int count, const std::string& folder,
+                   const std::function<void(RunFiles&, int)>& body) {
+  return in_processes(Lines(count, folder), body);
 }
 
 std::string parameter_name(int k) { return std::to_string(k) + ".weight"; }
@@ -124,6 +133,19 @@ RunFiles::Names names_of_part(int index, int count) {
     names.insert(parameter_name(k));
   }
   return names;
+}
+
+TEST(RunFilesTest, ProcessesWithOtherFoldersAreToldBeforeTheySave) {
+  const std::string folder = run_folder(), other = run_folder();
+  const auto make = [&](const std::string& of_last) {
+    return in_processes({folder, folder, of_last},
+                        [](RunFiles& files, int) { files.check_shared(); });
+  };
+  EXPECT_THAT(make(other), Each(StartsWith("process 2 of 3 has another "
+                                           "folder, " +
+                                           other + ", than process 0")));
+  EXPECT_EQ(make(folder), Lines(3, "no error"));
+  EXPECT_EQ(names_in(folder), Lines());
 }
 
 TEST(RunFilesTest, AnotherNumberOfProcessesLoadsTheSame) {

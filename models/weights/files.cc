@@ -129,7 +129,7 @@ void make_folders(const std::string& path) {
   if (mkdir(plain.c_str(), 0777) != 0 && errno != EEXIST) {
     fail_file(path, "cannot be created", errno);
   }
-  TORCH_CHECK(is_folder(plain), path, ": is not a folder");
+  TORCH_CHECK_VALUE(is_folder(plain), path, ": is not a folder");
   sync_folder(parent);
 }
 

@@ -33,6 +33,8 @@ std::vector<std::string> names_in_folder(const std::string& path) {
     names.push_back(at->path().filename().string());
     at.increment(error);
   }
+  TORCH_CHECK_VALUE(error != std::errc::not_a_directory, path,
+                    ": is not a folder");
   if (error) fail_file(path, "cannot be listed", error.value());
   std::sort(names.begin(), names.end());
   return names;

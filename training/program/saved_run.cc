@@ -301,6 +301,7 @@ SavedRun::SavedRun(const Options& options, const RunProcesses& processes,
                                       .keep(options.keep)
                                       .report(std::move(report))
                                       .shard(processes.shard("a saved step")));
+  files_->check_shared();
 }
 
 std::optional<FlagValues> SavedRun::flags() {
