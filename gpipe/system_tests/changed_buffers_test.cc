@@ -265,6 +265,40 @@ TEST(ChangedBufferTest, ThroughDataEqualsInPlaceOnTheCpu) {
   }
 }
 
+// Changes through data(), by numbers of calls: 1 -1 1 -1 and 0 0 2 2 4 4. The
+// first has its earlier value again in every second call, and every second call
+// writes what the buffer has already.
+struct AgainImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    sign.data().mul_(-1);
+    calls.data().add_(1);
+    pairs.data().copy_(calls - calls.fmod(2));
+    return x * weight * sign.item<double>() + pairs.item<double>();
+  }
+  Tensor weight = register_parameter("weight", torch::ones({}, torch::kDouble));
+  Tensor sign = register_buffer("sign", torch::ones({}, torch::kDouble));
+  Tensor calls = register_buffer("calls", torch::zeros({}, torch::kDouble));
+  Tensor pairs = register_buffer("pairs", torch::zeros({}, torch::kDouble));
+};
+TORCH_MODULE(Again);
+
+TEST(ChangedBufferTest, ThatHaveAnEarlierValueAgainAreRestored) {
+  if (!device().is_cpu()) GTEST_SKIP() << "found on the CPU only";
+  for (const Checkpoint mode : testing::kModes) {
+    SCOPED_TRACE(to_string(mode));
+    const Again layer;
+    GPipe pipeline(Sequential(layer), testing::options({1}, 4, mode));
+    const Tensor x = torch::arange(4, torch::kDouble).view({4, 1});
+    for (int step = 1; step <= 2; ++step) {
+      pipeline->forward(x).sum().backward();
+      EXPECT_EQ(layer->weight.grad().item<double>(), 2 * step);
+      EXPECT_EQ(layer->sign.item<double>(), 1);
+      EXPECT_EQ(layer->calls.item<double>(), 4 * step);
+      EXPECT_EQ(layer->pairs.item<double>(), 4 * step);
+    }
+  }
+}
+
 Tensor two_micro_batches(Sequential model, Checkpoint mode) {
   GPipe pipeline(model, testing::options({2, 2}, 2, mode));
   torch::manual_seed(2);

@@ -193,7 +193,9 @@ std::vector<BufferValue> CalledModules::copy_buffers() {
         copy.value = at::Tensor(std::move(alive));
       }
     }
-    if (!copy.value.defined() || copy.is_changed()) {
+    const bool is_changed = copy.value.defined() && copy.is_changed();
+    if (is_changed && !is_changing(buffer)) changing_.push_back(buffer);
+    if (is_changed || !copy.value.defined()) {
       copy = {buffer, buffer.clone(), version};
     }
     copies.emplace_back(version, WeakTensor(copy.value.getIntrusivePtr()));

@@ -105,6 +105,12 @@ class CalledModules {
   // since the last call share the copies of that call, if these still live.
   std::vector<BufferValue> copy_buffers();
 
+  // Returns whether copy_buffers() has found the buffer changed. It may have
+  // its earlier value again.
+  bool is_changing(const at::Tensor& buffer) const {
+    return contains(changing_, buffer);
+  }
+
   // Returns whether `tensor` shares memory with a buffer, which the next call
   // may change.
   bool has_memory_of_buffer(const at::Tensor& tensor) const;
@@ -121,7 +127,7 @@ class CalledModules {
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
       roots_;
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
-  std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_;
+  std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_, changing_;
   // The last copies of `other_buffers_`, or empty, with the versions that the
   // buffers had. A copy serves again while the version is the same.
   std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;

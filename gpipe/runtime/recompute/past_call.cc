@@ -60,7 +60,8 @@ void PastCall::check_inputs(const char* when) const {
 
 void PastCall::keep_changed_buffers() {
   for (BufferValue& each : buffers_) {
-    if (!each.is_changed() && !contains(record_.statistics, each.buffer) &&
+    if (!each.is_changed() && !modules_->is_changing(each.buffer) &&
+        !contains(record_.statistics, each.buffer) &&
         !PastBuffers::has(each.buffer)) {
       each.value.reset();
     }
@@ -135,7 +136,8 @@ std::vector<BufferValue> PastCall::changed_buffers() const {
   for (BufferValue each : buffers_) {
     each.is_norm = is_norm(each);
     if (each.value.defined() &&
-        (keeps_changed_only_ || each.is_norm || each.is_changed())) {
+        (keeps_changed_only_ || each.is_norm || each.is_changed() ||
+         modules_->is_changing(each.buffer))) {
       changed.push_back(std::move(each));
     }
   }
