@@ -112,6 +112,15 @@ int64_t bytes_of(const internal::Value& value) {
 // end, so that an address identifies one storage.
 class Passing {
  public:
+  // Leaves the tensor's storage out of all that follows: that of a weight or a
+  // buffer, which a layer has anyway. The tensor must live as long as layers
+  // run.
+  void leave_out(const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage()) {
+      seen_.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+
   // Adds the tensor's storage. Returns its bytes, or 0 if it was added before.
   int64_t add(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.storage().nbytes() == 0) return 0;
@@ -167,6 +176,12 @@ class MemoryProfiler {
     profile_.input_bytes = bytes_of(input);
     count_parameters(*module);
     std::vector<Sandbox> sandboxes = sandboxes_of(module, /*values=*/false);
+
+    for (Sandbox& each : sandboxes) {
+      const torch::nn::Module& layer = *each.layer().ptr();
+      for (const at::Tensor& own : layer.parameters()) passing_.leave_out(own);
+      for (const at::Tensor& own : layer.buffers()) passing_.leave_out(own);
+    }
 
     std::map<SkipKey, int64_t> stashed_by;
     const internal::UseSkipTracker use_tracker(tracker_);

@@ -153,6 +153,27 @@ TEST(MemoryProfileTest, FollowsSkips) {
   EXPECT_EQ(saved_bytes(profile, 3, 4), 2 * kRows);
 }
 
+struct StashWeightImpl : torch::nn::Module, Skippable {
+  StashWeightImpl() : Skippable({{"kept"}, {}}) {}
+  Tensor forward(Tensor x) {
+    stash("kept", weight);
+    return x * weight;
+  }
+  Tensor weight = register_parameter("weight", torch::ones({4}));
+};
+TORCH_MODULE(StashWeight);
+
+TEST(MemoryProfileTest, CountsAStashedWeightAsAParameterOnly) {
+  Sequential model(Linear(4, 4), StashWeight(), Times());
+  const MemoryProfile profile = profile_of(model);
+  constexpr int64_t kRows = 8 * 4 * 4;
+  EXPECT_EQ(profile.layers[1].parameter_bytes, 16);
+  EXPECT_EQ(profile.layers[1].kept_bytes, kRows);
+  EXPECT_EQ(profile.skips[0].bytes, 16);
+  EXPECT_EQ(saved_bytes(profile, 1, 3), 2 * kRows);  // both factors
+  EXPECT_EQ(saved_bytes(profile, 2, 3), kRows);
+}
+
 struct StashAndMultiplyImpl : torch::nn::Module, Skippable {
   StashAndMultiplyImpl() : Skippable({{"kept"}, {}}) {}
   Tensor forward(Tensor x) {
