@@ -146,9 +146,21 @@ Tensor cpu_like(const Tensor& tensor) {
                        at::TensorOptions().dtype(tensor.dtype()));
 }
 
-// Returns whether a CPU computes the convolution by oneDNN in oneDNN's own
-// layout. Plain matrix products are computed without copies.
-bool has_own_layout(const Tensor& input, const Tensor& weight,
+// Returns how a CPU computes the convolution.
+at::native::ConvBackend backend_of(const Tensor& input, const Tensor& weight,
+                                   const Window& window) {
+  return at::native::select_conv_backend(
+      cpu_like(input), cpu_like(weight), std::nullopt,
+      c10::fromIntArrayRefSlow(window.stride),
+      c10::fromIntArrayRefSlow(window.padding),
+      c10::fromIntArrayRefSlow(window.dilation), window.transposed,
+      c10::fromIntArrayRefSlow(window.output_padding), window.groups,
+      std::nullopt);
+}
+
+// Returns whether oneDNN computes it in oneDNN's own layout. Plain matrix
+// products are computed without copies.
+bool has_own_layout(at::native::ConvBackend backend, const Tensor& weight,
                     const Window& window) {
   const auto is_one = [](int64_t each) { return each == 1; };
   const auto size = weight.sizes().slice(2);
@@ -156,15 +168,17 @@ bool has_own_layout(const Tensor& input, const Tensor& weight,
       std::all_of(window.stride.begin(), window.stride.end(), is_one)) {
     return false;
   }
-  const auto backend = at::native::select_conv_backend(
-      cpu_like(input), cpu_like(weight), std::nullopt,
-      c10::fromIntArrayRefSlow(window.stride),
-      c10::fromIntArrayRefSlow(window.padding),
-      c10::fromIntArrayRefSlow(window.dilation), window.transposed,
-      c10::fromIntArrayRefSlow(window.output_padding), window.groups,
-      std::nullopt);
   return backend == at::native::ConvBackend::Mkldnn ||
          backend == at::native::ConvBackend::MkldnnTranspose;
+}
+
+// Returns an uninitialised tensor in the layout of the convolution's results:
+// channels-last if the input or the weight is.
+Tensor image_of(at::IntArrayRef sizes, const Tensor& input,
+                const Tensor& weight, at::native::ConvBackend backend) {
+  const auto format = at::native::_determine_backend_memory_format(
+      cpu_like(input), cpu_like(weight), backend);
+  return at::empty(sizes, input.options(), format);
 }
 
 // oneDNN stores channels in blocks: of 16 with AVX-512, with exceptions for few
@@ -245,18 +259,18 @@ Tensor meta_convolution(const Tensor& input, const Tensor& weight,
                   output_padding[k] + 1
             : (input.size(d) + 2 * padding[k] - reach - 1) / stride[k] + 1);
   }
-  const bool own_layout = has_own_layout(
-      input, weight,
-      {stride, padding, dilation, transposed, output_padding, groups});
+  const Window window{stride,     padding,        dilation,
+                      transposed, output_padding, groups};
+  const auto backend = backend_of(input, weight, window);
   Tensor own;
-  if (own_layout) {
+  if (has_own_layout(backend, weight, window)) {
     const std::size_t element = input.element_size();
     own = compute(
         image_bytes(input.sizes(), element, read_by_forward(input.size(1))) +
             weight_bytes(weight),
         image_bytes(sizes, element, in_blocks(sizes[1])));
   }
-  return at::empty(sizes, input.options());
+  return image_of(sizes, input, weight, backend);
 }
 
 // Kernel of aten::convolution_backward_overrideable. Returns the gradients of
@@ -268,9 +282,10 @@ Three meta_convolution_backward(const Tensor& gradient, const Tensor& input,
                                 at::IntArrayRef dilation, bool transposed,
                                 at::IntArrayRef output_padding, int64_t groups,
                                 std::array<bool, 3> wanted) {
-  const bool own_layout = has_own_layout(
-      input, weight,
-      {stride, padding, dilation, transposed, output_padding, groups});
+  const Window window{stride,     padding,        dilation,
+                      transposed, output_padding, groups};
+  const auto backend = backend_of(input, weight, window);
+  const bool own_layout = has_own_layout(backend, weight, window);
   const auto bytes = [](const Tensor& image, int64_t channels) {
     return image_bytes(image.sizes(), image.element_size(), channels);
   };
@@ -282,7 +297,7 @@ Three meta_convolution_backward(const Tensor& gradient, const Tensor& input,
           bytes(gradient, in_blocks(gradient.size(1))) + weight_bytes(weight),
           bytes(input, in_blocks(input.size(1))));
     }
-    of_input = at::empty_like(input);
+    of_input = image_of(input.sizes(), input, weight, backend);
   }
   if (wanted[1]) {
     Tensor own;
@@ -365,7 +380,7 @@ Tensor adaptive_pool(const Tensor& input, at::SymIntArrayRef sizes) {
   std::vector<int64_t> output = input.sizes().vec();
   output[output.size() - 2] = sizes[0].expect_int();
   output[output.size() - 1] = sizes[1].expect_int();
-  return at::empty(output, input.options());
+  return at::empty(output, input.options(), input.suggest_memory_format());
 }
 
 Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
@@ -585,6 +600,10 @@ void add_others() {
             &fused_attention_backward);
   add_exact("aten::multinomial", "", &multinomial);
   add_exact("aten::equal", "", &equal);
+  for (const char* name : {"aten::pixel_shuffle", "aten::pixel_unshuffle"}) {
+    add({name, ""},
+        c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
+  }
   add_exact("aten::_assert_async", "", &assert_nothing);
   add_exact("aten::_assert_async", "msg", &assert_nothing_with_text);
   add_composite("aten::scaled_dot_product_attention", &attention);

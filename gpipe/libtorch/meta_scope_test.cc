@@ -423,6 +423,50 @@ TEST(MetaKernelsTest, CreateTensorsOnADeviceWithAnIndex) {
   }
 }
 
+TEST(MetaKernelsTest, KeepChannelsLast) {
+  using Use = std::function<Tensor(const Tensor& x, const Tensor& weight)>;
+  const std::vector<Use> uses = {
+      [](auto& x, auto& weight) { return at::conv2d(x, weight); },
+      [](auto& x, auto& weight) {
+        return at::convolution(x, weight, {}, {2, 2}, {1, 1}, {1, 1}, false,
+                               {0, 0}, 1);
+      },
+      [](auto& x, auto& weight) {
+        return at::conv2d(x, weight.narrow(2, 0, 1).narrow(3, 0, 1));
+      },
+      [](auto& x, auto& weight) { return at::conv_transpose2d(x, weight); },
+      [](auto& x, auto& weight) {
+        return at::convolution(x, weight.narrow(1, 0, 1), {}, {1, 1}, {0, 0},
+                               {1, 1}, false, {0, 0}, 8);
+      },
+      [](auto& x, auto&) {
+        return at::adaptive_avg_pool2d(x, {3, 2});
+      },
+      [](auto& x, auto&) { return at::pixel_shuffle(x, 2); },
+      [](auto& x, auto&) { return at::pixel_unshuffle(x, 2); },
+  };
+  for (const Use& use : uses) {
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      for (const auto format :
+           {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+        const auto run = [&](c10::DeviceType device) {
+          const auto options = torch::TensorOptions(type).device(device);
+          const Tensor x = at::ones({2, 8, 6, 8}, options)
+                               .contiguous(format)
+                               .requires_grad_();
+          const Tensor weight = at::ones({8, 8, 3, 3}, options);
+          const Tensor y = use(x, weight);
+          return Tensors{y, torch::autograd::grad({y.sum()}, {x})[0]};
+        };
+        const Tensors meta = run(at::kMeta), cpu = run(at::kCPU);
+        for (std::size_t k = 0; k < cpu.size(); ++k) {
+          expect_alike(meta[k], cpu[k]);
+        }
+      }
+    }
+  }
+}
+
 TEST(MetaKernelsTest, DrawNoNumbersOfTheProgram) {
   const Tensor x = torch::ones({4, 5}, at::kMeta);
   torch::manual_seed(1);
