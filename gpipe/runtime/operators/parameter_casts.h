@@ -24,8 +24,9 @@ namespace gpipe::internal {
 // LibTorch's own cache would give several cells one graph, and it does not
 // cache views, such as the transposed weight of LibTorch's Linear.
 //
-// Here only the memory is shared. Each cell gets a tensor with a graph node of
-// its own, which casts the gradient as LibTorch's does. A copy is freed with
+// Here only the memory is shared. Each use gets a tensor with a graph node of
+// its own, which casts the gradient as LibTorch's does. So the gradients of
+// several uses in a cell are added up in float32. A copy is freed with
 // the last graph that needs it. It is made again if the parameter has been
 // changed in place, or if a layer has changed the copy.
 //
