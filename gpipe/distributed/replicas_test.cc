@@ -195,13 +195,7 @@ const RankProgramEntry kGradTypes("types of gradients", [](auto& world) {
 // The gradient that the layer adds in its backward would stay in its replica.
 const RankProgramEntry kOwnGradients("own gradients", [](auto& world) {
   const nn::Linear linear(4, 4);
-  nn::Sequential layers(linear, testing::layer([linear](Tensor x) {
-                          return testing::on_backward(x, [linear](Tensor grad) {
-                            const torch::AutoGradMode with_graph(true);
-                            linear->weight.sum().backward();
-                            return grad;
-                          });
-                        }));
+  nn::Sequential layers(linear, testing::adds_to_grad(linear));
   DistributedPipeline pipeline(layers, replicas_of({2}, 2), world);
   const Tensor x = torch::ones({4, 4});
   const std::string error = error_of(

@@ -215,13 +215,7 @@ TEST(WeightedLossTest, ATotalWeightOfZeroIsAnErrorAndChangesNoGrad) {
 // The gradient that the second layer adds in its backward would stay undivided.
 TEST(WeightedLossTest, RefusesGradientsThatLayersAddThemselves) {
   const nn::Linear linear(4, 4);
-  nn::Sequential model(linear, testing::layer([linear](Tensor x) {
-                         return testing::on_backward(x, [linear](Tensor grad) {
-                           const torch::AutoGradMode with_graph(true);
-                           linear->weight.sum().backward();
-                           return grad;
-                         });
-                       }));
+  nn::Sequential model(linear, testing::adds_to_grad(linear));
   GPipe pipeline(model, testing::options({1, 1}));
   const Tensor x = torch::ones({4, 4}).to(device());
   const auto step = [&](auto loss) {

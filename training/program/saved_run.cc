@@ -313,8 +313,7 @@ std::optional<FlagValues> SavedRun::flags() {
                         steps.back() <= (state ? state->step : 0),
                     "--resume=", options_.resume, ": ", folder_of(steps.back()),
                     " is of an earlier run, or a later step of this one; move "
-                    "it away, or use "
-                    "another --run_dir");
+                    "it away, or use another --run_dir");
   found_ = state.has_value();
   if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;
