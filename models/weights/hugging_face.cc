@@ -360,6 +360,28 @@ NameTable internal::hugging_face_names(const std::string& folder,
 
 namespace {
 
+// Returns the tensors without those that are there under an earlier name.
+StateDict without_tied(const StateDict& tensors) {
+  using Key = std::tuple<const void*, at::ScalarType, std::vector<int64_t>,
+                         std::vector<int64_t>, bool, bool>;
+  std::set<Key> known;
+  StateDict result;
+  for (const auto& item : tensors) {
+    const at::Tensor& each = item.value();
+    if (each.defined() && each.has_storage() && !each.is_meta() &&
+        each.numel() > 0 &&
+        !known
+             .emplace(each.const_data_ptr(), each.scalar_type(),
+                      each.sizes().vec(), each.strides().vec(), each.is_conj(),
+                      each.is_neg())
+             .second) {
+      continue;
+    }
+    result.insert(item.key(), each);
+  }
+  return result;
+}
+
 // A checksum of tensors, see hugging_face_checksum().
 class Checksum {
  public:
@@ -398,7 +420,9 @@ uint32_t hugging_face_checksum(const std::string& folder) {
 
 uint32_t hugging_face_checksum(const StateDict& tensors) {
   std::map<std::string, at::Tensor> sorted;
-  for (const auto& item : tensors) sorted.emplace(item.key(), item.value());
+  for (const auto& item : without_tied(tensors)) {
+    sorted.emplace(item.key(), item.value());
+  }
   Checksum checksum;
   for (const auto& [name, each] : sorted) {
     internal::check_can_be_written(name, each);
@@ -417,28 +441,6 @@ namespace {
 
 using internal::AtomicFile;
 using internal::together;
-
-// Returns the tensors without those that are there under an earlier name.
-StateDict without_tied(const StateDict& tensors) {
-  using Key = std::tuple<const void*, at::ScalarType, std::vector<int64_t>,
-                         std::vector<int64_t>, bool, bool>;
-  std::set<Key> known;
-  StateDict result;
-  for (const auto& item : tensors) {
-    const at::Tensor& each = item.value();
-    if (each.defined() && each.has_storage() && !each.is_meta() &&
-        each.numel() > 0 &&
-        !known
-             .emplace(each.const_data_ptr(), each.scalar_type(),
-                      each.sizes().vec(), each.strides().vec(), each.is_conj(),
-                      each.is_neg())
-             .second) {
-      continue;
-    }
-    result.insert(item.key(), each);
-  }
-  return result;
-}
 
 // ---- The plan, which all processes compute
 

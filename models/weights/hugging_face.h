@@ -90,10 +90,11 @@ NameTable hugging_face_names(const std::string& folder,
 // tensor. `folder` may also be the path of a safetensors file. Throws
 // c10::ValueError as read_hugging_face() does. Thread-safe.
 uint32_t hugging_face_checksum(const std::string& folder);
-// Returns that of a folder with these tensors, which may be strided and on any
-// device. Throws c10::ValueError as save_hugging_face() does if one cannot be
-// written. Threads: may be called from any thread while no other thread changes
-// the tensors.
+// Returns that of a folder into which save_hugging_face() writes these tensors:
+// of a weight with several names, only the first one counts. Throws
+// c10::ValueError as save_hugging_face() does if one cannot be written.
+// Threads: may be called from any thread while no other thread changes the
+// tensors.
 uint32_t hugging_face_checksum(const StateDict& tensors);
 
 // Writes weights into `folder`, as save_pretrained() does: model.safetensors,

@@ -594,6 +594,9 @@ TEST(HuggingFaceChecksumTest, DependsOnNamesShapesAndValues) {
   meta["b"] = meta["b"].to(at::kMeta);
   EXPECT_EQ(value_error_of([&] { hugging_face_checksum(meta); }),
             "'b' is on the meta device, and so has no values");
+  StateDict tied = three();
+  tied.insert("a.tied", tied["b"]);
+  EXPECT_EQ(hugging_face_checksum(tied), sum(tied));
   EXPECT_NE(sum(changed(three(), [](const auto& name) { return name + "x"; })),
             expected);
   StateDict other = three();
