@@ -548,9 +548,9 @@ bool is_composite(const c10::OperatorHandle& op) {
 // LibTorch know the meta device only without an index, or read values.
 void add_factories() {
   const std::set<std::string> names = {
-      "linspace",        "logspace",    "range",          "bartlett_window",
-      "blackman_window", "hann_window", "hamming_window", "kaiser_window",
-      "fft_fftfreq",     "fft_rfftfreq"};
+      "arange",          "linspace",        "logspace",    "range",
+      "bartlett_window", "blackman_window", "hann_window", "hamming_window",
+      "kaiser_window",   "fft_fftfreq",     "fft_rfftfreq"};
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) == 0 &&
         names.contains(name.name.substr(6)) &&
