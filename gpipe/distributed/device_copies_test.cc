@@ -206,6 +206,33 @@ const RankProgramEntry kStaging("staging", [](auto& world) {
   check_no_races();
 });
 
+// By way of the hosts, the gradients of a bucket are copied together.
+const RankProgramEntry kReplicaWaits("replica waits", [](auto& world) {
+  const auto waits_with = [&](int64_t layers) {
+    nn::Sequential model;
+    for (int64_t k = 0; k < layers; ++k) model->push_back(nn::Linear(4, 4));
+    DistributedPipeline pipeline(model,
+                                 DistributedOptions({layers})
+                                     .data_parallel(2)
+                                     .checkpoint(Checkpoint::kNever)
+                                     .device(testing::device(world->rank()))
+                                     .transfers(Transfers::kHost)
+                                     .threads(1),
+                                 world);
+    const Tensor input = torch::randn({4, 4}, pipeline->device());
+    const auto schedule = one_forward_one_backward(1, 2);
+    pipeline->train_step(input, input, mean_square, schedule);
+    simulated::synchronize();
+    const int64_t before = simulated::host_waits();
+    pipeline->train_step(input, input, mean_square, schedule);
+    return simulated::host_waits() - before;
+  };
+  const int64_t few = waits_with(1), many = waits_with(10);
+  check(few > 0 && few == many, std::to_string(few) + " waits with 1 layer, " +
+                                    std::to_string(many) + " with 10");
+  check_no_races();
+});
+
 // The receiver of rank 1 gets no memory on its device. Both ranks print what
 // they catch.
 const RankProgramEntry kArrival("arrival", [](auto& world) {
@@ -299,6 +326,10 @@ TEST(DeviceCopies, ARankReadsAllNumbersOfALossWithOneWait) {
 
 TEST(DeviceCopies, AReceiverCopiesFromPinnedMemoryBesideTheWorker) {
   expect_ok("staging", 2);
+}
+
+TEST(DeviceCopies, TheGradientsOfABucketGoToTheOtherReplicasTogether) {
+  expect_ok("replica waits", 2);
 }
 
 TEST(DeviceCopies, TheStagesOfARankShareTheStreamsOfTheirHostCopies) {

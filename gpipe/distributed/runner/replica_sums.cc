@@ -60,21 +60,27 @@ at::Tensor presence(const Summand* begin, const Summand* end) {
   return present;
 }
 
-// Returns the elements of `tensors`, one tensor behind the other.
+// Returns the elements of `tensors`, one tensor behind the other, as a tensor
+// with `options`. All go to its device in one copy, because the host waits for
+// each.
 at::Tensor flatten(const std::vector<at::Tensor>& tensors,
                    const at::TensorOptions& options) {
-  std::vector<at::Tensor> parts{at::empty({0}, options)};
+  const c10::Device own =
+      tensors.empty() ? options.device() : tensors.front().device();
+  std::vector<at::Tensor> parts{at::empty({0}, options.device(own))};
   for (const at::Tensor& each : tensors) {
-    parts.push_back(each.to(options.device()).reshape({-1}));
+    parts.push_back(each.to(own).reshape({-1}));
   }
-  return at::cat(parts);
+  return at::cat(parts).to(options.device());
 }
 
 // The reverse: writes the elements of `flat` into `tensors`.
 void unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) return;
+  const at::Tensor there = flat.to(tensors.front().device());
   int64_t at = 0;
   for (const at::Tensor& each : tensors) {
-    each.copy_(flat.narrow(0, at, each.numel()).view(each.sizes()));
+    each.copy_(there.narrow(0, at, each.numel()).view(each.sizes()));
     at += each.numel();
   }
 }
@@ -221,7 +227,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
       const int64_t count =
           whole ? each->like.numel()
                 : numel_of_member(each->like.sizes(), members_.size(), member);
-      parts.back() = at::zeros({count}, options);
+      parts.back() = at::zeros({count}, options.device(each->like.device()));
     }
     parts.push_back(presence(begin, end));
     return flatten(parts, options);
@@ -230,6 +236,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
   if (whole) all_reduce(sum);
   const at::Tensor counts =
       sum.narrow(0, sum.numel() - (end - begin), end - begin).cpu();
+  const at::Tensor sum_there = sum.to(begin->like.device());
   int64_t at = 0;
   for (Summand* each = begin; each != end; ++each) {
     // The whole sum has the strides of the gradient.
@@ -241,7 +248,7 @@ void Reducer::add_up(Summand* begin, Summand* end) {
     if (counts[each - begin].is_nonzero()) {
       each->grad =
           at::empty_like(like, at::TensorOptions(type))
-              .copy_(sum.narrow(0, at, like.numel()).view(like.sizes()));
+              .copy_(sum_there.narrow(0, at, like.numel()).view(like.sizes()));
     }
     at += like.numel();
   }
