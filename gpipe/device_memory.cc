@@ -41,7 +41,9 @@ std::optional<double> device_memory(const c10::Device& device) {
   constexpr auto kAll =
       static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return static_cast<double>(
-      allocator->getDeviceStats(device.index()).allocated_bytes[kAll].current);
+      allocator->getDeviceStats(internal::with_index(device).index())
+          .allocated_bytes[kAll]
+          .current);
 }
 
 }  // namespace gpipe

@@ -15,7 +15,8 @@ using MemoryReader =
 
 // Returns the bytes in use on `device`:
 // - Accelerators: the bytes that LibTorch's allocator has given to live
-//   tensors, as of the host's current point in the program.
+//   tensors, as of the host's current point in the program. A device without an
+//   index is the current one of the thread.
 // - CPU: the resident set of the whole process, because LibTorch does not count
 //   CPU memory; nullopt without /proc.
 // - Other devices: nullopt.

@@ -19,6 +19,8 @@ TEST_F(DeviceMemoryTest, OfAnAcceleratorIsWhatItsTensorsTake) {
   at::Tensor tensor = at::empty({1000}, at::TensorOptions(hpu(1)));
   EXPECT_EQ(*device_memory(hpu(1)), before + 4000);
   EXPECT_EQ(*device_memory(hpu(2)), 0);
+  const DeviceScope current(1);
+  EXPECT_EQ(*device_memory(c10::Device(kDeviceType)), before + 4000);
   tensor.reset();
   EXPECT_EQ(*device_memory(hpu(1)), before);
 }
