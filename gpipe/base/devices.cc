@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <absl/strings/str_join.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -81,7 +82,10 @@ std::vector<c10::Device> each_once(const std::vector<c10::Device>& devices) {
 
 void synchronize(const std::vector<c10::Device>& devices) {
   for (const c10::Device& device : devices) {
-    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+    if (device.is_cpu()) continue;
+    // Without this guard LibTorch makes a context on the thread's device.
+    const c10::DeviceGuard on_device(device);
+    at::accelerator::synchronizeDevice(device.index());
   }
 }
 

@@ -43,6 +43,7 @@
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/process.h"
 #include "gpipe/testing/simulated/simulated.h"
+#include "gpipe/testing/simulated/simulation.h"
 
 namespace gpipe {
 namespace {
@@ -518,6 +519,9 @@ const RankProgramEntry kTested("tested", [] {
   }
   testing::train(world, subject, setting, 2, "tested");
   testing::check_no_races();
+  testing::check(simulated::devices_with_context() ==
+                     std::vector<c10::DeviceIndex>{setting.device.index()},
+                 "a rank makes a context on its own device only");
   return 0;
 });
 

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/channel/device_transport.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -48,14 +49,15 @@ constexpr std::chrono::microseconds kPollInterval{20};
 // waits for this one in its next step does not before this one has left.
 constexpr std::chrono::milliseconds kPatience{1000};
 
-// Calls `close` for each group on a thread of its own, which keeps the group
-// and may outlive the caller. The calls must run at the same time: NCCL frees
-// memory in an abort, and CUDA then waits for the whole device, which a
-// receive of another group occupies until that is aborted, too.
+// Calls `close` for each group, of `device`, on a thread of its own, which
+// keeps the group and may outlive the caller. The calls must run at the same
+// time: NCCL frees memory in an abort, and CUDA then waits for the whole
+// device, which a receive of another group occupies until that is aborted, too.
 //
 // The future is ready when the last call has returned. Exceptions do not count:
 // no transfer is under way, or all have failed.
 std::future<void> close_all(std::vector<DeviceGroup> groups,
+                            const c10::Device& device,
                             void (c10d::Backend::*close)()) {
   // Done when the last of its owners is gone: the threads, and this call.
   const std::shared_ptr<std::promise<void>> all(new std::promise<void>(),
@@ -66,7 +68,9 @@ std::future<void> close_all(std::vector<DeviceGroup> groups,
   auto closed = all->get_future();
   for (DeviceGroup& each : groups) {
     try {
-      background_thread([group = std::move(each), close, all]() mutable {
+      background_thread([group = std::move(each), device, close,
+                         all]() mutable {
+        const c10::DeviceGuard on_device(device);  // see record_event()
         try {
           ((*group).*close)();
         } catch (const std::exception&) {
@@ -171,7 +175,7 @@ class DeviceTransport final : public Transport {
   // seconds. All transfers are complete.
   ~DeviceTransport() override {
     const auto deadline = Clock::now() + kPatience;
-    const auto closed = close_all(groups(), &c10d::Backend::shutdown);
+    const auto closed = close_all(groups(), device_, &c10d::Backend::shutdown);
     while (closed.wait_for(kCheckInterval) != std::future_status::ready) {
       if (world_.failure() || Clock::now() >= deadline) {
         abort();
@@ -237,6 +241,7 @@ class DeviceTransport final : public Transport {
   // returns is complete.
   void run(const std::vector<int>& members, int tag,
            const Transport::Action& action, const std::function<Work()>& post) {
+    const c10::DeviceGuard on_device(device_);  // see record_event()
     const std::size_t own = index_in(members);
     // From the highest member to the lowest, each says that it is there. From
     // the lowest to the highest, each says that it has its turn.
@@ -296,7 +301,7 @@ class DeviceTransport final : public Transport {
   // Aborts all transfers. Waits for that at most for kPatience.
   void abort() {
     *failed_ = true;
-    close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
+    close_all(groups(), device_, &c10d::Backend::abort).wait_for(kPatience);
   }
 
   Communicator& world_;
@@ -369,7 +374,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
       if (why.empty()) continue;
       *stopped_ = true;
       tell_failure();
-      close_all(groups(), &c10d::Backend::abort).wait_for(kPatience);
+      close_all(groups(), device_, &c10d::Backend::abort).wait_for(kPatience);
       return c10::str(name, ": ", why);
     }
     return "";
@@ -385,7 +390,8 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
       std::lock_guard<std::mutex> lock(mutex_);
       groups_ = {};
     }
-    close_all(std::move(last), &c10d::Backend::abort).wait_for(kPatience);
+    close_all(std::move(last), device_, &c10d::Backend::abort)
+        .wait_for(kPatience);
     // Their tasks keep this object.
     for (auto& each : std::exchange(unfinished_, {})) each.wait_for(kPatience);
     // The memory of an abandoned transfer is free when the device is. If it
@@ -430,6 +436,8 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
   std::future<std::string> start(std::function<void()> part) {
     std::packaged_task<std::string()> task(
         [self = shared_from_this(), part = std::move(part)]() -> std::string {
+          const c10::DeviceGuard on_device(
+              self->device_);  // see record_event()
           try {
             part();
           } catch (const std::exception& error) {
@@ -494,7 +502,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     store_->set(c10::str("posted/", rank_), "1");
     await(c10::str("posted/", 1 - rank_));
     TORCH_CHECK(!work->isCompleted(), "it ended although nothing was sent");
-    close_all(groups(), &c10d::Backend::abort);
+    close_all(groups(), device_, &c10d::Backend::abort);
     wait_for_device();
   }
 

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/runner/replica_sums.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
@@ -425,6 +426,10 @@ void ReplicaSums::begin(std::vector<Parameter> parameters, int64_t stages) {
   std::fegetenv(&floating_point);
   worker_->post([this, floating_point] {
     std::fesetenv(&floating_point);
+    c10::OptionalDeviceGuard on_device;  // see record_event()
+    if (!summands_.empty()) {
+      on_device.reset_device(summands_.front().like.device());
+    }
     try {
       add_up();
     } catch (...) {

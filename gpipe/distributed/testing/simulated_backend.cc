@@ -174,6 +174,7 @@ class HostedGroup final : public c10d::Backend {
     if (connected_) hosts_->stop_connecting();
     if (!connected_ || closed_) return;
     say_and_wait("aborted", /*until_aborted=*/false);
+    const c10::DeviceGuard on_device(device_);
     c10::impl::VirtualGuardImpl(device_.type())
         .synchronizeDevice(device_.index());
   }

@@ -70,13 +70,19 @@ c10::Stream current_stream(const c10::Device& device) {
   return implementation(device).getStream(device);
 }
 
+// Blocks the host until `event` has happened.
+void wait_on_host(const c10::Event& event) {
+  const c10::DeviceGuard on_device(event.device());  // see record_event()
+  event.synchronize();
+}
+
 }  // namespace
 
 std::shared_ptr<c10::Event> record_event(const c10::Device& device,
                                          bool timed) {
   // Without this guard LibTorch would set the thread's device of before, in a
   // way that makes a context on it (300 MB of a GPU that may belong to another
-  // process).
+  // process). A wait of the host may make one on the thread's device, too.
   const c10::DeviceGuard on_device(device);
   const EventKey key(device.type(), device.index(), timed);
   auto unused = events().take(key, [&] {
@@ -159,7 +165,7 @@ void Event::wait(const c10::Device& device, Site site) const {
     const c10::DeviceGuard on_device(device);  // see record_event()
     event_->block(current_stream(device));
   } else {
-    event_->synchronize();
+    wait_on_host(*event_);
   }
 }
 
@@ -205,7 +211,7 @@ Stamp Stamp::now(const c10::Device& device) {
 }
 
 void Stamp::wait() const {
-  if (event_) event_->synchronize();
+  if (event_) wait_on_host(*event_);
 }
 
 double Stamp::seconds_since(const Stamp& start) const {

@@ -259,6 +259,8 @@ TEST_F(EventPoolTest, EventsOfADeviceTouchNoOther) {
     event.wait(hpu(3));
     const auto start = internal::Stamp::now(hpu(2));
     internal::Stamp::now(hpu(2)).seconds_since(start);
+    start.wait();
+    event.wait(c10::kCPU);
   }
   EXPECT_THAT(devices_with_context(), ElementsAre(2, 3));
 }

@@ -101,10 +101,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     simulation().pay_for_event();
     simulation().block(stream, static_cast<Event*>(event)->mark);
   }
+  // CUDA may make a context on the thread's device in these two.
   bool queryEvent(void* event) const override {
+    make_context(current_device());
     return !event || static_cast<Event*>(event)->mark->reached();
   }
   void synchronizeEvent(void* event) const override {
+    make_context(current_device());
     if (event) simulation().host_wait(*static_cast<Event*>(event)->mark);
   }
   double elapsedTime(void* first, void* second,
