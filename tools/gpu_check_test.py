@@ -194,12 +194,13 @@ class GpuCheckTest(unittest.TestCase):
             "ranks_host": ("passed", "fine"),
             "ranks_direct": ("passed", "fine"),
             "ranks_tested": ("passed", "fine"),
+            "contexts": ("passed", "no process has contexts on several GPUs"),
+            "replicas": ("passed", "fine"),
             "refused": ("not possible", "needs one GPU without --nccl, there are 2"),
             "memory": ("passed", "fine"),
             "near_full": ("not possible", "no completed step made the allocator retry"),
             "killed": ("passed", "fine"),
             "tests_all": ("passed", "3 passed, 0 failed"),
-            "contexts": ("passed", "no process has contexts on several GPUs"),
         })
         tests = [call for call in self.calls() if call.startswith("run_tests")]
         self.assertEqual(tests, ["run_tests 1  --jobs=3 --timeout=101 ",
@@ -261,13 +262,15 @@ class GpuCheckTest(unittest.TestCase):
         for options in ((), (f"--nccl={library}",)):
             self.archive.unlink(missing_ok=True)
             rows, _ = self.run_script(
-                "--only=ranks_host,ranks_direct,refused,killed", *options, GPUS="1")
+                "--only=ranks_host,ranks_direct,replicas,refused,killed", *options, GPUS="1")
             self.assertEqual(rows["ranks_direct"], ("passed", "fine"))
+            self.assertEqual(rows["replicas"], ("passed", "fine"))
             self.assertEqual(rows["refused"][0], "not possible")
             self.assertEqual(rows["killed"], ("passed", "fine"))
             self.assertRegex(self.packed_file("machine.txt"), "one GPU: .*/libnccl.so.2\n")
             calls = "\n".join(self.calls())
-            for case in ("HaveTheBitsOfOneProcess", "AreToldOfTheEndOfTheOther"):
+            for case in ("HaveTheBitsOfOneProcess", "AsReplicasHaveTheSumsOfOneProcess",
+                         "AreToldOfTheEndOfTheOther"):
                 self.assertRegex(calls, f"{case}ByDirectTransfers with libnccl.so.2")
                 self.assertNotRegex(calls, f"{case}ThroughTheHosts with libnccl.so.2")
 
@@ -385,6 +388,9 @@ class GpuCheckTest(unittest.TestCase):
                            ("ranks", "gpipe/distributed/two_ranks_test.cc")):
             source = (TOOLS.parent / path).read_text()
             cases = re.findall(rf"\b{name} ([A-Z]\w+)", rows)
+            if name == "ranks":
+                cases += [case + way for case in re.findall(r"by_each_way ([A-Z]\w+)\b ;", rows)
+                          for way in ("ThroughTheHosts", "ByDirectTransfers")]
             self.assertGreaterEqual(len(cases), 5)
             for case in cases:
                 self.assertRegex(source, rf"TEST\(\w+, {case}\)")
@@ -392,7 +398,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_machine_without_gpu_fails_and_runs_nothing(self):
         rows, _ = self.run_script(status=1, GPUS="0")
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
-        self.assertEqual(len(rows), 13)
+        self.assertEqual(len(rows), 14)
         self.assertEqual(set(rows.values()),
                          {("not possible", "the row 'devices' has failed")})
         self.assertEqual(self.calls(), ["hardware_test_cuda --gtest_filter=*.Devices"])
@@ -400,7 +406,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_list_names_all_rows_and_runs_nothing(self):
         rows, output = self.run_script("--list")
         self.assertEqual(rows, {})
-        self.assertEqual(len(output.splitlines()), 28)
+        self.assertEqual(len(output.splitlines()), 29)
         self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):

@@ -24,12 +24,13 @@ order              correctness  40 equal bits under random delays on the devices
 ranks_host         correctness  40 two ranks through host memory: 10 steps, then a new shape
 ranks_direct       correctness  40 two ranks with NCCL: 10 steps, then a new shape
 ranks_tested       correctness  60 two ranks that test direct transfers first
+contexts           correctness  90 each process has a CUDA context on its own GPU only
+replicas           correctness  60 two replicas add up gradients, through the hosts and with NCCL
 refused            correctness  40 two ranks with NCCL on one GPU are refused
 memory             correctness  40 1F1B with 8 and with 64 micro-batches: bytes
 near_full          correctness  60 steps of growing shapes in nearly full memory
 killed             correctness 120 a rank is killed while the pipeline is being set up
 tests_all          correctness 200 all tests, partitions over all GPUs
-contexts           correctness  60 each process has a CUDA context on its own GPU only
 eager              named       200 all tests, CUDA_MODULE_LOADING=EAGER
 nsys               named        60 a profile of a run with Nsight Systems
 peers_resnet101    speed       150 ResNet-101 by PyTorch, torchgpipe and gpipe
@@ -104,6 +105,14 @@ case_of() {
 hardware() { case_of hardware_test_cuda "$1"; }
 ranks() { case_of two_ranks_test_cuda "$1"; }
 
+# by_each_way CASE: runs a case through the hosts and, if the GPUs allow it, with NCCL.
+by_each_way() {
+  ranks "$1ThroughTheHosts"
+  if ((gpus > 1)) || [[ -n $nccl && $gpus == 1 ]]; then
+    with_nccl ranks "$1ByDirectTransfers"
+  fi
+}
+
 # tests [OPTIONS...]: runs all packed tests and shows the test cases that fail.
 tests() {
   local status=0
@@ -129,7 +138,9 @@ contexts() {
   local before=$folder/contexts_before.txt after=$folder/contexts.txt twice
   type -P nvidia-smi >/dev/null || cannot "nvidia-smi is missing"
   $query >"$before"
-  GPIPE_TEST_AT_END="$query > '$after'" ranks HaveTheBitsOfOneProcessThroughTheHosts
+  local -x GPIPE_TEST_AT_END="$query >>'$after'"
+  ranks HaveTheBitsOfOneProcessThroughTheHosts
+  with_nccl ranks HaveTheBitsOfOneProcessByTestedTransfers
   if [[ ! -s $after ]]; then cannot "nvidia-smi lists no processes (in a container)"; fi
   twice=$(twice_used "$after" "$before" | paste -sd' ')
   cat "$after"
@@ -237,21 +248,17 @@ case $row in
     need_direct
     with_nccl ranks HaveTheBitsOfOneProcessByTestedTransfers
     ;;
+  contexts)
+    need_gpus 2
+    contexts
+    ;;
+  replicas) by_each_way AsReplicasHaveTheSumsOfOneProcess ;;
   refused)
     ((gpus == 1)) && [[ -z $nccl ]] ||
       cannot "needs one GPU without --nccl, there are $gpus${nccl:+ with $nccl}"
     ranks AreRefusedDirectTransfersOnOneDevice
     ;;
-  killed)
-    ranks AreToldOfTheEndOfTheOtherThroughTheHosts
-    if ((gpus > 1)) || [[ -n $nccl && $gpus == 1 ]]; then
-      with_nccl ranks AreToldOfTheEndOfTheOtherByDirectTransfers
-    fi
-    ;;
-  contexts)
-    need_gpus 2
-    contexts
-    ;;
+  killed) by_each_way AreToldOfTheEndOfTheOther ;;
   nsys)
     type -P nsys >/dev/null || cannot "nsys is missing"
     nsys profile --trace=cuda,nvtx --output="$folder/order" \

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -24,6 +25,7 @@
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
+#include "gpipe/skip.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 
@@ -48,12 +50,30 @@ void die_at(const std::string& place, const World& world) {
   if (argument("die_at") == place && world.rank() == 1) ::raise(SIGKILL);
 }
 
-// Returns three layers for each rank. Input and output have shape [rows, 1].
+// Keeps its input for the layer Add, which adds it.
+struct KeepImpl : nn::Module, Skippable {
+  KeepImpl() : Skippable({/*stash=*/{"kept"}, /*pop=*/{}}) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    stash("kept", x);
+    return x;
+  }
+};
+TORCH_MODULE(Keep);
+struct AddImpl : nn::Module, Skippable {
+  AddImpl() : Skippable({/*stash=*/{}, /*pop=*/{"kept"}}) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x + pop("kept").value();
+  }
+};
+TORCH_MODULE(Add);
+
+// Returns four layers for each rank. A tensor of the first rank skips to the
+// last one. Input and output have shape [rows, 1].
 nn::Sequential make_layers() {
   torch::manual_seed(0);
-  return nn::Sequential(nn::Linear(1, kWidth), nn::Tanh(),
+  return nn::Sequential(nn::Linear(1, kWidth), nn::Tanh(), Keep(),
                         nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth),
-                        nn::Tanh(), nn::Linear(kWidth, 1));
+                        nn::Tanh(), Add(), nn::Linear(kWidth, 1));
 }
 
 // Runs the shell command of the variable GPIPE_TEST_AT_END, if any, on rank 0
@@ -77,7 +97,7 @@ const RankProgramEntry kTrain("train", [] {
     return output;
   }));
   DistributedPipeline pipeline(layers,
-                               DistributedOptions({3, 4})
+                               DistributedOptions({4, 5})
                                    .transfers(transfers)
                                    .device(device(world->rank()))
                                    .threads_per_partition(1),
@@ -90,7 +110,7 @@ const RankProgramEntry kTrain("train", [] {
   const torch::Device here = pipeline->device();
   GPipe alone(
       make_layers(),
-      GPipeOptions({3, 3}).devices({here, here}).threads_per_partition(1));
+      GPipeOptions({4, 4}).devices({here, here}).threads_per_partition(1));
   const auto schedule = one_forward_one_backward(2, kChunks);
   const int64_t rows_of_step[] = {32, 32, 32, 32, 32, 32, 32, 32,
                                   32, 32, 48, 48, 48, 48, 48};
@@ -114,6 +134,78 @@ const RankProgramEntry kTrain("train", [] {
     }
   }
   run_command(world);
+  return 0;
+});
+
+// Returns layers whose weights are small integers. With inputs and targets of
+// that kind, gradients are exact in any order of additions, also with TF32.
+nn::Sequential make_exact_layers() {
+  nn::Sequential layers;
+  torch::manual_seed(0);
+  const torch::NoGradGuard no_graph;
+  for (int k = 0; k < 3; ++k) {
+    nn::Linear layer(nn::LinearOptions(16, 16).bias(false));
+    layer->weight.copy_(torch::randint(-1, 2, {16, 16}));
+    layers->push_back(layer);
+  }
+  return layers;
+}
+
+// Each rank is a replica and has a half of the rows. Compares with one process
+// that has all.
+const RankProgramEntry kReplicas("replicas", [] {
+  const auto world = World::connect(testing::world_options());
+  const torch::Device here = device(world->rank());
+  constexpr int64_t kRows = 16;
+  const auto loss = [](const torch::Tensor& output,
+                       const torch::Tensor& target) {
+    return (output * target).sum(1).mean();
+  };
+  nn::Sequential alone = make_exact_layers();
+  alone->to(here);
+  const auto transfers = parse_transfers(argument("transfers"));
+  for (const bool collective : {false, true}) {
+    if (collective && transfers == Transfers::kHost) continue;
+    for (const bool shard : {false, true}) {
+      DistributedPipeline pipeline(make_exact_layers(),
+                                   DistributedOptions({3})
+                                       .data_parallel(2)
+                                       .transfers(transfers)
+                                       .collective_sums(collective)
+                                       .shard_optimizer(shard)
+                                       .device(here)
+                                       .threads_per_partition(1),
+                                   world);
+      const auto part = [&](const torch::Tensor& all) {
+        return all.chunk(2)[world->rank()];
+      };
+      for (int step = 0; step < 3; ++step) {
+        const std::string where =
+            std::string(collective ? "collective, " : "") +
+            (shard ? "sharded, " : "") + "step " + std::to_string(step) + ": ";
+        torch::manual_seed(step);
+        const auto input =
+            torch::randint(-1, 2, {kRows, 16}, torch::kFloat).to(here);
+        const auto target =
+            torch::randint(-1, 2, {kRows, 16}, torch::kFloat).to(here);
+        pipeline->zero_grad();
+        alone->zero_grad();
+        const auto found = pipeline->train_step(part(input), part(target), loss,
+                                                one_forward_one_backward(1, 2));
+        const auto expected = loss(alone->forward(input), target);
+        expected.backward();
+        check(found.loss.cpu().equal(expected.detach().cpu()), where + "loss");
+        const auto owned = pipeline->optimizer_parameters();
+        const auto all = alone->parameters();
+        check(owned.size() == all.size(), where + "parameters");
+        for (std::size_t k = 0; k < all.size(); ++k) {
+          const torch::Tensor grad = all[k].grad();
+          check(owned[k].grad().equal(shard ? part(grad) : grad),
+                where + "gradient " + std::to_string(k));
+        }
+      }
+    }
+  }
   return 0;
 });
 
@@ -145,6 +237,22 @@ TEST(TwoRanks, HaveTheBitsOfOneProcessByDirectTransfers) {
 TEST(TwoRanks, HaveTheBitsOfOneProcessByTestedTransfers) {
   if (!obstacle().empty()) GTEST_SKIP() << obstacle();
   expect_bits_of_one_process("tested");
+}
+
+void expect_sums_of_one_process(const std::string& transfers) {
+  expect_ok("replicas", 2, {{"transfers", transfers}});
+  std::cout
+      << "sums of two replicas, also sharded, have the bits of one process"
+      << std::endl;
+}
+
+TEST(TwoRanks, AsReplicasHaveTheSumsOfOneProcessThroughTheHosts) {
+  expect_sums_of_one_process("host");
+}
+
+TEST(TwoRanks, AsReplicasHaveTheSumsOfOneProcessByDirectTransfers) {
+  if (!obstacle().empty()) GTEST_SKIP() << obstacle();
+  expect_sums_of_one_process("direct");
 }
 
 TEST(TwoRanks, AreRefusedDirectTransfersOnOneDevice) {
