@@ -3,8 +3,12 @@
 
 import contextlib
 import io
+import os
+import pathlib
+import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -166,6 +170,31 @@ class Contest(unittest.TestCase):
         results, _ = self.run_workers({"slow": ["4", "1", "1"], "fast": ["1", "1", "1"]}, seconds=4)
         self.assertEqual(results["slow"].seconds, [4])
         self.assertEqual(results["fast"].seconds, [1, 1, 1])
+
+    def test_a_killed_comparison_leaves_no_engine(self):
+        # An engine that does not read that its input has ended.
+        program = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(contest.__file__)!r})
+import contest
+engine = contest.Contestant(["sleep", "1000"], {{}})
+print(engine.process.pid, flush=True)
+input()
+"""
+        comparison = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        state = pathlib.Path(f"/proc/{int(comparison.stdout.readline())}/stat")
+        comparison.kill()
+        comparison.communicate()
+        deadline = time.monotonic() + 60
+        # A zombie has ended, too.
+        while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+            self.assertLess(time.monotonic(), deadline, "the engine still runs")
+            time.sleep(0.01)
 
     def test_losses_are_compared_also_one_engine_at_a_time(self):
         for together in (True, False):

@@ -1,6 +1,8 @@
 """Runs engines that take turns with their steps, each in a process of its own, and
 checks that they compute the same."""
 
+import ctypes
+import functools
 import math
 import os
 import select
@@ -15,6 +17,17 @@ SECONDS_TO_WAIT = 600
 # The allowed relative difference between first losses on GPUs or under autocast. There,
 # engines may get other kernels for the same operators, with TF32 or half precision.
 COARSE = 1e-2
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
+
+def end_with(parent):
+    """Lets the kernel kill this process as soon as `parent`, which started it, ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before that
+        os._exit(1)
 
 
 class Failure(Exception):
@@ -34,6 +47,8 @@ class Contestant:
             stderr=self.errors,
             text=True,
             start_new_session=True,  # so that close() can kill its children, too
+            # A timeout that kills this program must leave no engine on a GPU.
+            preexec_fn=functools.partial(end_with, os.getpid()),
         )
 
     def ask(self, line):

@@ -12,6 +12,7 @@ import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import contest
 import engines
 import meter
 
@@ -86,6 +87,7 @@ class Rank:
 
 def follow(kind, rank, world, flags, port):
     """Runs a process that is not rank 0: follows rank 0 until it stops."""
+    contest.end_with(multiprocessing.parent_process().pid)
     me = kind(rank, world, flags, dist.TCPStore("127.0.0.1", port, is_master=False))
     while (code := me.command()) != STOP:
         me.step() if code == STEP else me.peak()
