@@ -341,6 +341,25 @@ TEST(UnsplitTest, EveryMicrobatchGetsTheElementWholeAndItsGradientsAddUp) {
   }
 }
 
+// As a mask that is there in some calls.
+TEST(UnsplitTest, AnElementMayBeUndefined) {
+  using Tensors = std::vector<Tensor>;
+  const auto masked = [] {
+    return testing::layer<Tensors, Tensors>([](Tensors value) {
+      if (value[1].defined()) value[0] = value[0] * value[1];
+      return value;
+    });
+  };
+  GPipe pipeline(nn::Sequential(masked(), masked()),
+                 testing::options({1, 1}, 2).unsplit({1}));
+  const Tensor x = testing::ones({4, 3});
+  for (const Tensor& mask : {Tensor(), testing::ones({1, 3}) * 3, Tensor()}) {
+    const auto found = pipeline->forward<Tensors>(Tensors{x, mask});
+    EXPECT_TRUE(found[0].cpu().equal((mask.defined() ? x * 9 : x).cpu()));
+    EXPECT_EQ(found[1].defined(), mask.defined());
+  }
+}
+
 TEST(UnsplitTest, GoesToEachDeviceOnceAStep) {
   if (device().is_cpu()) GTEST_SKIP() << "no copies between CPU partitions";
   GPipe pipeline(nn::Sequential(AddMask(), AddMask(), EndMask()),

@@ -149,8 +149,8 @@ void StepPass::bring(int64_t stage, Activation& input, const Event& ready,
                      CopyLog* log) {
   Copier& copier = step_.copier_of(stage);
   at::Tensor& tensor = input.tensor;
-  const bool stays =
-      input.unsplit < 0 || tensor.device() == stages_.partitions[stage].device;
+  const bool stays = input.unsplit < 0 || !tensor.defined() ||
+                     tensor.device() == stages_.partitions[stage].device;
   if (stays) {
     tensor = copier.to_device(tensor, ready, log);
     return;
