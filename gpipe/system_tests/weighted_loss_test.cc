@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -230,6 +231,33 @@ TEST(WeightedLossTest, RefusesGradientsThatLayersAddThemselves) {
   EXPECT_FALSE(linear->weight.grad().defined());
   step([](const Tensor& output, const Tensor&) { return output.mean(); });
   EXPECT_TRUE(linear->weight.grad().cpu().equal(torch::full({4, 4}, 2.25)));
+}
+
+TEST(WeightedLossTest, ALossFunctionMayWriteAllResultsIntoOneTensor) {
+  GPipe pipeline(nn::Sequential(nn::Linear(4, 1)),
+                 testing::options({1}, 3, Checkpoint::kNever));
+  const Tensor x = torch::ones({3, 4}).to(device());
+  const Tensor weight = torch::zeros({}).to(device()), metric = weight.clone();
+  const auto result = pipeline->train_step(
+      x, torch::arange(3.).to(device()),
+      [&](const Tensor& output, const Tensor& target) {
+        weight.copy_(target[0] + 1);
+        metric.copy_(weight * 10);
+        WeightedLoss loss{output.sum(), weight};
+        loss.metrics.emplace_back("tens", metric);
+        return loss;
+      },
+      one_forward_one_backward(1, 3));
+  EXPECT_EQ(result.weight, 6);
+  EXPECT_EQ(result.metrics[0].second.item<double>(), 60);
+  EXPECT_TRUE(
+      pipeline->parameters()[1].grad().cpu().equal(torch::full({1}, 0.5)));
+  const auto evaluated =
+      pipeline->evaluate(x, torch::arange(3.).to(device()),
+                         [&](const Tensor&, const Tensor& target) {
+                           return weight.copy_(target[0]);
+                         });
+  EXPECT_EQ(evaluated.loss.item<float>(), 1);
 }
 
 TEST(WeightedLossTest, RefusesAResultThatIsNoScalarWithTheRemedy) {

@@ -75,6 +75,17 @@ bool in_common(const Activation& a, const Activation& b) {
          may_overlap(a.tensor, b.tensor);
 }
 
+// Returns a result of a loss function, without its graph. If the function may
+// have kept the memory, in which it could write the result for the next
+// micro-batch, returns a copy.
+at::Tensor values_of(at::Tensor result) {
+  const bool is_kept =
+      result.use_count() > 1 ||
+      (result.has_storage() && result.storage().use_count() > 1);
+  result = result.detach();
+  return is_kept ? result.clone() : result;
+}
+
 }  // namespace
 
 void mark_shared(std::vector<Activation>& crossings) {
@@ -509,16 +520,19 @@ Value Cell::run_head(Value output) {
       "checkpointed forward cannot be computed again from it; let it "
       "work on target.clone()");
   check_loss(loss, head_->function->weighted());
-  if (!head_->weight.defined() && loss.weight.defined()) {
-    head_->weight = loss.weight.detach();
-    head_->metrics = std::move(loss.metrics);
-    for (auto& [name, value] : head_->metrics) value = value.detach();
-  }
   // The mean over a part without rows is NaN, and counts nothing.
   const bool counts = loss.weight.defined() || !without_rows(head_->target);
+  if (!head_->weight.defined() && loss.weight.defined()) {
+    head_->weight = values_of(std::move(loss.weight));
+    head_->metrics = std::move(loss.metrics);
+    for (auto& [name, value] : head_->metrics) {
+      value = values_of(std::move(value));
+    }
+  }
   if (check_finite_ && counts) {
     gpipe::internal::check_finite(loss.sum, "the loss");
   }
+  if (!loss.sum.requires_grad()) loss.sum = values_of(std::move(loss.sum));
   return Value::wrap(std::move(loss.sum));
 }
 
