@@ -6,8 +6,10 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <mutex>
 #include <typeinfo>
 
+#include "gpipe/libtorch/debug_info.h"
 #include "gpipe/libtorch/node.h"
 
 namespace gpipe::internal {
@@ -19,6 +21,33 @@ thread_local SavedTensorHooks* current_hooks = nullptr;
 thread_local const void* current_node = nullptr;
 
 thread_local GradsOfNow* current_grads = nullptr;
+
+// The backwards that between_additions() counts. Never destroyed, because a
+// worker may run a backward while the process exits.
+struct Additions {
+  static Additions& get() {
+    static auto* const all = new Additions();
+    return *all;
+  }
+  std::mutex mutex;
+  int64_t running = 0, ended = 0;
+};
+
+// One of them, while in scope.
+class Addition {
+ public:
+  Addition() {
+    const std::lock_guard<std::mutex> lock(Additions::get().mutex);
+    ++Additions::get().running;
+  }
+  ~Addition() {
+    const std::lock_guard<std::mutex> lock(Additions::get().mutex);
+    --Additions::get().running;
+    ++Additions::get().ended;
+  }
+  Addition(const Addition&) = delete;
+  Addition& operator=(const Addition&) = delete;
+};
 
 const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
@@ -43,6 +72,10 @@ class HookEngine : public torch::autograd::Engine {
       bool create_graph, bool accumulate_grad,
       const torch::autograd::edge_list& outputs) override {
     if (accumulate_grad && current_grads) current_grads->set_aside(roots);
+    std::optional<Addition> addition;
+    if (accumulate_grad && !c10::ThreadLocalDebugInfo::get(kPhaseSlot)) {
+      addition.emplace();
+    }
     return Engine::execute(roots, inputs, keep_graph, create_graph,
                            accumulate_grad, outputs);
   }
@@ -108,6 +141,14 @@ void GradsOfNow::set_aside(const torch::autograd::edge_list& roots) {
     }
     return true;
   });
+}
+
+std::optional<int64_t> between_additions(const std::function<void()>& look) {
+  Additions& all = Additions::get();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.running > 0) return std::nullopt;
+  look();
+  return all.ended;
 }
 
 }  // namespace gpipe::internal

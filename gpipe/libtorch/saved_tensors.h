@@ -7,7 +7,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -70,5 +73,13 @@ class GradsOfNow {
   GradsOfNow* const outer_;
   std::vector<std::pair<at::Tensor, at::Tensor>> grads_;  // with their leaves
 };
+
+// Calls `look` while no backward adds to gradients (`.grad`) in this process,
+// other than those that layers of a pipeline run, and returns the number of
+// such backwards that have ended. If one runs, returns nullopt without a call.
+// The numbers of two calls are equal if none ran between the calls. If another
+// engine runs, no backward counts.
+// Threads: any. Backwards that begin meanwhile wait for `look`.
+std::optional<int64_t> between_additions(const std::function<void()>& look);
 
 }  // namespace gpipe::internal

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -231,6 +232,37 @@ TEST(WeightedLossTest, RefusesGradientsThatLayersAddThemselves) {
   EXPECT_FALSE(linear->weight.grad().defined());
   step([](const Tensor& output, const Tensor&) { return output.mean(); });
   EXPECT_TRUE(linear->weight.grad().cpu().equal(torch::full({4, 4}, 2.25)));
+}
+
+// Losses of small integers, whose sums are exact in any order.
+TEST(WeightedLossTest, OtherThreadsMayAddToTheSameGradients) {
+  const nn::Linear linear(nn::LinearOptions(4, 4).bias(false));
+  GPipe pipeline(nn::Sequential(linear), testing::options({1}));
+  const Tensor x = torch::ones({4, 4}).to(device());
+  constexpr int kSteps = 200;
+  const auto in_a_thread = [&](const auto& step) {
+    return std::async(std::launch::async, [&] {
+      return error_of([&] {
+        for (int k = 0; k < kSteps; ++k) step();
+      });
+    });
+  };
+  const auto weighted = [&] {
+    pipeline->train_step(
+        x, x,
+        [](const Tensor& output, const Tensor&) {
+          return WeightedLoss{output.sum(), torch::tensor(2)};
+        },
+        one_forward_one_backward(1, 2));
+  };
+  const auto plain = [&] { linear->weight.sum().backward(); };
+  auto one = in_a_thread(weighted), two = in_a_thread(weighted),
+       three = in_a_thread(plain);
+  EXPECT_EQ(one.get(), "");
+  EXPECT_EQ(two.get(), "");
+  EXPECT_EQ(three.get(), "");
+  // Each element adds 4 / 4 in a step.
+  EXPECT_TRUE(linear->weight.grad().cpu().equal(torch::full({4, 4}, 600.)));
 }
 
 TEST(WeightedLossTest, ALossFunctionMayWriteAllResultsIntoOneTensor) {

@@ -13,6 +13,7 @@
 
 #include "gpipe/base/threads.h"
 #include "gpipe/failure.h"
+#include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/layer.h"
@@ -289,33 +290,42 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
 void TrainStep::note_grads() {
   // Other ranks do not know whether the loss is weighted.
   if (!with_backward_ || (!remote_ && !(loss_ && loss_->weighted()))) return;
-  for (int64_t stage = 0; stage < stages_.size(); ++stage) {
-    for (const Layer& layer : stages_.partitions[stage].layers) {
-      for (const at::Tensor& each : layer.module.ptr()->parameters()) {
-        if (!each.is_leaf()) continue;
-        const at::Tensor& grad = each.grad();
-        grads_before_.push_back({stage, each, grad, WatchedVersion(grad)});
+  additions_before_ = between_additions([this] {
+    for (int64_t stage = 0; stage < stages_.size(); ++stage) {
+      for (const Layer& layer : stages_.partitions[stage].layers) {
+        for (const at::Tensor& each : layer.module.ptr()->parameters()) {
+          if (!each.is_leaf()) continue;
+          const at::Tensor& grad = each.grad();
+          grads_before_.push_back({stage, each, grad, WatchedVersion(grad)});
+        }
       }
     }
-  }
+  });
 }
 
 void TrainStep::check_grads(const char* why) {
-  for (const GradBefore& each : grads_before_) {
-    if (each.parameter.grad().is_same(each.grad) &&
-        !each.version.is_changed()) {
-      continue;
+  if (!additions_before_) return;
+  const GradBefore* changed = nullptr;
+  const std::optional<int64_t> additions = between_additions([&] {
+    for (const GradBefore& each : grads_before_) {
+      if (!each.parameter.grad().is_same(each.grad) ||
+          each.version.is_changed()) {
+        changed = &each;
+        break;
+      }
     }
-    each.parameter.mutable_grad() = each.grad;
-    TORCH_CHECK(false, "the layers of partition ", each.stage,
-                " have added to the gradient of ",
-                stages_.describe_leaf(each.stage, each.parameter),
-                " themselves, as by a backward() in the backward of a "
-                "torch::autograd::Function; ",
-                why,
-                ". Use gpipe::checkpoint(), or torch::autograd::grad() and "
-                "return the gradients of the parameters");
-  }
+  });
+  // Other threads may train the same parameters.
+  if (!changed || additions != additions_before_) return;
+  changed->parameter.mutable_grad() = changed->grad;
+  TORCH_CHECK(false, "the layers of partition ", changed->stage,
+              " have added to the gradient of ",
+              stages_.describe_leaf(changed->stage, changed->parameter),
+              " themselves, as by a backward() in the backward of a "
+              "torch::autograd::Function; ",
+              why,
+              ". Use gpipe::checkpoint(), or torch::autograd::grad() and "
+              "return the gradients of the parameters");
 }
 
 void TrainStep::set_rows(int64_t microbatch, int64_t rows, int64_t all_rows) {

@@ -187,8 +187,8 @@ class TrainStep {
   };
 
   void note_grads();
-  // Throws c10::Error if layers have changed `.grad` since note_grads().
-  // `why`: why the step does not allow it.
+  // Throws c10::Error if layers have changed `.grad` since note_grads(), and no
+  // other thread may have done so. `why`: why the step does not allow it.
   void check_grads(const char* why);
 
   Stages& stages_;
@@ -209,6 +209,7 @@ class TrainStep {
 
   std::vector<torch::autograd::Edge> accumulators_;
   std::vector<GradBefore> grads_before_;
+  std::optional<int64_t> additions_before_;  // see between_additions()
   std::optional<Step> step_;
   std::deque<LossHead> heads_;
   std::optional<MiniBatchNorms> norms_;
