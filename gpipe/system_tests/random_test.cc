@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
@@ -275,6 +277,50 @@ TEST(Random, OfTwoPipelinesAtTheSameTimeIsReplayedByEach) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(right, 100);
+}
+
+// The second partition draws before the first one fails, or not at all.
+TEST(Random, AFailedStepDrawsNothing) {
+  bool fails = false, waits = false;
+  std::atomic<bool> drawn{false};
+  std::atomic<int> calls{0};
+  torch::nn::Dropout dropout;
+  Sequential model(layer([&](Tensor x) {
+                     if (!fails) return x;
+                     while (waits && calls > 0 && !drawn) {
+                       std::this_thread::yield();
+                     }
+                     TORCH_CHECK(waits && calls++ == 0, "spilt");
+                     return x;
+                   }),
+                   layer([&](Tensor x) {
+                     x = dropout(x);
+                     drawn = true;
+                     return x;
+                   }));
+  GPipe pipeline(model, options({1, 1}, 2, Checkpoint::kNever));
+  const Tensor x = ones({8, 6}).requires_grad_();
+  const auto train = [&] {
+    pipeline->train_step(
+        x, x.detach(), [](const Tensor& y, const Tensor&) { return y.mean(); },
+        fill_drain(2, 2));
+  };
+  const Tensor before = state_after(3, 0), after = state_after(3, 1);
+  for (const bool by_forward : {true, false}) {
+    for (const bool late : {false, true}) {
+      torch::manual_seed(3);
+      fails = true;
+      waits = late;
+      drawn = false;
+      calls = 0;
+      EXPECT_ANY_THROW(by_forward ? (void)pipeline->forward(x) : train());
+      EXPECT_EQ(drawn, late);
+      EXPECT_TRUE(state().equal(before));
+      fails = false;
+      by_forward ? (void)pipeline->forward(x) : train();
+      EXPECT_TRUE(state().equal(after));
+    }
+  }
 }
 
 TEST(Random, OutsideOfAPipelineIsUntouched) {

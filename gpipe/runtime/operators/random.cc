@@ -50,12 +50,35 @@ uint64_t random64(at::Generator generator) {
 
 StepSeed::StepSeed() : outer_(RandomScope::current()) {}
 
+StepSeed::~StepSeed() {
+  if (!draw_) return;
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* const engine = at::check_generator<at::CPUGeneratorImpl>(generator);
+  const at::mt19937_data_pod now = engine->engine().data();
+  const at::mt19937_data_pod then = draw_->second.data();
+  if (now.left_ == then.left_ && now.state_ == then.state_) {
+    engine->set_engine(draw_->first);
+  }
+}
+
+void StepSeed::keep() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  draw_.reset();
+}
+
 uint64_t StepSeed::get() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!seed_) {
+  if (!seed_ && outer_) {
     // The thread of the outer layer waits, so that no other one uses its scope.
-    seed_ = random64(outer_ ? *outer_->generator(c10::Device(c10::kCPU))
-                            : at::detail::getDefaultCPUGenerator());
+    seed_ = random64(*outer_->generator(c10::Device(c10::kCPU)));
+  } else if (!seed_) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard<std::mutex> drawing(generator.mutex());
+    auto* const engine = at::check_generator<at::CPUGeneratorImpl>(generator);
+    const at::mt19937 before = engine->engine();
+    seed_ = engine->random64();
+    draw_.emplace(before, engine->engine());
   }
   used_ = true;
   return *seed_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Device.h>
 
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpipe/libtorch/dispatcher.h"
@@ -28,10 +30,21 @@ uint64_t random64(at::Generator generator);
 // outer pipeline, the seed is drawn from the generator of that layer, which
 // waits for the pipeline until leave_layer().
 //
+// Whether a step that fails has drawn by then depends on times. So the
+// destructor takes a draw from the default generator back, unless keep() has
+// been called, or others have drawn since.
+//
 // Thread-safe.
 class StepSeed {
  public:
   StepSeed();
+  ~StepSeed();
+  StepSeed(const StepSeed&) = delete;
+  StepSeed& operator=(const StepSeed&) = delete;
+
+  // Keeps the draw: the step has succeeded.
+  void keep();
+
   // Returns the seed. The first call draws it.
   uint64_t get();
 
@@ -57,6 +70,9 @@ class StepSeed {
   mutable std::mutex mutex_;
   std::optional<uint64_t> seed_;
   bool used_ = false;
+  // The states of the default generator before and after the draw; none without
+  // a draw, and after keep().
+  std::optional<std::pair<at::mt19937, at::mt19937>> draw_;
 };
 
 // Gives random operators on this thread a generator seeded from (step,

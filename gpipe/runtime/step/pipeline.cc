@@ -240,6 +240,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
           norms.write();
           if (norms_of_now) norms_of_now->restore();
           norms.keep();
+          step->seed.keep();
           return output;
         }
 
@@ -266,6 +267,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
         if (norms_of_now) norms_of_now->restore();
         backward->end_forward();
         norms.keep();
+        step->seed.keep();
         return output;
       });
 }

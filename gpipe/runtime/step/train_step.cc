@@ -458,6 +458,7 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
     gpipe::internal::accumulate(std::move(edges), std::move(grads));
   }
   norms_->keep();
+  step_->seed.keep();
 }
 
 namespace {
