@@ -390,6 +390,52 @@ TEST(Change, OfTheModeOfAMemberIsDetected) {
                          "forward and backward"));
 }
 
+// As of a member that was there when the pipeline was made.
+TEST(Change, OfAMemberThatHasReplacedAnotherIsDetected) {
+  Block block;
+  GPipe pipeline(torch::nn::Sequential(block),
+                 options({1}, 2, Checkpoint::kAlways));
+  const auto replace = [&] {
+    block->dropout = block->replace_module("dropout", torch::nn::Dropout());
+  };
+  const auto forward = [&] {
+    return pipeline->forward(ones({4, 3}).requires_grad_()).sum();
+  };
+  replace();
+  auto loss = forward();
+  block->dropout->eval();
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              StartsWith("c10::Error: train() or eval() was called between "
+                         "forward and backward"));
+  loss = forward();
+  replace();
+  EXPECT_THAT(error_of([&] { loss.backward(); }),
+              StartsWith("c10::Error: a module of partition 0 was replaced "
+                         "between forward and backward"));
+  forward().backward();
+}
+
+// Makes its member in its first forward.
+struct LateImpl : torch::nn::Module {
+  Tensor forward(Tensor x) {
+    if (!linear) linear = register_module("linear", torch::nn::Linear(3, 3));
+    return linear(x);
+  }
+  torch::nn::Linear linear = nullptr;
+};
+TORCH_MODULE(Late);
+
+TEST(Change, ALayerMayMakeAMemberInItsFirstForward) {
+  GPipe pipeline(torch::nn::Sequential(Late()),
+                 options({1}, 1, Checkpoint::kAlways)
+                     .devices({torch::Device(torch::kCPU)}));
+  for (int step = 0; step < 2; ++step) {
+    const Tensor x = torch::ones({4, 3}).requires_grad_();
+    pipeline->forward(x).sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+  }
+}
+
 TEST(Change, OfTheInputIsDetected) {
   Pending step;
   step.x.add_(1);

@@ -56,7 +56,7 @@ TEST(Partition, NamesWhatItsLayersHave) {
   nn::Linear last(2, 1);
   const auto parts = partition(
       named({nn::AnyModule(first), nn::AnyModule(last)}), {2}, {kCpu});
-  EXPECT_EQ(parts[0].modules.training().size(), 2u);
+  EXPECT_EQ(parts[0].modules.modules()->size(), 2u);
   EXPECT_EQ(parts[0].modules.name_of(last->bias), "1.bias");
   EXPECT_EQ(parts[0].modules.name_of(first->running_var), "0.running_var");
 }

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 #include "gpipe/runtime/operators/norm_statistics.h"
@@ -130,26 +131,68 @@ void write_values(const std::vector<BufferValue>& values) {
   }
 }
 
+WatchedModes::WatchedModes(std::shared_ptr<const Modules> modules)
+    : modules_(std::move(modules)) {
+  training_.reserve(modules_->size());
+  for (const auto& each : *modules_) training_.push_back(each->is_training());
+}
+
+bool WatchedModes::is_changed() const {
+  for (std::size_t k = 0; k < training_.size(); ++k) {
+    if ((*modules_)[k]->is_training() != training_[k]) return true;
+  }
+  return false;
+}
+
+bool WatchedModes::are_among(const Modules& modules) const {
+  if (!modules_ || *modules_ == modules) return true;
+  const std::unordered_set<std::shared_ptr<torch::nn::Module>> all(
+      modules.begin(), modules.end());
+  return std::ranges::all_of(
+      *modules_, [&](const auto& each) { return all.contains(each); });
+}
+
 void CalledModules::add(std::string prefix,
                         std::shared_ptr<torch::nn::Module> module) {
+  Modules all;
+  if (modules_) all = *modules_;
   for (auto& each : module->modules()) {
-    auto& buffers = is_norm(*each) ? norm_buffers_ : other_buffers_;
-    for (at::Tensor& buffer : each->buffers(/*recurse=*/false)) {
-      if (buffer.defined()) buffers.push_back(std::move(buffer));
-    }
-    for (at::Tensor& parameter : each->parameters(/*recurse=*/false)) {
-      if (parameter.defined()) parameters_.push_back(std::move(parameter));
-    }
-    modules_.push_back(std::move(each));
+    list(*each);
+    all.push_back(std::move(each));
   }
+  modules_ = std::make_shared<const Modules>(std::move(all));
   roots_.emplace_back(std::move(prefix), std::move(module));
 }
 
-std::vector<bool> CalledModules::training() const {
-  std::vector<bool> training;
-  training.reserve(modules_.size());
-  for (const auto& each : modules_) training.push_back(each->is_training());
-  return training;
+Modules CalledModules::modules_of_now() const {
+  Modules all;
+  for (const auto& [prefix, root] : roots_) {
+    std::ranges::move(root->modules(), std::back_inserter(all));
+  }
+  return all;
+}
+
+void CalledModules::find_again() {
+  Modules all = modules_of_now();
+  if (!modules_ || all == *modules_) return;
+  const std::vector<at::Tensor> statistics = std::move(norm_buffers_);
+  norm_buffers_.clear();
+  other_buffers_.clear();
+  parameters_.clear();
+  copies_.clear();
+  for (const auto& each : all) list(*each);
+  add_norm_buffers(statistics);
+  modules_ = std::make_shared<const Modules>(std::move(all));
+}
+
+void CalledModules::list(const torch::nn::Module& module) {
+  auto& buffers = is_norm(module) ? norm_buffers_ : other_buffers_;
+  for (at::Tensor& buffer : module.buffers(/*recurse=*/false)) {
+    if (buffer.defined()) buffers.push_back(std::move(buffer));
+  }
+  for (at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+    if (parameter.defined()) parameters_.push_back(std::move(parameter));
+  }
 }
 
 void CalledModules::add_norm_buffers(
@@ -163,19 +206,6 @@ void CalledModules::add_norm_buffers(
     other_buffers_.erase(found);
     copies_.clear();
   }
-}
-
-std::vector<at::Tensor> CalledModules::new_buffers() const {
-  std::vector<at::Tensor> found;
-  for (const auto& [prefix, root] : roots_) {
-    for (const auto& module : root->modules()) {
-      for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
-        if (!buffer.defined() || has_buffer(buffer)) continue;
-        found.push_back(std::move(buffer));
-      }
-    }
-  }
-  return found;
 }
 
 std::vector<BufferValue> CalledModules::copy_buffers() {

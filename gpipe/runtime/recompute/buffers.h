@@ -71,17 +71,41 @@ struct BufferValue {
 std::vector<BufferValue> copy_values(const std::vector<at::Tensor>& buffers);
 void write_values(const std::vector<BufferValue>& values);
 
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+// Modules, and whether each was in train mode at the construction.
+class WatchedModes {
+ public:
+  WatchedModes() = default;
+  explicit WatchedModes(std::shared_ptr<const Modules> modules);
+
+  // Returns whether a module has another mode now.
+  bool is_changed() const;
+  // Returns whether all modules are among `modules`.
+  bool are_among(const Modules& modules) const;
+
+ private:
+  std::shared_ptr<const Modules> modules_;
+  std::vector<bool> training_;
+};
+
 // The layers of a partition, or one module, with all submodules: their training
-// modes, parameters, buffers and names. The lists are made once, so that a
-// micro-batch walks through no modules.
+// modes, parameters, buffers and names. The lists are made once for a step, so
+// that a micro-batch walks through no modules.
 class CalledModules {
  public:
   // Adds a module and its submodules. `prefix`: what precedes the names of its
   // parameters and buffers, such as "3." for a layer of a Sequential.
   void add(std::string prefix, std::shared_ptr<torch::nn::Module> module);
 
-  // Returns for each module whether it is in train mode.
-  std::vector<bool> training() const;
+  // Makes the lists again if the modules have other submodules than at the last
+  // call or add().
+  void find_again();
+
+  // Returns the modules. find_again() makes another list, and leaves this one.
+  const std::shared_ptr<const Modules>& modules() const { return modules_; }
+  // Returns the modules that are there now.
+  Modules modules_of_now() const;
 
   // Returns the parameters, including frozen ones.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -97,9 +121,6 @@ class CalledModules {
   bool has_buffer(const at::Tensor& tensor) const {
     return contains(norm_buffers_, tensor) || contains(other_buffers_, tensor);
   }
-
-  // Returns the buffers that the modules have now, but did not have at add().
-  std::vector<at::Tensor> new_buffers() const;
 
   // Copies all buffers. Other buffers than norm_buffers() that have not changed
   // since the last call share the copies of that call, if these still live.
@@ -120,13 +141,15 @@ class CalledModules {
   std::string name_of(const at::Tensor& tensor) const;
 
  private:
+  void list(const torch::nn::Module& module);
+
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   // The modules that were added, with their prefixes.
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
       roots_;
-  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::shared_ptr<const Modules> modules_;  // null before add()
   std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_, changing_;
   // The last copies of `other_buffers_`, or empty, with the versions that the
   // buffers had. A copy serves again while the version is the same.

@@ -86,7 +86,8 @@ TEST_F(CalledModulesTest, ListModesParametersNormBuffersAndNames) {
   nn::Linear last(3, 1);
   last->eval();
   modules.add("1.", last.ptr());
-  EXPECT_THAT(modules.training(), ElementsAre(true, true, false));
+  EXPECT_THAT(*modules.modules(),
+              ElementsAre(counter, counter->norm.ptr(), last.ptr()));
   EXPECT_TRUE(same(modules.parameters(),
                    {counter->frozen, counter->norm->weight, counter->norm->bias,
                     last->weight, last->bias}));
@@ -97,6 +98,36 @@ TEST_F(CalledModulesTest, ListModesParametersNormBuffersAndNames) {
   EXPECT_EQ(modules.name_of(counter->count), "0.count");
   EXPECT_EQ(modules.name_of(last->bias), "1.bias");
   EXPECT_EQ(modules.name_of(last->bias.detach()), "");
+}
+
+TEST_F(CalledModulesTest, FindSubmodulesThatHaveReplacedOthers) {
+  const auto first = modules.modules();
+  modules.add_norm_buffers({counter->count});
+  modules.find_again();
+  EXPECT_EQ(modules.modules(), first);
+  counter->norm = counter->replace_module("norm", nn::BatchNorm1d(5));
+  modules.find_again();
+  EXPECT_THAT(*modules.modules(), ElementsAre(counter, counter->norm.ptr()));
+  EXPECT_TRUE(
+      same(modules.parameters(),
+           {counter->frozen, counter->norm->weight, counter->norm->bias}));
+  EXPECT_TRUE(same(modules.norm_buffers(),
+                   {counter->norm->running_mean, counter->norm->running_var,
+                    counter->norm->num_batches_tracked, counter->count}));
+}
+
+TEST(WatchedModes, AreThoseOfTheConstruction) {
+  nn::Linear a(1, 1), b(1, 1);
+  b->eval();
+  const WatchedModes modes(
+      std::make_shared<const Modules>(Modules{a.ptr(), b.ptr()}));
+  EXPECT_FALSE(modes.is_changed());
+  a->eval();
+  EXPECT_TRUE(modes.is_changed());
+  a->train();
+  EXPECT_FALSE(modes.is_changed());
+  EXPECT_TRUE(modes.are_among({b.ptr(), nn::Linear(1, 1).ptr(), a.ptr()}));
+  EXPECT_FALSE(modes.are_among({nn::Linear(1, 1).ptr(), a.ptr()}));
 }
 
 TEST_F(CalledModulesTest, BuffersThatAnOperatorUsesAsStatisticsAreOfANorm) {
@@ -153,17 +184,6 @@ TEST_F(CalledModulesTest, NoticeChangesThroughDataOnTheCpu) {
   EXPECT_TRUE(second.is_changed());
   EXPECT_EQ(copy_of_count().value.item<float>(), 6);
   EXPECT_FALSE(copy_of_count().is_changed());
-}
-
-TEST_F(CalledModulesTest, FindBuffersThatWereRegisteredLater) {
-  EXPECT_TRUE(modules.new_buffers().empty());
-  const Tensor late = counter->register_buffer("late", torch::ones({2}));
-  const auto child = std::make_shared<Counter>();
-  counter->register_module("child", child);
-  EXPECT_TRUE(
-      same(modules.new_buffers(),
-           {late, child->count, child->norm->running_mean,
-            child->norm->running_var, child->norm->num_batches_tracked}));
 }
 
 TEST_F(CalledModulesTest, DoNotKeepCopiesOfBuffersAlive) {

@@ -32,7 +32,7 @@ PastCall::PastCall(std::string callee, std::string remedy,
     return modules && modules->has_buffer(tensor);
   };
   if (!modules_) return;
-  training_ = modules_->training();
+  modes_ = WatchedModes(modules_->modules());
   buffers_ = modules_->copy_buffers();
 }
 
@@ -88,7 +88,11 @@ std::string PastCall::describe(const char* kind,
 
 void PastCall::check_unchanged() {
   check_inputs("between forward and backward");
-  TORCH_CHECK(!modules_ || modules_->training() == training_,
+  const Modules modules = modules_ ? modules_->modules_of_now() : Modules();
+  TORCH_CHECK(modes_.are_among(modules), "a module of ", callee_,
+              " was replaced between forward and backward, so that the forward "
+              "cannot be computed again. Call backward first");
+  TORCH_CHECK(!modes_.is_changed(),
               "train() or eval() was called between forward and backward; ",
               callee_,
               " cannot be computed again in another mode. Call backward first");
@@ -112,16 +116,26 @@ void PastCall::check_unchanged() {
                 "not by the forward that is computed again; call backward "
                 "first, or change the buffer in each forward");
   }
-  if (!modules_) return;
+  note_new_buffers(modules);
+}
+
+void PastCall::note_new_buffers(const Modules& modules) {
+  const auto is_in = [](const at::Tensor& buffer, const auto& list,
+                        auto tensor) {
+    return std::ranges::any_of(
+        list, [&](const auto& each) { return (each.*tensor).is_same(buffer); });
+  };
   new_buffers_.clear();
-  for (at::Tensor& each : modules_->new_buffers()) {
-    const bool is_counter = std::ranges::any_of(
-        record_.counters, [&](const CallRecord::Counter& counter) {
-          return counter.tensor.is_same(each);
-        });
-    if (is_counter) continue;  // restored anyway
-    const WatchedVersion version(each);
-    new_buffers_.push_back({std::move(each), {}, version});
+  for (const auto& module : modules) {
+    for (at::Tensor& each : module->buffers(/*recurse=*/false)) {
+      if (!each.defined() || is_in(each, buffers_, &BufferValue::buffer) ||
+          // Restored anyway.
+          is_in(each, record_.counters, &CallRecord::Counter::tensor)) {
+        continue;
+      }
+      const WatchedVersion version(each);
+      new_buffers_.push_back({std::move(each), {}, version});
+    }
   }
 }
 

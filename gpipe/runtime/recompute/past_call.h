@@ -73,7 +73,8 @@ class PastCall {
   void keep_changed_buffers();
 
   // Throws c10::Error if an input, a parameter, a training mode, or a buffer
-  // without copy has changed, so that a second call would see something else.
+  // without copy has changed, or if a module is no longer there, so that a
+  // second call would see something else.
   // Notes the buffers that were not there before the first call.
   void check_unchanged();
 
@@ -99,13 +100,14 @@ class PastCall {
   // Throws c10::Error if an input has been changed in place. `when`: by what,
   // or at which time.
   void check_inputs(const char* when) const;
+  void note_new_buffers(const Modules& modules);
   bool is_norm(const BufferValue& buffer) const;
   // Returns "parameter '0.weight' ([3, 3] Float) of partition 2".
   std::string describe(const char* kind, const at::Tensor& tensor) const;
 
   std::string callee_, remedy_;
   CalledModules* modules_ = nullptr;
-  std::vector<bool> training_;
+  WatchedModes modes_;
   std::vector<Input> inputs_;
   std::vector<Parameter> parameters_;
   std::vector<BufferValue> buffers_;  // undefined value: the copy was dropped
