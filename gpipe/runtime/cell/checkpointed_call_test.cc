@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "gpipe/phase.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/skippable.h"
 #include "gpipe/testing/devices.h"
@@ -39,56 +38,6 @@ Tensor call(Function function, const Tensor& input,
              },
              {Value::wrap(input)}, std::move(module))
       .tensors()[0];
-}
-
-TEST(CheckpointedCall, CallsTheFunctionAgainForTheFirstTensorThatIsNeeded) {
-  int calls = 0;
-  const Tensor x = number(2, /*requires_grad=*/true);
-  const Tensor y = call(
-      [&](const Tensor& h) {
-        ++calls;
-        EXPECT_EQ(is_checkpointing(), calls == 1);
-        EXPECT_EQ(is_recomputing(), calls == 2);
-        return h * h * h;
-      },
-      x);
-  EXPECT_EQ(y.item<double>(), 8);
-  EXPECT_EQ(calls, 1);
-  y.backward();
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(x.grad().item<double>(), 12);
-}
-
-TEST(CheckpointedCall, IsAPlainCallWithoutGradMode) {
-  int calls = 0;
-  const auto square = [&](const Tensor& h) {
-    ++calls;
-    EXPECT_FALSE(is_checkpointing());
-    return h * h;
-  };
-  const c10::AutoGradMode no_graph(false);
-  EXPECT_EQ(call(square, number(3)).item<double>(), 9);
-  EXPECT_EQ(calls, 1);
-}
-
-TEST(CheckpointedCall, TakesAndReturnsTheKindsOfItsValues) {
-  const Tensor a = number(2, true), b = number(5, true);
-  Value out = call_checkpointed(
-      [](std::vector<Value> inputs) {
-        EXPECT_EQ(inputs.size(), 2u);
-        EXPECT_EQ(inputs[0].kind(), Value::Kind::kVector);
-        EXPECT_EQ(inputs[1].kind(), Value::Kind::kTensor);
-        const auto& pair = inputs[0].tensors();
-        return Value(Value::Kind::kTuple,
-                     {pair[0] * inputs[1].tensors()[0], pair[1]});
-      },
-      {Value(Value::Kind::kVector, {a, Tensor()}), Value::wrap(b)});
-  EXPECT_EQ(out.kind(), Value::Kind::kTuple);
-  ASSERT_EQ(out.tensors().size(), 2u);
-  EXPECT_FALSE(out.tensors()[1].defined());
-  out.tensors()[0].backward();
-  EXPECT_EQ(a.grad().item<double>(), 5);
-  EXPECT_EQ(b.grad().item<double>(), 2);
 }
 
 TEST(CheckpointedCall, ASecondCallGetsLeavesThatRequireGradAsTheInputsDid) {
@@ -125,21 +74,6 @@ TEST(CheckpointedCall, ASecondCallHasTheAutocastStateOfTheFirstWithoutACache) {
   EXPECT_THAT(cached, ElementsAre(true, false));
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
-}
-
-TEST(CheckpointedCall, ASecondCallGetsNoTensorWhereTheFirstGotNone) {
-  std::vector<bool> defined;
-  const Tensor x = number(2, true);
-  const Value y = call_checkpointed(
-      [&](std::vector<Value> inputs) {
-        defined.push_back(inputs[1].tensors()[0].defined());
-        const Tensor& h = inputs[0].tensors()[0];
-        return Value::wrap(h * h);
-      },
-      {Value::wrap(x), Value::wrap(std::vector<Tensor>{Tensor()})});
-  y.tensors()[0].backward();
-  EXPECT_THAT(defined, ElementsAre(false, false));
-  EXPECT_EQ(x.grad().item<double>(), 4);
 }
 
 TEST(CheckpointedCall, ASecondCallPopsWhatTheFirstOnePopped) {
