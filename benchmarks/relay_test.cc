@@ -8,18 +8,20 @@
 #include <torch/utils.h>
 
 #include "balancing/profile/testing.h"
-#include "benchmarks/skip_layers.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/summary.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
+using gpipe::testing::Add;
+using gpipe::testing::Keep;
 using ::testing::ElementsAre;
 
 torch::nn::Sequential small_unet() {
   torch::manual_seed(0);
-  return torch::nn::Sequential(Stash(), torch::nn::Linear(3, 3),
+  return torch::nn::Sequential(Keep(), torch::nn::Linear(3, 3),
                                torch::nn::Linear(3, 3), Add(),
                                torch::nn::Linear(3, 3));
 }
@@ -73,7 +75,7 @@ TEST(RelaySkips, RefusesABalanceOfOtherLayers) {
 // Returns a model with 3 numbers per row in each activation.
 torch::nn::Sequential model() {
   torch::nn::Sequential model;
-  model->push_back("first", Stash());
+  model->push_back("first", Keep());
   model->push_back("second", torch::nn::Linear(3, 3));
   model->push_back("third", Add());
   return model;

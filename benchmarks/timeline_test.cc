@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "benchmarks/harness/experiment.h"
-#include "benchmarks/skip_layers.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::benchmarks {
 namespace {
 
+using gpipe::testing::Add;
+using gpipe::testing::Keep;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
@@ -270,7 +272,7 @@ Benchmark measured_benchmark() {
   Benchmark benchmark;
   benchmark.program.name = "toy_timeline";
   benchmark.model = [](const Experiment&) {
-    return torch::nn::Sequential(Stash(), torch::nn::Linear(4, 4), Add());
+    return torch::nn::Sequential(Keep(), torch::nn::Linear(4, 4), Add());
   };
   benchmark.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return (output - target).square().mean();

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/skip.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe {
 namespace {
@@ -40,29 +40,14 @@ using torch::nn::Linear;
 using torch::nn::ReLU;
 using torch::nn::Sequential;
 
-struct KeepImpl : torch::nn::Module, Skippable {
-  KeepImpl() : Skippable({{"kept"}, {}}) {}
-  Tensor forward(Tensor x) {
-    stash("kept", x);
-    return x;
-  }
-};
-TORCH_MODULE(Keep);
-
-struct AddImpl : torch::nn::Module, Skippable {
-  AddImpl() : Skippable({{}, {"kept"}}) {}
-  Tensor forward(Tensor x) { return x + *pop("kept"); }
-};
-TORCH_MODULE(Add);
-
 // A model with inputs and outputs of 8 x 4 floats and 132 parameters.
 Sequential model_with_skip() {
   Sequential model;
-  model->push_back("keep", Keep());
+  model->push_back("keep", testing::Keep());
   model->push_back("wide", Linear(4, 16));
   model->push_back("relu", ReLU());
   model->push_back("narrow", Linear(16, 4));
-  model->push_back("add", Add());
+  model->push_back("add", testing::Add());
   return model;
 }
 
@@ -290,7 +275,7 @@ TEST(SummaryTest, NamesWhatDoesNotFit) {
         summary(model_with_skip(), {5, 0}, input);
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("positive")));
-  EXPECT_THROW(summary(Sequential(Keep()), input), c10::TypeError);
+  EXPECT_THROW(summary(Sequential(testing::Keep()), input), c10::TypeError);
   EXPECT_THROW(summary(model_with_skip(), 3), c10::TypeError);
   EXPECT_THROW(summary(model_with_skip(), torch::ones({8, 5})), c10::Error);
 }

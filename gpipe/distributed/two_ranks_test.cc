@@ -25,7 +25,6 @@
 #include "gpipe/distributed/world/backends.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
-#include "gpipe/skip.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
 
@@ -50,30 +49,13 @@ void die_at(const std::string& place, const World& world) {
   if (argument("die_at") == place && world.rank() == 1) ::raise(SIGKILL);
 }
 
-// Keeps its input for the layer Add, which adds it.
-struct KeepImpl : nn::Module, Skippable {
-  KeepImpl() : Skippable({/*stash=*/{"kept"}, /*pop=*/{}}) {}
-  torch::Tensor forward(const torch::Tensor& x) {
-    stash("kept", x);
-    return x;
-  }
-};
-TORCH_MODULE(Keep);
-struct AddImpl : nn::Module, Skippable {
-  AddImpl() : Skippable({/*stash=*/{}, /*pop=*/{"kept"}}) {}
-  torch::Tensor forward(const torch::Tensor& x) {
-    return x + pop("kept").value();
-  }
-};
-TORCH_MODULE(Add);
-
 // Returns four layers for each rank. A tensor of the first rank skips to the
 // last one. Input and output have shape [rows, 1].
 nn::Sequential make_layers() {
   torch::manual_seed(0);
-  return nn::Sequential(nn::Linear(1, kWidth), nn::Tanh(), Keep(),
+  return nn::Sequential(nn::Linear(1, kWidth), nn::Tanh(), testing::Keep(),
                         nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth),
-                        nn::Tanh(), Add(), nn::Linear(kWidth, 1));
+                        nn::Tanh(), testing::Add(), nn::Linear(kWidth, 1));
 }
 
 // Runs the shell command of the variable GPIPE_TEST_AT_END, if any, on rank 0

@@ -12,12 +12,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <memory>
 #include <tuple>
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/skip.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -270,17 +268,6 @@ TEST(Inplace, OnACopyOfWhatAnEarlierPartitionNeedsEqualsOutOfPlace) {
 // change.
 TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
   torch::manual_seed(0);
-  struct KeepImpl : torch::nn::Module, Skippable {
-    KeepImpl() : Skippable({{"kept"}, {}}) {}
-    Tensor forward(Tensor x) {
-      stash("kept", x);
-      return x;
-    }
-  };
-  struct AddImpl : torch::nn::Module, Skippable {
-    AddImpl() : Skippable({{}, {"kept"}}) {}
-    Tensor forward(const Tensor& x) { return x + *pop("kept"); }
-  };
   const auto twice = [](Tensor x) { return Pair(x, x); };
   const auto change = [](Pair pair) {
     return std::get<0>(pair).relu_() + std::get<1>(pair);
@@ -292,11 +279,10 @@ TEST(Inplace, OnATensorThatAnotherLayerGetsTooIsDetected) {
                    layer<Tensor, Pair>(change)),
         Sequential(double_linear(), layer<Pair>(twice),
                    layer<Pair, Pair>(pass_on), layer<Tensor, Pair>(change)),
-        Sequential(double_linear(), std::make_shared<KeepImpl>(),
-                   inplace_relu(), std::make_shared<AddImpl>()),
-        Sequential(double_linear(), std::make_shared<KeepImpl>(),
-                   torch::nn::Identity(), inplace_relu(),
-                   std::make_shared<AddImpl>())};
+        Sequential(double_linear(), testing::Keep(), inplace_relu(),
+                   testing::Add()),
+        Sequential(double_linear(), testing::Keep(), torch::nn::Identity(),
+                   inplace_relu(), testing::Add())};
   };
   for (const auto& devices :
        {std::vector<torch::Device>(5, device()), testing::devices(5)}) {

@@ -97,6 +97,23 @@ inline torch::nn::Linear double_linear() {
   return module;
 }
 
+// Stashes its input as "kept" and returns it.
+struct KeepImpl : torch::nn::Module, Skippable {
+  KeepImpl() : Skippable({/*stash=*/{"kept"}, /*pop=*/{}}) {}
+  torch::Tensor forward(torch::Tensor x) {
+    stash("kept", x);
+    return x;
+  }
+};
+TORCH_MODULE(Keep);
+
+// Adds what Keep has stashed to its input.
+struct AddImpl : torch::nn::Module, Skippable {
+  AddImpl() : Skippable({/*stash=*/{}, /*pop=*/{"kept"}}) {}
+  torch::Tensor forward(const torch::Tensor& x) { return x + *pop("kept"); }
+};
+TORCH_MODULE(Add);
+
 // ---- Layers that pass on a mask or a weight, for tests of tensors that all
 // micro-batches share.
 
