@@ -6,7 +6,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <tuple>
 
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/schedule/breadth_first.h"
@@ -22,7 +21,6 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::Pair;
 using testing::Scale;
-using ::testing::StartsWith;
 using torch::Tensor;
 
 TEST(HasBackward, KnowsWholeBackwardsAndThoseInTwoParts) {
@@ -165,8 +163,6 @@ TEST(TrainStep, ChangesNoGradBeforeAccumulateAndWeighsLossesByTheirRows) {
   EXPECT_EQ(result.losses[1].item<float>(), 15 * 9);
   EXPECT_FLOAT_EQ(result.loss.item<float>(), 0.6f * 90 + 0.4f * 135);
   EXPECT_TRUE(result.output().cpu().equal(model.input.detach().cpu() * 15));
-  EXPECT_THAT(error_of([&] { result.output<std::tuple<Tensor, Tensor>>(); }),
-              StartsWith("c10::TypeError: "));
 
   step.finish();
   const auto& grads = step.leaf_grads();
@@ -277,9 +273,7 @@ TEST(TrainStep, DividesGradientsOnceByTheTotalWeight) {
   EXPECT_FLOAT_EQ(result.loss.item<float>(), 15 * sum / 4);
   EXPECT_EQ(*result.weight, 4);
   EXPECT_EQ(result.metric("rows").item<int64_t>(), 5);
-  EXPECT_EQ(error_of([&] { result.metric("row"); }),
-            "c10::ValueError: the loss function has returned no metric 'row' "
-            "(its metrics: 'rows')");
+  EXPECT_FALSE(result.outputs.has_value());  // not asked for
   step.finish();
   step.divide_gradients(step.totals().weight);
   step.accumulate([] {});
@@ -317,9 +311,6 @@ TEST(TrainStep, TakesPartsOfAnyShapeAndWeighsThemByTheRowsOfTheTarget) {
   const auto outputs = result.output_parts().parts;
   ASSERT_EQ(outputs.size(), 2u);
   EXPECT_TRUE(outputs[1].cpu().equal(torch::full({2, 4, 1}, 30.f)));
-  EXPECT_EQ(error_of([&] { result.output(); }),
-            "c10::Error: the input was given as Microbatches; call "
-            "output_parts()");
 }
 
 TEST(TrainStep, RefusesPartsThatDoNotFit) {
@@ -360,12 +351,6 @@ TEST(TrainStep, OfTheLastRankRefusesATargetOfAnotherInput) {
       "to the input of the first rank");
   step.set_rows(1, 2, 5);
   EXPECT_THAT(step.weights(), ElementsAre(0.6, 0.4));
-}
-
-TEST(StepResult, HasNoOutputUnlessAskedFor) {
-  EXPECT_EQ(error_of([] { StepResult().output(); }),
-            "c10::Error: the outputs of a training step are kept with "
-            "TrainOptions().outputs(true) only");
 }
 
 // A pipeline without other ranks.
