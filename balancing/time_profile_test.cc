@@ -17,7 +17,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -27,10 +26,10 @@
 #include <system_error>
 #include <thread>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "gpipe/skip/skippable.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/simulated/test_fixture.h"
 #include "gpipe/testing/thread_limit.h"
 
@@ -39,6 +38,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using testing::layer;
 using ::testing::SizeIs;
 using torch::nn::Sequential;
 
@@ -58,15 +58,6 @@ struct ProbeImpl : torch::nn::Module {
   std::vector<bool> training;
 };
 TORCH_MODULE(Probe);
-
-// A layer that calls the function given to its constructor.
-struct CallImpl : torch::nn::Module {
-  using Function = std::function<torch::Tensor(torch::Tensor)>;
-  explicit CallImpl(Function function) : function(std::move(function)) {}
-  torch::Tensor forward(torch::Tensor x) { return function(std::move(x)); }
-  const Function function;
-};
-TORCH_MODULE(Call);
 
 void sleep_ms(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -90,7 +81,7 @@ struct SlowBackward : torch::autograd::Function<SlowBackward> {
 TEST(ProfileTimesTest, GivesSecondsOfForwardAndBackward) {
   Sequential model;
   model->push_back(torch::nn::Linear(2, 2));
-  model->push_back(Call([](torch::Tensor x) {
+  model->push_back(layer([](torch::Tensor x) {
     sleep_ms(10);
     return SlowBackward::apply(x);
   }));
@@ -107,8 +98,8 @@ TEST(ProfileTimesTest, GivesSecondsOfForwardAndBackward) {
 
 // Returns a layer that sleeps for a long time in call number `slow`, counted
 // from 0.
-Call slow_once(int slow, int* calls) {
-  return Call([=](torch::Tensor x) {
+torch::nn::AnyModule slow_once(int slow, int* calls) {
+  return layer([=](torch::Tensor x) {
     sleep_ms((*calls)++ == slow ? 400 : 1);
     return x;
   });
@@ -201,7 +192,7 @@ TEST(ProfileTimesTest, LeavesTheRandomNumbers) {
 
 TEST(ProfileTimesTest, LeavesTheModelWhenALayerThrows) {
   Probe probe;
-  Sequential model(probe, Call([](torch::Tensor) -> torch::Tensor {
+  Sequential model(probe, layer([](torch::Tensor) -> torch::Tensor {
                      throw std::out_of_range("no such luck");
                    }));
   model->eval();
@@ -242,13 +233,13 @@ TEST(ProfileTimesTest, AcceptsTuplesWithTensorsThatWantNoGradient) {
 
 TEST(ProfileTimesTest, AcceptsLayersWithoutGradients) {
   Sequential model(torch::nn::Embedding(3, 2),
-                   Call([](torch::Tensor x) { return x.argmax(-1); }));
+                   layer([](torch::Tensor x) { return x.argmax(-1); }));
   EXPECT_THAT(profile_times(model, torch::zeros({2}, torch::kLong), once()),
               SizeIs(2));
 }
 
 TEST(ProfileTimesTest, RecordsGraphsWhereTheCallerDoesNot) {
-  Sequential model(torch::nn::Linear(1, 1), Call([](torch::Tensor x) {
+  Sequential model(torch::nn::Linear(1, 1), layer([](torch::Tensor x) {
                      EXPECT_TRUE(x.requires_grad());
                      return SlowBackward::apply(x);
                    }));
@@ -323,7 +314,7 @@ TEST(ProfileTimesTest, GivesThePartsOfSplitBackwards) {
 
 TEST(ProfileTimesTest, DividesBackwardsAsZeroBubbleSchedulesDo) {
   // SlowBackward is no matrix product, so all of it is in the input part.
-  Sequential model(torch::nn::Linear(1, 1), Call([](torch::Tensor x) {
+  Sequential model(torch::nn::Linear(1, 1), layer([](torch::Tensor x) {
                      return SlowBackward::apply(x);
                    }));
   const auto times =
@@ -352,8 +343,9 @@ struct LoggedBackward : torch::autograd::Function<LoggedBackward> {
   }
 };
 
-Call logged(const std::string& name, std::vector<std::string>* log) {
-  return Call([=](torch::Tensor x) {
+torch::nn::AnyModule logged(const std::string& name,
+                            std::vector<std::string>* log) {
+  return layer([=](torch::Tensor x) {
     log->push_back("F" + name);
     return LoggedBackward::apply(x, name, log);
   });
@@ -378,7 +370,7 @@ TEST(ProfileTimesTest, RunsBackwardsAfterAllForwardsAsACellDoes) {
 TEST(ProfileTimesTest, AddsGradientsOfLayersThatMakeTheirOwnLeaves) {
   // Leaves of different sizes, at addresses that may repeat.
   int size = 1;
-  Sequential model(Call([&](torch::Tensor x) {
+  Sequential model(layer([&](torch::Tensor x) {
     return x + torch::ones({++size}, torch::requires_grad()).sum();
   }));
   EXPECT_THAT(
@@ -510,7 +502,7 @@ using AcceleratorTest = simulated::SimulatedTest;
 TEST_F(AcceleratorTest, TimesAreThoseOfTheDeviceNotOfTheHost) {
   // Returns at once, and keeps the device busy.
   Sequential model(
-      Call([](torch::Tensor x) {
+      layer([](torch::Tensor x) {
         simulated::Simulation::get().enqueue(
             simulated::default_stream(0),
             {"sleep", {}, [] {
@@ -529,7 +521,7 @@ TEST_F(AcceleratorTest, TimesAreThoseOfTheDeviceNotOfTheHost) {
 
 TEST_F(AcceleratorTest, TheDeviceIsBusyWhileTheHostLaunchesASmallLayer) {
   const auto layer = [] {
-    return Call([](torch::Tensor x) { return x.tanh(); });
+    return testing::layer([](torch::Tensor x) { return x.tanh(); });
   };
   Sequential model(layer(), layer());
   simulated::take_trace();

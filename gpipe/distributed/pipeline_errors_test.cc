@@ -113,7 +113,7 @@ const RankProgramEntry kTangent("tangent", [] {
 const RankProgramEntry kCaptured("captured", [](auto& world) {
   nn::Embedding embedding(5, 4);
   nn::Sequential layers(embedding, nn::Linear(4, 4),
-                        testing::Lambda([weight = embedding->weight](Tensor x) {
+                        testing::layer([weight = embedding->weight](Tensor x) {
                           return x.matmul(weight.t());
                         }));
   DistributedPipeline pipeline(layers, testing::on_cpu({1, 2}), world);
@@ -161,7 +161,7 @@ const RankProgramEntry kNamed("named", [](auto& world) {
 const RankProgramEntry kNonFinite("non_finite", [](auto& world) {
   nn::Sequential layers(
       nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 4),
-      testing::Lambda([](Tensor x) {
+      testing::layer([](Tensor x) {
         return current_microbatch() == 2 ? (x - x.detach() - 1).log() : x;
       }),
       nn::Linear(4, 2));
@@ -501,8 +501,8 @@ TEST(DistributedPipeline, ItsOwnLossMayNotCallIt) {
 TEST(DistributedPipeline, NamesTheLayerThatGivesWhatIsNotFinite) {
   const auto results = expect_ok("non_finite", 2);
   const std::string what =
-      "the output of layer '3' (gpipe::testing::LambdaImpl) is not finite: 8 "
-      "of 8 elements are nan";
+      "the output of layer '3' (gpipe::testing::FunctionLayer<at::Tensor, "
+      "at::Tensor>) is not finite: 8 of 8 elements are nan";
   const std::string place =
       "partition 1, micro-batch 2, forward (checkpointed), layer '3'";
   EXPECT_EQ(results[1].out, what + " (in " + place + ")\n" + place + "\n");

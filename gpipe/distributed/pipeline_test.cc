@@ -288,7 +288,7 @@ const RankProgramEntry kCapturedTwice("captured_twice", [](auto& world) {
       const auto make_layers = [&] {
         torch::manual_seed(3);
         nn::Linear owner(4, 4);
-        const testing::Lambda user([weight = owner->weight](Tensor x) {
+        const auto user = testing::layer([weight = owner->weight](Tensor x) {
           return x.matmul(weight.t()).tanh();
         });
         nn::Sequential layers;

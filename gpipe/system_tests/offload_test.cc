@@ -37,7 +37,7 @@ using testing::devices;
 using testing::difference;
 using testing::error_of;
 using ::testing::HasSubstr;
-using testing::Lambda;
+using testing::layer;
 using testing::mean_square;
 using testing::StepState;
 using testing::training_schedules;
@@ -225,7 +225,7 @@ TEST_F(Offload, MayBeOfSomeCells) {
 TEST_F(Offload, LeavesWhatLayersHold) {
   Tensor held;
   const auto make = [&] {
-    nn::Sequential layers(nn::Linear(4, 4), Lambda([&](Tensor x) {
+    nn::Sequential layers(nn::Linear(4, 4), layer([&](Tensor x) {
                             if (!held.defined()) {
                               held = torch::linspace(0, 1, 4, x.options());
                             }
@@ -261,7 +261,7 @@ struct Cube : torch::autograd::Function<Cube> {
 
 TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
   const auto make = [] {
-    nn::Sequential layers(nn::Linear(4, 4), Lambda([](Tensor x) {
+    nn::Sequential layers(nn::Linear(4, 4), layer([](Tensor x) {
                             return checkpoint(
                                 [](const Tensor& y) {
                                   return torch::dropout(y.exp().sin(), 0.3,
@@ -269,7 +269,7 @@ TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
                                 },
                                 x);
                           }),
-                          Lambda([](Tensor x) { return Cube::apply(x); }),
+                          layer([](Tensor x) { return Cube::apply(x); }),
                           nn::Linear(4, 2));
     layers->to(torch::kDouble);
     return layers;
@@ -286,7 +286,7 @@ TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
 // LibTorch does not check saved tensors with hooks, so gpipe does.
 TEST_F(Offload, ReportsInPlaceChangesOfWhatABackwardNeeds) {
   const auto make = [] {
-    nn::Sequential layers(nn::Linear(4, 4), Lambda([](Tensor x) {
+    nn::Sequential layers(nn::Linear(4, 4), layer([](Tensor x) {
                             Tensor y = x.exp();
                             y.add_(1);
                             return y;

@@ -28,6 +28,7 @@
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 #include "gpipe/testing/process.h"
 #include "gpipe/testing/simulated/simulated.h"
@@ -63,7 +64,7 @@ torch::nn::Sequential model_of_current_device() {
   auto model = testing::linear_model();
   torch::nn::Sequential with_layer;
   for (const auto& each : *model) with_layer->push_back(each);
-  with_layer->push_back(testing::Lambda([](Tensor x) {
+  with_layer->push_back(testing::layer([](Tensor x) {
     const auto here = x.options().device(x.device().type());
     return x + torch::ones({1}, here);
   }));

@@ -40,7 +40,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using testing::grads_of;
 using ::testing::HasSubstr;
-using testing::Lambda;
+using testing::layer;
 using testing::mean_square;
 using testing::reference_device;
 using ::testing::SizeIs;
@@ -454,7 +454,7 @@ struct Counted {
   nn::Sequential model() {
     nn::Sequential layers;
     for (int j = 0; j < 2; ++j) {
-      layers->push_back(Lambda([this, j](Tensor x) {
+      layers->push_back(layer([this, j](Tensor x) {
         ++calls[j];
         return x * 2;
       }));

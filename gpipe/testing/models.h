@@ -8,19 +8,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gpipe::testing {
-
-// A layer that calls a function.
-struct LambdaImpl : torch::nn::Module {
-  using Function = std::function<torch::Tensor(torch::Tensor)>;
-  explicit LambdaImpl(Function function) : function(std::move(function)) {}
-  torch::Tensor forward(torch::Tensor x) { return function(std::move(x)); }
-  Function function;
-};
-TORCH_MODULE(Lambda);
 
 // Returns eight layers with convolutions, BatchNorm, dropout and a linear end,
 // in double precision, for inputs [n, 3, 8, 8]. `dropout`: its probability.
