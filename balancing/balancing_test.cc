@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/thrown.h"
 
 namespace gpipe::balancing {
@@ -24,19 +25,14 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::nn::Sequential;
 
-struct SleepImpl : torch::nn::Module {
-  explicit SleepImpl(int milliseconds) : milliseconds(milliseconds) {}
-  torch::Tensor forward(torch::Tensor x) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    return x;
-  }
-  const int milliseconds;
-};
-TORCH_MODULE(Sleep);
-
 Sequential sleepers(const std::vector<int>& milliseconds) {
   Sequential model;
-  for (int time : milliseconds) model->push_back(Sleep(time));
+  for (const int time : milliseconds) {
+    model->push_back(testing::layer([time](torch::Tensor x) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(time));
+      return x;
+    }));
+  }
   return model;
 }
 
@@ -96,20 +92,18 @@ TEST(BalanceByTimeTest, RefusesAModelWithGradients) {
   EXPECT_THROW(balance_by_size(2, model, torch::ones({1, 1})), c10::ValueError);
 }
 
-// A layer that keeps `count` tensors of the size of its input for backward.
-struct KeepImpl : torch::nn::Module {
-  explicit KeepImpl(int count) : count(count) {}
-  torch::Tensor forward(torch::Tensor x) {
+// Returns a layer that keeps `count` tensors of the size of its input for
+// backward.
+torch::nn::AnyModule keeper(int count) {
+  return testing::layer([count](torch::Tensor x) {
     for (int k = 0; k < count; ++k) x = x.exp();
     return x;
-  }
-  const int count;
-};
-TORCH_MODULE(Keep);
+  });
+}
 
 Sequential keepers(const std::vector<int>& counts) {
   Sequential model;
-  for (int count : counts) model->push_back(Keep(count));
+  for (const int count : counts) model->push_back(keeper(count));
   return model;
 }
 
@@ -170,9 +164,9 @@ TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
   // Per byte in a row of the input there are 6 bytes of parameters.
   Sequential model;
   model->push_back(Both(6));
-  model->push_back(Keep(4));
-  model->push_back(Keep(4));
-  model->push_back(Keep(4));
+  model->push_back(keeper(4));
+  model->push_back(keeper(4));
+  model->push_back(keeper(4));
   const auto input = wanting_gradients({8, 10});
   const auto options = SizeOptions().param_scale(4);
   EXPECT_THAT(balance_by_size(2, model, input, options), ElementsAre(2, 2));
@@ -180,19 +174,14 @@ TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
               ElementsAre(1, 3));
 }
 
-// A layer that adds what all rows share.
-struct AddSharedImpl : torch::nn::Module {
-  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> shared_and_x) {
-    return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
-  }
-};
-TORCH_MODULE(AddShared);
-
 TEST(BalanceBySizeTest, AMicroBatchHasUnsplitElementsWhole) {
   Sequential model;
-  model->push_back(AddShared());
+  using Pair = std::tuple<torch::Tensor, torch::Tensor>;
+  model->push_back(testing::layer<torch::Tensor, Pair>([](Pair shared_and_x) {
+    return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
+  }));
   model->push_back(Both(6));
-  for (int k = 0; k < 3; ++k) model->push_back(Keep(4));
+  for (int k = 0; k < 3; ++k) model->push_back(keeper(4));
   const auto input =
       std::make_tuple(torch::ones({3}), wanting_gradients({8, 10}));
   const auto options = SizeOptions().param_scale(4).chunks(8);

@@ -22,6 +22,7 @@
 #include "gpipe/libtorch/saved_tensors.h"
 #include "gpipe/meta.h"
 #include "gpipe/skip.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -33,6 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 using gpipe::instruments::CountingAllocator;
+using testing::layer;
 using torch::Tensor;
 using namespace torch::nn;  // NOLINT: the layers' names
 
@@ -338,22 +340,12 @@ TEST(MemoryProfileTest, TakesModelsOfAnySize) {
   EXPECT_EQ(saved_bytes(profile, 0, 2), 8'000'000'000);
 }
 
-struct PairImpl : torch::nn::Module {
-  std::tuple<Tensor, Tensor> forward(Tensor x) {
-    return {x.exp(), x.detach().to(torch::kDouble)};
-  }
-};
-TORCH_MODULE(Pair);
-struct MergeImpl : torch::nn::Module {
-  Tensor forward(std::tuple<Tensor, Tensor> x) {
-    return std::get<0>(x) + std::get<1>(x);
-  }
-};
-TORCH_MODULE(Merge);
-
 TEST(MemoryProfileTest, KnowsTuplesAndTensorsWithoutGradient) {
+  const auto pair = layer<std::tuple<Tensor, Tensor>>([](Tensor x) {
+    return std::tuple(x.exp(), x.detach().to(torch::kDouble));
+  });
   const MemoryProfile profile =
-      profile_of(Sequential(Linear(4, 4), Pair{}, Merge{}));
+      profile_of(Sequential(Linear(4, 4), pair, testing::EndMask()));
   EXPECT_EQ(profile.layers[1].output_bytes, 8 * 4 * (4 + 8));
   EXPECT_EQ(incoming_bytes(profile, 2, 3), 8 * 4 * (4 + 8));
   EXPECT_EQ(saved_bytes(profile, 1, 2), 8 * 4 * 4);  // exp keeps its result
@@ -423,17 +415,13 @@ TEST(OperatorMemoryTest, HasTheStatisticsOfBatchNormAndTheNoiseOfDropout) {
   EXPECT_EQ(kept(profile, 2), (Bytes{{"MulBackward0", kRows * 16 * kFloat}}));
 }
 
-struct AttentionImpl : torch::nn::Module {
-  Tensor forward(Tensor x) {
-    return torch::bmm(torch::softmax(torch::bmm(x, x.transpose(1, 2)), -1), x);
-  }
-};
-TORCH_MODULE(Attention);
-
 TEST(OperatorMemoryTest, HasTheInputAndTheWeightsOfAttention) {
   constexpr int64_t kTokens = 5, kWidth = 3;
+  const auto attention = layer([](Tensor x) {
+    return torch::bmm(torch::softmax(torch::bmm(x, x.transpose(1, 2)), -1), x);
+  });
   const MemoryProfile profile =
-      profile_memory(Sequential(Linear(kWidth, kWidth), Attention()),
+      profile_memory(Sequential(Linear(kWidth, kWidth), attention),
                      torch::ones({kRows, kTokens, kWidth}));
   EXPECT_EQ(kept(profile, 1),
             (Bytes{{"BmmBackward0", kRows * kTokens * kWidth * kFloat},
@@ -454,14 +442,13 @@ struct OwnFunction : torch::autograd::Function<OwnFunction> {
   }
 };
 
-struct OwnLayerImpl : torch::nn::Module {
-  Tensor forward(Tensor x) { return OwnFunction::apply(x); }
-};
-TORCH_MODULE(OwnLayer);
+torch::nn::AnyModule own_layer() {
+  return layer([](Tensor x) { return OwnFunction::apply(x); });
+}
 
 TEST(OperatorMemoryTest, HasAllThatAFunctionOfTheUserKeeps) {
   const MemoryProfile profile =
-      profile_of(Sequential(Linear(4, 4), OwnLayer()));
+      profile_of(Sequential(Linear(4, 4), own_layer()));
   EXPECT_THAT(kept(profile, 1),
               ElementsAre(::testing::Pair(EndsWith("::OwnFunction"),
                                           2 * kRows * 4 * kFloat)));
@@ -489,7 +476,7 @@ TEST(OperatorMemoryTest, HasNothingForALayerThatKeepsNothing) {
 
 TEST(OperatorMemoryTest, AddsUpToTheBytesOfTheLayer) {
   const MemoryProfile profile = profile_of(
-      Sequential(Perceptron(), Linear(2, 4), OwnLayer(), BatchNorm1d(4),
+      Sequential(Perceptron(), Linear(2, 4), own_layer(), BatchNorm1d(4),
                  Dropout(0.5), Recomputing(), torch::nn::GELU()));
   for (std::size_t k = 0; k < profile.layers.size(); ++k) {
     int64_t sum = 0;

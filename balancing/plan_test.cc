@@ -21,6 +21,7 @@
 #include "balancing/stage_costs.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/thrown.h"
 
 namespace gpipe::balancing {
@@ -189,17 +190,14 @@ TEST(PlanTest, MakesAPipelineOfAModel) {
   EXPECT_EQ(pipeline->forward(input).size(0), 6);
 }
 
-// A layer that takes 10 ms and adds what all rows share.
-struct AddSlowlyImpl : torch::nn::Module {
-  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> shared_and_x) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
-  }
-};
-TORCH_MODULE(AddSlowly);
-
 TEST(PlanTest, AMicroBatchHasUnsplitElementsWhole) {
-  torch::nn::Sequential model(AddSlowly(), torch::nn::Linear(4, 2));
+  using Pair = std::tuple<torch::Tensor, torch::Tensor>;
+  torch::nn::Sequential model(
+      testing::layer<torch::Tensor, Pair>([](Pair shared_and_x) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return std::get<1>(shared_and_x) + std::get<0>(shared_and_x).sum();
+      }),
+      torch::nn::Linear(4, 2));
   const auto input = std::make_tuple(torch::ones({60}), torch::ones({6, 4}));
   const Plan result = plan(
       model, input, {torch::Device(torch::kCPU), torch::Device(torch::kCPU)},

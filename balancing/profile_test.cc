@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "balancing/profile/testing.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::balancing {
 namespace {
@@ -43,19 +44,14 @@ TEST(ProfileTest, HasTimesAndMemoryOfEachLayer) {
   EXPECT_EQ(result.memory.layers[0].parameter_bytes, 320);
 }
 
-struct AddSumImpl : torch::nn::Module {
-  torch::Tensor forward(std::tuple<torch::Tensor, torch::Tensor> both) {
-    return std::get<0>(both) + std::get<1>(both).sum();
-  }
-};
-TORCH_MODULE(AddSum);
-
 // As those of a mini-batch whose last element every micro-batch gets whole.
 TEST(ProfileTest, HasTheRowsOfTheFirstElement) {
-  const Profile result =
-      profile(Sequential(AddSum()),
-              std::make_tuple(torch::ones({8, 4}), torch::ones({16, 16})),
-              TimeOptions().timeout(0));
+  using Pair = std::tuple<torch::Tensor, torch::Tensor>;
+  const auto add_sum = testing::layer<torch::Tensor, Pair>(
+      [](Pair both) { return std::get<0>(both) + std::get<1>(both).sum(); });
+  const Profile result = profile(
+      Sequential(add_sum), Pair(torch::ones({8, 4}), torch::ones({16, 16})),
+      TimeOptions().timeout(0));
   EXPECT_EQ(result.rows, 8);
 }
 

@@ -34,6 +34,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::layer;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using torch::nn::Linear;
@@ -153,22 +154,15 @@ TEST(SummaryTest, PrintsAPipelinesOptions) {
                         "  (keep): "));
 }
 
-// Layers that take and return each kind of value.
-struct SplitImpl : torch::nn::Module {
-  std::tuple<Tensor, Tensor> forward(Tensor x) {
-    return {x.slice(1, 0, 1), x.to(torch::kLong)};
-  }
-};
-TORCH_MODULE(Split);
-struct GatherImpl : torch::nn::Module {
-  std::vector<Tensor> forward(std::tuple<Tensor, Tensor> x) {
-    return {std::get<0>(x), Tensor()};
-  }
-};
-TORCH_MODULE(Gather);
-
 TEST(SummaryTest, KnowsTuplesVectorsAndUndefinedTensors) {
-  const Sequential model(Split{}, Gather{});
+  using Pair = std::tuple<Tensor, Tensor>;
+  using Tensors = std::vector<Tensor>;
+  const Sequential model(layer<Pair>([](Tensor x) {
+                           return Pair(x.slice(1, 0, 1), x.to(torch::kLong));
+                         }),
+                         layer<Tensors, Pair>([](Pair x) {
+                           return Tensors{std::get<0>(x), Tensor()};
+                         }));
   const Summary result = summary(model, {1, 1}, torch::ones({8, 4}));
   EXPECT_EQ(result.layers[0].outputs[1].text(), "int64 [8, 4]");
   EXPECT_EQ(result.layers[1].outputs[1].text(), "undefined");
@@ -291,11 +285,6 @@ TEST(SummaryTest, ShowsLibTorchsTransformers) {
   EXPECT_EQ(shown.layers[1].outputs[0].text(), "float32 [5, 3, 8]");
 }
 
-struct ScaledByItemImpl : torch::nn::Module {
-  Tensor forward(const Tensor& x) { return x * x.max().item<double>(); }
-};
-TORCH_MODULE(ScaledByItem);
-
 struct PositivesImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) { return x.masked_select(x.gt(0)); }
 };
@@ -303,8 +292,10 @@ TORCH_MODULE(Positives);
 
 TEST(SummaryTest, NamesALayerThatNeedsValues) {
   const Tensor input = torch::ones({8, 4});
+  const auto scaled =
+      layer([](Tensor x) { return x * x.max().item<double>(); });
   EXPECT_THAT(
-      [&] { summary(Sequential(ScaledByItem()), input); },
+      [&] { summary(Sequential(scaled), input); },
       ThrowsMessage<c10::NotImplementedError>(AllOf(
           HasSubstr("item(): reads a value"), HasSubstr("in layer 0 ('0', "))));
   Sequential model;
