@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/autograd.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -64,26 +63,20 @@ void sleep_ms(int milliseconds) {
 }
 
 // The identity, with a slow backward.
-struct SlowBackward : torch::autograd::Function<SlowBackward> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*,
-                               torch::Tensor x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext*,
-      const torch::autograd::variable_list& grads) {
+torch::Tensor slow_backward(const torch::Tensor& x) {
+  return testing::on_backward(x, [](torch::Tensor grad) {
     sleep_ms(20);
-    EXPECT_TRUE(grads[0].equal(torch::ones_like(grads[0])));
-    return {grads[0]};
-  }
-};
+    EXPECT_TRUE(grad.equal(torch::ones_like(grad)));
+    return grad;
+  });
+}
 
 TEST(ProfileTimesTest, GivesSecondsOfForwardAndBackward) {
   Sequential model;
   model->push_back(torch::nn::Linear(2, 2));
   model->push_back(layer([](torch::Tensor x) {
     sleep_ms(10);
-    return SlowBackward::apply(x);
+    return slow_backward(x);
   }));
   const auto seconds =
       profile_times(model, torch::ones({1, 2}), TimeOptions().timeout(0.2));
@@ -241,7 +234,7 @@ TEST(ProfileTimesTest, AcceptsLayersWithoutGradients) {
 TEST(ProfileTimesTest, RecordsGraphsWhereTheCallerDoesNot) {
   Sequential model(torch::nn::Linear(1, 1), layer([](torch::Tensor x) {
                      EXPECT_TRUE(x.requires_grad());
-                     return SlowBackward::apply(x);
+                     return slow_backward(x);
                    }));
   {
     torch::NoGradGuard no_grad;
@@ -257,7 +250,7 @@ TEST(ProfileTimesTest, RecordsGraphsWhereTheCallerDoesNot) {
 struct StashImpl : torch::nn::Module, Skippable {
   StashImpl() : Skippable({{"skip", "nothing"}, {}}) {}
   torch::Tensor forward(torch::Tensor x) {
-    stash("skip", SlowBackward::apply(x));
+    stash("skip", slow_backward(x));
     stash("nothing", std::nullopt);
     return x.detach();
   }
@@ -270,7 +263,7 @@ struct PopImpl : torch::nn::Module, Skippable {
     torch::Tensor skip = *pop("skip");
     EXPECT_TRUE(skip.requires_grad());
     EXPECT_FALSE(pop("nothing").has_value());
-    return x + SlowBackward::apply(skip.add_(1));
+    return x + slow_backward(skip.add_(1));
   }
 };
 TORCH_MODULE(Pop);
@@ -313,10 +306,9 @@ TEST(ProfileTimesTest, GivesThePartsOfSplitBackwards) {
 }
 
 TEST(ProfileTimesTest, DividesBackwardsAsZeroBubbleSchedulesDo) {
-  // SlowBackward is no matrix product, so all of it is in the input part.
-  Sequential model(torch::nn::Linear(1, 1), layer([](torch::Tensor x) {
-                     return SlowBackward::apply(x);
-                   }));
+  // slow_backward() is no matrix product, so all of it is in the input part.
+  Sequential model(torch::nn::Linear(1, 1),
+                   layer([](torch::Tensor x) { return slow_backward(x); }));
   const auto times =
       profile_times(model, torch::ones({1, 1}), once().split_backward(true));
   EXPECT_GE(times[1].backward, 0.02);
@@ -324,30 +316,15 @@ TEST(ProfileTimesTest, DividesBackwardsAsZeroBubbleSchedulesDo) {
   EXPECT_EQ(times[1].backward_weight, 0);
 }
 
-// The identity, which appends `name` to `log` in its backward.
-struct LoggedBackward : torch::autograd::Function<LoggedBackward> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context,
-                               torch::Tensor x, const std::string& name,
-                               std::vector<std::string>* log) {
-    context->saved_data["name"] = name;
-    context->saved_data["log"] = reinterpret_cast<int64_t>(log);
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& grads) {
-    reinterpret_cast<std::vector<std::string>*>(
-        context->saved_data["log"].toInt())
-        ->push_back("B" + context->saved_data["name"].toStringRef());
-    return {grads[0], {}, {}};
-  }
-};
-
+// Returns the identity, which appends `name` to `log` in each direction.
 torch::nn::AnyModule logged(const std::string& name,
                             std::vector<std::string>* log) {
   return layer([=](torch::Tensor x) {
     log->push_back("F" + name);
-    return LoggedBackward::apply(x, name, log);
+    return testing::on_backward(x, [=](torch::Tensor grad) {
+      log->push_back("B" + name);
+      return grad;
+    });
   });
 }
 

@@ -10,7 +10,6 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -65,19 +64,14 @@ void print_error_of(const std::function<void()>& call) {
 
 // Layers with the same tensor twice in a tuple, one of which is changed in
 // place.
-struct TwiceImpl : nn::Module {
-  std::tuple<Tensor, Tensor> forward(Tensor x) { return {x, x}; }
-};
-TORCH_MODULE(Twice);
-struct ChangeFirstImpl : nn::Module {
-  Tensor forward(std::tuple<Tensor, Tensor> pair) {
-    return std::get<0>(pair).relu_() + std::get<1>(pair);
-  }
-};
-TORCH_MODULE(ChangeFirst);
-
 const RankProgramEntry kTwice("twice", [](auto& world) {
-  const nn::Sequential layers{nn::Linear(4, 4), Twice(), ChangeFirst()};
+  using Pair = std::tuple<Tensor, Tensor>;
+  const nn::Sequential layers{
+      nn::Linear(4, 4),
+      testing::layer<Pair>([](Tensor x) { return Pair(x, x); }),
+      testing::layer<Tensor, Pair>([](Pair pair) {
+        return std::get<0>(pair).relu_() + std::get<1>(pair);
+      })};
   DistributedPipeline pipeline(layers,
                                DistributedOptions({2, 1})
                                    .device(torch::kCPU)
@@ -182,13 +176,6 @@ const RankProgramEntry kNonFinite("non_finite", [](auto& world) {
   }
 });
 
-struct SumOfPairImpl : nn::Module {
-  Tensor forward(std::tuple<Tensor, Tensor> pair) {
-    return std::get<0>(pair) + std::get<1>(pair);
-  }
-};
-TORCH_MODULE(SumOfPair);
-
 // Expects that `call` throws `error` on rank `at_fault`, and a PeerError with
 // its text on the other rank. Makes a new world, because a failed one is
 // useless.
@@ -279,7 +266,7 @@ const RankProgramEntry kInputs("inputs", [] {
   for (const auto& [a, b] :
        std::vector<std::pair<int64_t, int64_t>>{{6, 8}, {8, 7}, {8, 16}}) {
     check_input_refused(
-        nn::Sequential(SumOfPair(), nn::Linear(3, 3)),
+        nn::Sequential(testing::EndMask(), nn::Linear(3, 3)),
         std::make_tuple(torch::ones({a, 3}), torch::ones({b, 3})),
         std::make_tuple(torch::ones({8, 3}), torch::ones({8, 3})),
         "c10::ValueError: the tensors of the input differ in size along "

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -129,32 +128,25 @@ TEST(Grad, OfANonLeafInputReachesWhatIsBeforeThePipeline) {
   }
 }
 
-struct CountBackward : torch::autograd::Function<CountBackward> {
-  static std::atomic<int> count;
-  static Tensor forward(torch::autograd::AutogradContext*, Tensor x) {
-    return x.clone();
-  }
-  static Tensors backward(torch::autograd::AutogradContext*, Tensors grads) {
-    ++count;
-    return grads;
-  }
-};
-std::atomic<int> CountBackward::count{0};
-
 TEST(Grad, ComputesNoMoreThanAsked) {
   for (const Checkpoint mode : kModes) {
     torch::nn::Linear last(2, 2);
     torch::nn::Sequential model;
     model->push_back(torch::nn::Linear(2, 2));
-    model->push_back(layer([](Tensor x) { return CountBackward::apply(x); }));
+    std::atomic<int> count = 0;
+    model->push_back(layer([&count](const Tensor& x) {
+      return testing::on_backward(x, [&count](Tensor grad) {
+        ++count;
+        return grad;
+      });
+    }));
     model->push_back(last);
     GPipe pipeline(model, options({1, 1, 1}, 2, mode));
-    CountBackward::count = 0;
     const Tensor x = torch::randn({4, 2}).to(device());
     torch::autograd::grad({pipeline->forward(x).sum()}, {last->weight});
-    EXPECT_EQ(CountBackward::count, 0);
+    EXPECT_EQ(count, 0);
     pipeline->forward(x).sum().backward();
-    EXPECT_EQ(CountBackward::count, 2);
+    EXPECT_EQ(count, 2);
   }
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -458,13 +457,11 @@ TEST(TiedWeightTest, GoesToEachDeviceOnceAStep) {
 }
 
 TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {
-  struct ChangeImpl : nn::Module {
-    Tensor forward(std::tuple<Tensor, Tensor> value) {
-      return std::get<0>(value) + std::get<1>(value).add_(1);
-    }
-  };
-  const auto layer = std::make_shared<ChangeImpl>();
-  GPipe pipeline(nn::Sequential(nn::ModuleHolder<ChangeImpl>(layer)),
+  using Pair = std::tuple<Tensor, Tensor>;
+  const auto change = testing::layer<Tensor, Pair>([](Pair value) {
+    return std::get<0>(value) + std::get<1>(value).add_(1);
+  });
+  GPipe pipeline(nn::Sequential(change),
                  testing::options({1}, 2, Checkpoint::kNever).unsplit({1}));
   EXPECT_THAT(
       error_of([&] {

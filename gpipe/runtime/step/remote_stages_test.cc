@@ -1,6 +1,5 @@
 // Tests which gradients a RemoteStages receives, and when.
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -17,6 +16,7 @@
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/one_forward_one_backward.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/layers.h"
 
 namespace gpipe::internal {
 namespace {
@@ -42,21 +42,15 @@ class Log {
 };
 Log log_of_events;
 
-// A function that logs when its backward runs.
-struct TapFunction : torch::autograd::Function<TapFunction> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
-    log_of_events.add("tap");
-    return grads;
-  }
-};
-struct TapImpl : nn::Module {
-  Tensor forward(const Tensor& x) { return TapFunction::apply(x); }
-};
-TORCH_MODULE(Tap);
+// Returns a layer that logs when its backward runs.
+nn::AnyModule tap() {
+  return testing::layer([](Tensor x) {
+    return testing::on_backward(x, [](Tensor grad) {
+      log_of_events.add("tap");
+      return grad;
+    });
+  });
+}
 
 // A RemoteStages that takes gradients, except the `refused` ones.
 class Neighbour : public RemoteStages {
@@ -108,8 +102,8 @@ struct Model {
     second->to(devices[0]);
     third->to(devices[1]);
     std::vector<Layer> layers =
-        testing::layers_of({nn::AnyModule(first), nn::AnyModule(Tap()),
-                            nn::AnyModule(second), nn::AnyModule(third)});
+        testing::layers_of({nn::AnyModule(first), tap(), nn::AnyModule(second),
+                            nn::AnyModule(third)});
     return Stages(partition(std::move(layers), {3, 1}, devices), {0, 1});
   }
 };
