@@ -98,15 +98,11 @@ void train_weighted(const std::shared_ptr<World>& world, Transfers transfers,
 }
 
 const RankProgramEntry kTrain("train", [](auto& world) {
-  const std::vector<std::pair<std::string, Subject>> subjects{
-      {"linear", {testing::linear_model, {6}, {3}}},
-      {"skip", {testing::skip_model, {4}, {4}}},
-  };
   for (const Transfers transfers : {Transfers::kDirect, Transfers::kHost}) {
     for (const char* name : {"1f1b", "zb-h1"}) {
       train_weighted(world, transfers, name);
     }
-    for (const auto& [model, subject] : subjects) {
+    for (const std::string model : {"linear", "skip"}) {
       std::size_t number = 0;
       for (auto& [name, setting] : testing::settings(world->size(), 6, {4})) {
         // The host transport has tests of its own with every schedule.
@@ -118,7 +114,7 @@ const RankProgramEntry kTrain("train", [](auto& world) {
         // Five steps of one size, which is predicted; then another size, for
         // which the prediction is wrong.
         testing::train(
-            world, subject, setting, 6,
+            world, testing::subjects().at(model), setting, 6,
             std::string(to_string(transfers)) + ", " + model + ", " + name);
       }
     }
@@ -147,7 +143,7 @@ std::vector<Tensor> train_replicas(const std::shared_ptr<World>& world,
                                    Transfers transfers, int replicas = 2,
                                    bool collective = false,
                                    bool shard = false) {
-  const Subject subject{testing::linear_model, {6}, {3}};
+  const Subject& subject = testing::subjects().at("linear");
   nn::Sequential layers = testing::make(subject);
   DistributedPipeline pipeline(
       layers,
@@ -500,7 +496,7 @@ const RankProgramEntry kTested("tested", [] {
   testing::set_shares_devices(argument("device") == "shared");
   const auto world = World::connect(testing::world_options());
   torch::set_num_threads(1);
-  const Subject subject{testing::linear_model, {6}, {3}};
+  const Subject& subject = testing::subjects().at("linear");
   auto setting = testing::settings(world->size(), 6, {4}).begin()->second;
   setting.device =
       testing::device(argument("device") == "" ? world->rank() : 0);

@@ -15,7 +15,6 @@
 #include <torch/utils.h>
 
 #include <iostream>
-#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -93,21 +92,16 @@ nn::Sequential value_model() {
   return model;
 }
 
-const std::map<std::string, Subject>& models() {
-  static const auto* const models = new std::map<std::string, Subject>{
-      {"linear", {testing::linear_model, {6}, {3}}},
-      {"conv", {[] { return testing::conv_model(0.3); }, {3, 8, 8}, {5}}},
-      {"skip", {testing::skip_model, {4}, {4}}},
-      {"values", {value_model, {6}, {3}}},
-  };
-  return *models;
+Subject subject_of(const std::string& name) {
+  if (name == "values") return {value_model, {6}, {3}};
+  return testing::subjects().at(name);
 }
 
 const RankProgramEntry kSchedules("schedules", [](auto& world) {
   for (auto& [name, setting] : settings(world->size(), 6, {1, 4, 6})) {
     const bool largest = num_microbatches(setting.schedule) == 6;
     const auto steps = static_cast<int>(largest ? testing::rounds(5, 20) : 2);
-    train(world, models().at(argument("model")), setting, steps, name);
+    train(world, subject_of(argument("model")), setting, steps, name);
   }
 });
 
@@ -120,7 +114,7 @@ const RankProgramEntry kModes("modes", [](auto& world) {
         setting.schedule = one_forward_one_backward(world->size(), 4);
         setting.mode = mode;
         setting.deferred = setting.fixed_order = setting.built = other;
-        train(world, models().at(model), setting, 3,
+        train(world, subject_of(model), setting, 3,
               std::string(model) + ", " + to_string(mode));
       }
     }
@@ -137,8 +131,8 @@ std::vector<bool> modes_of(const nn::Module& module) {
 }
 
 const RankProgramEntry kForward("forward", [](auto& world) {
-  nn::Sequential layers = make(models().at("conv"));
-  nn::Sequential plain = make(models().at("conv"));
+  nn::Sequential layers = make(subject_of("conv"));
+  nn::Sequential plain = make(subject_of("conv"));
   DistributedPipeline pipeline(
       layers, testing::on_cpu(cut(layers->size(), 2)).chunks(3), world);
   for (const int64_t rows : {7, 2, 6}) {  // the second: fewer micro-batches
@@ -182,7 +176,7 @@ const RankProgramEntry kReplicas("replicas", [](auto& world) {
   const int ranks = world->size() / replicas;
   const Schedule schedule = one_forward_one_backward(ranks, 2);
   for (const char* const name : {"conv", "linear"}) {
-    const Subject& model = models().at(name);
+    const Subject model = subject_of(name);
     nn::Sequential layers = make(model);
     nn::Sequential plain = make(model);
     DistributedPipeline pipeline(

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <functional>
 #include <iterator>
-#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -40,29 +39,16 @@ using ::testing::HasSubstr;
 using testing::layer;
 using testing::mean_square;
 using testing::StepState;
+using testing::Subject;
+using testing::subjects;
 using testing::training_schedules;
 using torch::Tensor;
 namespace nn = torch::nn;
 
 bool everything(int, int) { return true; }
 
-struct Model {
-  std::function<nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without rows
-};
-
-const std::map<std::string, Model>& models() {
-  static const auto* const models = new std::map<std::string, Model>{
-      {"linear", {testing::linear_model, {6}, {3}}},
-      {"conv", {[] { return testing::conv_model(0.3); }, {3, 8, 8}, {5}}},
-      {"skip", {testing::skip_model, {4}, {4}}},
-  };
-  return *models;
-}
-
-Tensor randn(int64_t rows, std::vector<int64_t> sizes) {
-  sizes.insert(sizes.begin(), rows);
-  return torch::randn(sizes, torch::kDouble);
+Tensor randn(int64_t rows, const std::vector<int64_t>& sizes) {
+  return torch::randn(testing::with_rows(rows, sizes), torch::kDouble);
 }
 
 // A schedule with the options of its pipeline.
@@ -75,7 +61,7 @@ struct Offloading {
 };
 
 // Returns the results of two steps: two, since buffers are used again.
-StepState state_after(const Offloading& setting, const Model& model,
+StepState state_after(const Offloading& setting, const Subject& model,
                       bool timeline = false) {
   torch::manual_seed(1);
   nn::Sequential layers = model.make();
@@ -140,9 +126,9 @@ class OffloadOf
 // The models take turns, so that each schedule has each model in some mode.
 TEST_P(OffloadOf, HasTheBitsOfTheStepWithoutIt) {
   const auto& [name, mode] = GetParam();
-  auto model = models().begin();
-  std::advance(
-      model, (name.size() + static_cast<std::size_t>(mode)) % models().size());
+  auto model = subjects().begin();
+  std::advance(model, (name.size() + static_cast<std::size_t>(mode)) %
+                          subjects().size());
   int turn = 0;
   for_each_size(
       name, device().is_cpu() || testing::is_thorough(),
@@ -179,7 +165,7 @@ TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
     setting.schedule = with_recompute(
         setting.schedule, [](int i) { return i % 2 == 0; },
         RecomputePlacement::kAhead);
-    for (const auto& [model_name, model] : models()) {
+    for (const auto& [model_name, model] : subjects()) {
       const StepState without = state_after(setting, model);
       Offloading with = setting;
       with.schedule = with_offload(setting.schedule, everything);
@@ -200,7 +186,7 @@ TEST_F(Offload, OfStagesOnOtherRanksOfOneDeviceHasTheBitsOfTheStepWithoutIt) {
   setting.schedule = zero_bubble_v(2, 6);
   setting.stages_per_rank = 2;
   setting.on_one_device = true;
-  for (const auto& [name, model] : models()) {
+  for (const auto& [name, model] : subjects()) {
     const StepState without = state_after(setting, model);
     Offloading with = setting;
     with.schedule = with_offload(setting.schedule, everything);
@@ -210,7 +196,7 @@ TEST_F(Offload, OfStagesOnOtherRanksOfOneDeviceHasTheBitsOfTheStepWithoutIt) {
 
 TEST_F(Offload, MayBeOfSomeCells) {
   const Schedule plain = one_forward_one_backward(3, 5);
-  const Model& model = models().at("conv");
+  const Subject& model = subjects().at("conv");
   const StepState without = state_after({plain}, model);
   for (int every = 2; every < 5; ++every) {
     const Schedule some = with_offload(
@@ -235,7 +221,7 @@ TEST_F(Offload, LeavesWhatLayersHold) {
     layers->to(torch::kDouble);
     return layers;
   };
-  const Model model{make, {4}, {2}};
+  const Subject model{make, {4}, {2}};
   const Schedule plain = one_forward_one_backward(1, 3);
   const StepState without = state_after({plain}, model);
   const Tensor before = held.cpu().clone();
@@ -274,7 +260,7 @@ TEST_F(Offload, OfRecomputedAndCustomFunctionsHasTheBitsOfTheStepWithoutIt) {
     layers->to(torch::kDouble);
     return layers;
   };
-  const Model model{make, {4}, {2}};
+  const Subject model{make, {4}, {2}};
   for (const char* const name : {"1f1b", "zb-h1"}) {
     const Schedule plain = named_schedule(name, 2, 5, 1);
     const StepState without = state_after({plain}, model);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -44,6 +45,8 @@ using testing::layer;
 using testing::mean_square;
 using testing::reference_device;
 using ::testing::SizeIs;
+using testing::Subject;
+using testing::with_rows;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -103,12 +106,6 @@ std::vector<int> order_of_backwards(const Schedule& schedule, int stage) {
   return order;
 }
 
-struct Model {
-  const char* name;
-  std::function<nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without rows
-};
-
 // A model with frozen and unused parameters among others.
 nn::Sequential mixed_model() {
   struct UnusedImpl : nn::Module {
@@ -136,19 +133,12 @@ nn::Sequential fine_tuned_model() {
   return model;
 }
 
-std::vector<Model> models() {
-  return {
-      {"linear", testing::linear_model, {6}, {3}},
-      {"conv", [] { return testing::conv_model(); }, {3, 8, 8}, {5}},
-      {"skip", testing::skip_model, {4}, {4}},
-      {"mixed", mixed_model, {4}, {2}},
-      {"fine-tuned", fine_tuned_model, {6}, {3}},
-  };
-}
-
-std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
-  sizes.insert(sizes.begin(), rows);
-  return sizes;
+std::map<std::string, Subject> models() {
+  std::map<std::string, Subject> all = testing::subjects();
+  all["conv"].make = [] { return testing::conv_model(); };
+  all["mixed"] = {mixed_model, {4}, {2}};
+  all["fine-tuned"] = {fine_tuned_model, {6}, {3}};
+  return all;
 }
 
 torch::optim::SGD optimizer_of(nn::Module& module) {
@@ -175,7 +165,7 @@ class TrainStep : public ::testing::Test {
 
 TEST_F(TrainStep, EqualsPlainAccumulationInTheOrderOfTheBackwards) {
   constexpr int kRows = 6;
-  for (const Model& model : models()) {
+  for (const auto& [name, model] : models()) {
     for (const Setting& setting : settings()) {
       const Schedule schedule = setting.schedule();
       const auto order = order_of_backwards(schedule, 0);
@@ -226,7 +216,7 @@ TEST_F(TrainStep, EqualsPlainAccumulationInTheOrderOfTheBackwards) {
         ASSERT_EQ(order_of_backwards(schedule, s), order) << setting.describe();
       }
       EXPECT_EQ(difference(state_of(*pipeline), state_of(*plain)), "")
-          << model.name << ", " << setting.describe();
+          << name << ", " << setting.describe();
     }
   }
 }

@@ -140,6 +140,20 @@ torch::nn::Sequential linear_model() {
   return model;
 }
 
+const std::map<std::string, Subject>& subjects() {
+  static const auto* const all = new std::map<std::string, Subject>{
+      {"linear", {linear_model, {6}, {3}}},
+      {"conv", {[] { return conv_model(0.3); }, {3, 8, 8}, {5}}},
+      {"skip", {skip_model, {4}, {4}}},
+  };
+  return *all;
+}
+
+std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
+  sizes.insert(sizes.begin(), rows);
+  return sizes;
+}
+
 torch::Tensor sum_of_squares(const torch::Tensor& output,
                              const torch::Tensor& /*input*/) {
   return output.pow(2).sum();

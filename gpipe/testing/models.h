@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,19 @@ torch::nn::Sequential skip_model();
 // Returns six layers, linear and activation functions, for inputs [n, 6] in
 // double precision.
 torch::nn::Sequential linear_model();
+
+// A model to train.
+struct Subject {
+  std::function<torch::nn::Sequential()> make;
+  std::vector<int64_t> input, target;  // sizes without dimension 0
+};
+
+// Returns linear_model(), skip_model() and conv_model() with dropout, by their
+// names "linear", "skip" and "conv".
+const std::map<std::string, Subject>& subjects();
+
+// Returns `sizes` with `rows` in front.
+std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes);
 
 // The results of a training step, all on the CPU: output, gradients of the
 // input and of each parameter (undefined if there is none), and buffers.

@@ -42,11 +42,6 @@ DistributedPipeline distributed_pipeline(nn::Sequential layers,
 
 }  // namespace
 
-std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes) {
-  sizes.insert(sizes.begin(), rows);
-  return sizes;
-}
-
 nn::Sequential make(const Subject& subject) {
   torch::manual_seed(3);
   return subject.make();

@@ -8,7 +8,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,14 +20,9 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/schedule/microbatches.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe::testing {
-
-// A model to train.
-struct Subject {
-  std::function<torch::nn::Sequential()> make;
-  std::vector<int64_t> input, target;  // sizes without dimension 0
-};
 
 // Returns the layers of `subject`, with the same bits in each call.
 torch::nn::Sequential make(const Subject& subject);
@@ -43,9 +37,6 @@ inline GPipeOptions on_cpu(std::vector<int64_t> balance, int64_t ranks) {
       .devices(std::vector<torch::Device>(ranks, torch::kCPU))
       .threads_per_partition(1);
 }
-
-// Returns `sizes` with `rows` in front.
-std::vector<int64_t> with_rows(int64_t rows, std::vector<int64_t> sizes);
 
 // Returns an optimizer for the parameters of `module`.
 template <typename Module>
