@@ -154,13 +154,13 @@ bool WatchedModes::are_among(const Modules& modules) const {
 
 void CalledModules::add(std::string prefix,
                         std::shared_ptr<torch::nn::Module> module) {
-  Modules all;
-  if (modules_) all = *modules_;
+  if (!modules_ || modules_.use_count() > 1) {
+    modules_ = std::make_shared<Modules>(modules_ ? *modules_ : Modules());
+  }
   for (auto& each : module->modules()) {
     list(*each);
-    all.push_back(std::move(each));
+    modules_->push_back(std::move(each));
   }
-  modules_ = std::make_shared<const Modules>(std::move(all));
   roots_.emplace_back(std::move(prefix), std::move(module));
 }
 
@@ -182,7 +182,7 @@ void CalledModules::find_again() {
   copies_.clear();
   for (const auto& each : all) list(*each);
   add_norm_buffers(statistics);
-  modules_ = std::make_shared<const Modules>(std::move(all));
+  modules_ = std::make_shared<Modules>(std::move(all));
 }
 
 void CalledModules::list(const torch::nn::Module& module) {

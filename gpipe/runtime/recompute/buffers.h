@@ -103,7 +103,7 @@ class CalledModules {
   void find_again();
 
   // Returns the modules. find_again() makes another list, and leaves this one.
-  const std::shared_ptr<const Modules>& modules() const { return modules_; }
+  std::shared_ptr<const Modules> modules() const { return modules_; }
   // Returns the modules that are there now.
   Modules modules_of_now() const;
 
@@ -149,7 +149,8 @@ class CalledModules {
   // The modules that were added, with their prefixes.
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
       roots_;
-  std::shared_ptr<const Modules> modules_;  // null before add()
+  // Null before add(). Does not change while others have it.
+  std::shared_ptr<Modules> modules_;
   std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_, changing_;
   // The last copies of `other_buffers_`, or empty, with the versions that the
   // buffers had. A copy serves again while the version is the same.
