@@ -211,6 +211,33 @@ TEST(MetaLedgerTest, CountsResultsThatOperatorsResize) {
   EXPECT_EQ(ledger.live_bytes(), 4000 + 10 * (4 + 8));
 }
 
+TEST(MetaLedgerTest, CountsOnlyTheResultsOfOperatorsWithAKernelOnEachDevice) {
+  const Tensor x = meta({4, 6, 8}), channels = meta({6}), row = meta({8}),
+               column = meta({6});
+  const auto expect_results = [&](const char* name, const auto& run,
+                                  int64_t bytes) {
+    const MetaLedger ledger;
+    const auto results = run();
+    EXPECT_EQ(ledger.live_bytes(), bytes) << name;
+    EXPECT_EQ(ledger.peak_bytes(), bytes) << name;
+  };
+  constexpr int64_t kImage = 4 * 6 * 8 * 4;
+  expect_results(
+      "layer_norm",
+      [&] { return at::native_layer_norm(x, {8}, row, row, 1e-5); },
+      kImage + 2 * (4 * 6) * 4);
+  expect_results(
+      "group_norm",
+      [&] {
+        return at::native_group_norm(x, channels, channels, 4, 6, 8, 2, 1e-5);
+      },
+      kImage + 2 * (4 * 2) * 4);
+  expect_results(
+      "mish_backward", [&] { return at::mish_backward(x, x); }, kImage);
+  expect_results(
+      "addr", [&] { return at::addr(x[0], column, row); }, 6 * 8 * 4);
+}
+
 TEST(MetaLedgerTest, LeavesOtherMemoryAlone) {
   const Tensor before = meta({1});
   const MetaLedger ledger;

@@ -12,6 +12,7 @@
 #include <ATen/core/op_registration/op_registration.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/native/layer_norm.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
@@ -358,6 +359,31 @@ Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
   return at::empty(sizes, input.options());
 }
 
+// For an unknown device LibTorch would compute these two norms step by step,
+// with a tensor as large as the input for each step.
+Three layer_norm(const Tensor& input, at::SymIntArrayRef normalized,
+                 const optional<Tensor>& weight, const optional<Tensor>& bias,
+                 double) {
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(normalized);
+  at::native::_check_layer_norm_inputs(input, sizes, weight.value_or(Tensor()),
+                                       bias.value_or(Tensor()));
+  std::vector<int64_t> rows = input.sizes().vec();
+  std::fill(rows.end() - static_cast<std::ptrdiff_t>(sizes.size()), rows.end(),
+            1);
+  return {at::empty(input.sizes(), input.options()),
+          at::empty(rows, statistics_of(input)),
+          at::empty(rows, statistics_of(input))};
+}
+
+Three group_norm(const Tensor& input, const optional<Tensor>&,
+                 const optional<Tensor>&, c10::SymInt batch, c10::SymInt,
+                 c10::SymInt, int64_t groups, double) {
+  const std::vector<int64_t> rows = {batch.expect_int(), groups};
+  return {at::empty_like(input, input.suggest_memory_format()),
+          at::empty(rows, statistics_of(input)),
+          at::empty(rows, statistics_of(input))};
+}
+
 Three layer_norm_backward(const Tensor&, const Tensor& input,
                           at::SymIntArrayRef, const Tensor&, const Tensor&,
                           const optional<Tensor>& weight,
@@ -383,7 +409,7 @@ Tensor adaptive_pool(const Tensor& input, at::SymIntArrayRef sizes) {
   return at::empty(output, input.options(), input.suggest_memory_format());
 }
 
-Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
+Tensor gradient_like(const Tensor&, const Tensor& input) {
   return at::empty_like(input);
 }
 
@@ -590,17 +616,21 @@ void add_others() {
   add_exact("aten::relu", "", &relu);
   add_exact("aten::where", "self", &where);
   add_exact("aten::index_select", "", &index_select);
+  add_exact("aten::native_layer_norm", "", &layer_norm);
   add_exact("aten::native_layer_norm_backward", "", &layer_norm_backward);
+  add_exact("aten::native_group_norm", "", &group_norm);
   add_exact("aten::embedding_dense_backward", "", &embedding_backward);
   add_exact("aten::_adaptive_avg_pool2d", "", &adaptive_pool);
-  add_exact("aten::_adaptive_avg_pool2d_backward", "", &adaptive_pool_backward);
+  add_exact("aten::_adaptive_avg_pool2d_backward", "", &gradient_like);
+  add_exact("aten::mish_backward", "", &gradient_like);
   add_exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
             &fused_attention);
   add_exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "",
             &fused_attention_backward);
   add_exact("aten::multinomial", "", &multinomial);
   add_exact("aten::equal", "", &equal);
-  for (const char* name : {"aten::pixel_shuffle", "aten::pixel_unshuffle"}) {
+  for (const char* name :
+       {"aten::addr", "aten::pixel_shuffle", "aten::pixel_unshuffle"}) {
     add({name, ""},
         c10::KernelFunction::makeFromBoxedFunction<&run_on_zeros>());
   }

@@ -286,14 +286,24 @@ INSTANTIATE_TEST_SUITE_P(
              {{4, 6, 3}, {6}, {3}},
              [](const Tensors& in) {
                return Tensors{at::layer_norm(in[0], {3}, in[2], in[2]),
-                              at::group_norm(in[0], 2, in[1], in[1])};
+                              at::layer_norm(in[0].transpose(0, 1), {4, 3}),
+                              at::group_norm(in[0], 2, in[1], in[1]),
+                              at::group_norm(in[0].transpose(0, 2), 3)};
+             }},
+        Case{"NormsOfImages",
+             {{2, 4, 3, 5}, {4}},
+             [](const Tensors& in) {
+               const Tensor image =
+                   in[0].contiguous(at::MemoryFormat::ChannelsLast);
+               return Tensors{at::group_norm(image, 2, in[1], in[1]),
+                              at::layer_norm(image, {3, 5})};
              }},
         Case{"Activations",
              {{4, 6}},
              [](const Tensors& in) {
                return Tensors{at::hardtanh(in[0]), at::hardswish(in[0]),
-                              at::glu(in[0]), at::log_sigmoid(in[0]),
-                              at::gelu(in[0])};
+                              at::glu(in[0]),      at::log_sigmoid(in[0]),
+                              at::gelu(in[0]),     at::mish(in[0])};
              }},
         Case{"SeveralResults",
              {{4, 6}},
@@ -381,6 +391,16 @@ TEST(MetaKernelsTest, RefuseTheMasksThatTheCpuRefuses) {
                  c10::Error);
     EXPECT_THROW(attend(torch::ones({6, 6}, options.dtype(at::kInt))),
                  c10::Error);
+  }
+}
+
+TEST(MetaKernelsTest, RefuseTheSizesThatNormsRefuse) {
+  for (const auto device : {at::kCPU, at::kMeta}) {
+    const auto options = torch::TensorOptions().device(device);
+    const Tensor x = torch::ones({4, 6, 3}, options);
+    EXPECT_THROW(at::layer_norm(x, {6}), c10::Error);
+    EXPECT_THROW(at::layer_norm(x, {3}, torch::ones({6}, options)), c10::Error);
+    EXPECT_THROW(at::group_norm(x, 4), c10::Error);
   }
 }
 
