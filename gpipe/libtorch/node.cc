@@ -1,5 +1,9 @@
 #include "gpipe/libtorch/node.h"
 
+#include <torch/csrc/autograd/functions/tensor.h>
+
+#include <cstddef>
+#include <typeinfo>
 #include <unordered_set>
 
 namespace gpipe::internal {
@@ -20,6 +24,16 @@ void walk(const std::vector<torch::autograd::Edge>& roots,
     Node* const node = stack.back();
     stack.pop_back();
     if (visit(*node)) add(node->next_edges());
+  }
+}
+
+void update_inner_edges(torch::autograd::Node& node) {
+  using torch::autograd::CopySlices;
+  if (typeid(node) != typeid(CopySlices)) return;
+  const auto& inner = static_cast<CopySlices&>(node).fn;
+  if (!inner) return;  // released
+  for (std::size_t k = 1; k < node.next_edges().size(); ++k) {
+    inner->next_edges()[k] = node.next_edges()[k];
   }
 }
 

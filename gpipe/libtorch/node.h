@@ -37,4 +37,9 @@ auto make_node(Arguments&&... arguments) {
 void walk(const std::vector<torch::autograd::Edge>& roots,
           const std::function<bool(torch::autograd::Node&)>& visit);
 
+// Call after a change of `node.next_edges()`. The node of a change of a view in
+// place runs another node inside it: that of the operator. LibTorch asserts
+// that both have the same edges, except for the first one.
+void update_inner_edges(torch::autograd::Node& node);
+
 }  // namespace gpipe::internal

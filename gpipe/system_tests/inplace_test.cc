@@ -90,6 +90,35 @@ TEST(Inplace, InsideAPartitionEqualsPlainInEveryMode) {
   }
 }
 
+// Writes parameters into views: a class token, an embedding of positions.
+struct WriteTokenImpl : torch::nn::Module {
+  WriteTokenImpl() {
+    token = register_parameter("token", torch::randn({1}, torch::kDouble));
+    position =
+        register_parameter("position", torch::randn({3}, torch::kDouble));
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor y = torch::empty_like(x);
+    y.copy_(x);
+    y.narrow(1, 0, 1).copy_(token);
+    y.view({-1, 1, 3}).add_(position);
+    y.narrow(1, 1, 2).mul_(position.narrow(0, 0, 2));
+    return y;
+  }
+  Tensor token, position;
+};
+TORCH_MODULE(WriteToken);
+
+TEST(Inplace, ParametersWrittenIntoViewsEqualPlainInEveryMode) {
+  torch::manual_seed(0);
+  for (const Checkpoint mode : kModes) {
+    expect_as_plain(Sequential(double_linear(), WriteToken(), double_linear(),
+                               WriteToken()),
+                    options({2, 2}, 2, mode),
+                    /*leaf_input=*/true);
+  }
+}
+
 // The model is Linear, then ReLU in place on another partition. In torchgpipe
 // (test 61) its backward is an error.
 TEST(Inplace, AtTheStartOfAPartitionEqualsPlainWithoutCheckpointing) {

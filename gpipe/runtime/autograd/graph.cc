@@ -205,12 +205,16 @@ class Subgraph::ToSink {
       }
       Edge& edge = leaf_edge.node->next_edges()[leaf_edge.edge];
       if (!edge.is_valid()) continue;
-      diverted_.emplace_back(&edge, edge.function);
+      diverted_.push_back({leaf_edge.node, &edge, edge.function});
       edge.function = node;
+      update_inner_edges(*leaf_edge.node);
     }
   }
   ~ToSink() {
-    for (auto& [edge, leaf] : diverted_) edge->function = std::move(leaf);
+    for (Diverted& each : diverted_) {
+      each.edge->function = std::move(each.leaf);
+      update_inner_edges(*each.from);
+    }
   }
   ToSink(const ToSink&) = delete;
   ToSink& operator=(const ToSink&) = delete;
@@ -236,9 +240,15 @@ class Subgraph::ToSink {
     const std::size_t leaf;
   };
 
+  struct Diverted {
+    Node* from;
+    Edge* edge;
+    NodePtr leaf;
+  };
+
   const NodePtr end_;
   bool empty_ = true;
-  std::vector<std::pair<Edge*, NodePtr>> diverted_;
+  std::vector<Diverted> diverted_;
 };
 
 Subgraph::Subgraph(uint64_t begin, edge_list input_edges,

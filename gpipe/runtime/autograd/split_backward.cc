@@ -347,6 +347,7 @@ void Subgraph::Division::hold_gradients() {
       *crossing.edge = Edge(stand_in, 0);
     }
   }
+  for (const auto& node : visited_) update_inner_edges(*node);
 }
 
 std::vector<at::Tensor> Subgraph::backward_input(

@@ -170,6 +170,34 @@ TEST_F(SplitBackwardTest, WeightsBehindOtherOperatorsAreReached) {
   EXPECT_EQ(distance(in_two_parts(piece), whole(piece)), 0);
 }
 
+TEST_F(SplitBackwardTest, WeightsThatAreWrittenIntoViewsAreReached) {
+  const Tensor weight = torch::randn({4, 3}, torch::requires_grad());
+  const Tensor scale = torch::randn({3}, torch::requires_grad());
+  const Piece piece{[&](const Tensor& x) {
+                      Tensor y = torch::matmul(x, weight).repeat({1, 2});
+                      y.narrow(1, 0, 3).mul_(scale);
+                      y.narrow(1, 3, 3).addmm_(x, weight);
+                      // The transposed weight is used by a product, too.
+                      const Tensor turned = weight.t();
+                      Tensor z = torch::matmul(y.narrow(1, 0, 4), weight);
+                      z = torch::cat({z, torch::matmul(z, turned)}, 1);
+                      z.narrow(1, 3, 4).narrow(0, 0, 3).mul_(turned);
+                      return z.tanh();
+                    },
+                    {weight, scale},
+                    torch::randn({5, 4})};
+  for (const bool input_wanted : {true, false}) {
+    EXPECT_EQ(
+        distance(in_two_parts(piece, input_wanted), whole(piece, input_wanted)),
+        0);
+  }
+  const Tensor y = piece.function(piece.input);
+  y.backward(some_gradient(y));
+  const Gradients parts = in_two_parts(piece);
+  EXPECT_EQ(distance(parts.leaves[0], weight.grad()), 0);
+  EXPECT_EQ(distance(parts.leaves[1], scale.grad()), 0);
+}
+
 TEST_F(SplitBackwardTest, BroadcastWeightsKeepTheirShape) {
   const Tensor weight = torch::randn({4, 4}, torch::requires_grad());
   const Piece piece{
