@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -177,6 +178,47 @@ TEST(Backward, AccumulatesIntoDotGrad) {
     const auto twice = grads_of(twins.pipeline.wanted);
     for (std::size_t k = 0; k < once.size(); ++k) {
       EXPECT_TRUE(torch::equal(twice[k], 2 * once[k]));
+    }
+  }
+}
+
+// Adds two parameters of other shapes, whose gradients are views of one tensor.
+struct AddTwoImpl : torch::nn::Module {
+  AddTwoImpl() {
+    a = register_parameter("a", values({1, 6}));
+    b = register_parameter("b", values({6}));
+  }
+  Tensor forward(const Tensor& x) { return x + a + b.view({1, 6}); }
+  Tensor a, b;
+};
+TORCH_MODULE(AddTwo);
+
+TEST(Backward, GradientsThatAreOneTensorShareNoMemory) {
+  const auto schedule = one_forward_one_backward(1, 1);
+  const auto mean = [](const Tensor& output, const Tensor&) {
+    return output.mean();
+  };
+  for (const bool in_steps : {false, true}) {
+    AddTwo two;
+    GPipe pipeline(torch::nn::Sequential(two), options({1}, 1));
+    const Tensor x = leaf_of(values({1, 6}), device());
+    const Tensors leaves = {two->a, two->b, x};
+    const auto step = [&] {
+      if (in_steps) {
+        pipeline->train_step(x, x.detach(), mean, schedule);
+      } else {
+        pipeline->forward(x).mean().backward();
+      }
+    };
+    step();
+    for (const Tensor& each : leaves) each.mutable_grad().mul_(6);
+    for (const Tensor& each : leaves) {
+      EXPECT_TRUE(torch::equal(each.grad(), torch::ones_like(each)));
+    }
+    step();
+    for (const Tensor& each : leaves) {
+      EXPECT_TRUE(
+          torch::equal(each.grad(), torch::full_like(each, 1 + 1.0 / 6)));
     }
   }
 }

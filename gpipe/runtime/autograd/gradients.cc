@@ -1,5 +1,6 @@
 #include "gpipe/runtime/autograd/gradients.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -95,6 +96,35 @@ at::Tensor divide(at::Tensor grad, double divisor) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (is_ours(grad)) return grad.div_(divisor);
   return grad.div(divisor);
+}
+
+void separate(std::vector<at::Tensor>& grads) {
+  const c10::NoGradGuard no_grad;
+  // Bytes of memory that gradients take, by their beginning: no two overlap.
+  using Place = std::pair<const c10::StorageImpl*, std::size_t>;
+  std::map<Place, std::size_t> ends;
+  for (at::Tensor& grad : grads) {
+    if (!grad.defined()) continue;
+    const at::Tensor elements = grad.is_sparse() ? grad._values() : grad;
+    if (!elements.has_storage() || elements.numel() == 0) continue;
+    const auto* const memory = elements.storage().unsafeGetStorageImpl();
+    const std::size_t begin =
+        static_cast<std::size_t>(elements.storage_offset()) *
+        elements.itemsize();
+    const std::size_t end =
+        begin + at::detail::computeStorageNbytes(
+                    elements.sizes(), elements.strides(), elements.itemsize());
+    const auto next = ends.lower_bound({memory, end});
+    const bool is_shared = next != ends.begin() &&
+                           std::prev(next)->first.first == memory &&
+                           std::prev(next)->second > begin;
+    if (is_shared) {
+      grad = grad.clone();
+      label_memory(grad, MemoryKind::kGradient);
+    } else {
+      ends.emplace(Place(memory, begin), end);
+    }
+  }
 }
 
 namespace {

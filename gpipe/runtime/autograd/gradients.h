@@ -80,6 +80,11 @@ class GradSum {
 // its memory.
 at::Tensor divide(at::Tensor grad, double divisor);
 
+// Replaces gradients that share memory with an earlier one by copies, such as
+// those of two summands. The engine makes a gradient the `.grad` of a leaf
+// without a copy, and `.grad` is changed in place. Undefined ones stay.
+void separate(std::vector<at::Tensor>& grads);
+
 // The next three functions are the parts of
 // torch::nn::utils::clip_grad_norm_(). They use the same operators on the same
 // numbers and give the same bits. LibTorch's function requires all gradients on

@@ -95,6 +95,48 @@ TEST(GradSum, LeavesAloneWhatSomebodyElseHolds) {
   EXPECT_TRUE(at::equal(base, ones({4})));
 }
 
+TEST(Separate, CopiesGradientsThatShareMemoryWithAnEarlierOne) {
+  const Tensor base = ones({2, 4});
+  std::vector<Tensor> grads = {base, Tensor(), ones({3}), base.view({8}),
+                               base.narrow(0, 1, 1)};
+  const std::vector<Tensor> before = grads;
+  separate(grads);
+  for (const std::size_t k : {0, 2}) EXPECT_TRUE(grads[k].is_same(before[k]));
+  EXPECT_FALSE(grads[1].defined());
+  for (const std::size_t k : {3, 4}) {
+    EXPECT_TRUE(at::equal(grads[k], before[k]));
+    for (std::size_t n = 0; n < k; ++n) {
+      EXPECT_FALSE(grads[n].defined() && grads[k].is_alias_of(grads[n]));
+    }
+  }
+}
+
+TEST(Separate, LeavesPartsOfOneMemoryAsTheyAre) {
+  const Tensor base = ones({6});
+  std::vector<Tensor> grads = {base.narrow(0, 4, 2), base.narrow(0, 0, 3),
+                               base.narrow(0, 3, 1), base.narrow(0, 2, 0)};
+  const std::vector<Tensor> before = grads;
+  separate(grads);
+  for (std::size_t k = 0; k < grads.size(); ++k) {
+    EXPECT_TRUE(grads[k].is_same(before[k])) << k;
+  }
+}
+
+TEST(Separate, LooksAtTheElementsOfSparseGradients) {
+  if (testing::device().type() == c10::kHPU) {
+    GTEST_SKIP() << "the simulated accelerators have no sparse tensors";
+  }
+  const Tensor values = ones({2});
+  const auto sparse = [&] {
+    return at::_sparse_coo_tensor_unsafe(on_device(at::arange(2).view({1, 2})),
+                                         values, {2});
+  };
+  std::vector<Tensor> grads = {sparse(), sparse()};
+  separate(grads);
+  EXPECT_FALSE(grads[1]._values().is_alias_of(grads[0]._values()));
+  EXPECT_TRUE(at::equal(grads[1].to_dense(), values));
+}
+
 // The gradient of a sum is one element expanded to many.
 TEST(GradSum, AddsToAnExpandedGradient) {
   GradSum sum;

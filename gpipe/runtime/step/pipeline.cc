@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "gpipe/base/threads.h"
+#include "gpipe/runtime/autograd/gradients.h"
 #include "gpipe/runtime/cell/phase_scope.h"
 #include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/device/test_hooks.h"
@@ -106,6 +107,7 @@ class StepBackward {
       for (at::Tensor& grad : pass.take_leaf_grads(leaves_)) {
         result.push_back(std::move(grad));
       }
+      separate(result);
       return result;
     });
   }

@@ -450,6 +450,7 @@ void TrainStep::accumulate(const std::function<void()>& unlock) {
         grads.push_back(std::move(grad));
       }
     }
+    separate(grads);
     // Hooks may release the memory.
     grads_before_.clear();
     // It uses the copiers of the pipeline until its end.
