@@ -442,6 +442,26 @@ TEST(Checkpoint, DoesNothingTwiceThatFollowsABackwardInsideTheFunction) {
   });
 }
 
+// rrelu draws after autograd has saved the tensor for its numbers, which may be
+// the last one that the first call has saved so far.
+TEST(Checkpoint, DrawsWhatABackwardInsideTheFunctionNeeds) {
+  expect_same_both_ways([&](Way way) -> Tensors {
+    const Tensor x = leaf({4, 3});
+    const Tensor y = run(
+        way,
+        [&](Tensor h) {
+          const Tensor z = torch::rrelu(h * 2, 0.1, 0.9, /*training=*/true);
+          return z + torch::autograd::grad({z.sum()}, {h}, {},
+                                           /*retain_graph=*/true,
+                                           /*create_graph=*/true)[0];
+        },
+        x);
+    const Tensor next = torch::rand({4});
+    y.pow(2).sum().backward();
+    return {y.detach(), x.grad(), next};
+  });
+}
+
 TEST(Checkpoint, NestsToAnyDepth) {
   const std::function<Tensor(Way, Tensor, int)> nest =
       [&](Way way, Tensor x, int depth) -> Tensor {

@@ -267,9 +267,10 @@ class CheckpointedCall::SecondHooks : public SavedTensorHooks {
   // here: it would draw random numbers, change buffers and pop skip tensors
   // before the first call does.
   void stop_if_complete() const {
-    if (!call_.first_is_done_ && next_ >= call_.saved_.size()) {
-      throw AllComputed(call_);
-    }
+    if (call_.first_is_done_ || next_ < call_.saved_.size()) return;
+    const auto stop = [this] { throw AllComputed(call_); };
+    RandomScope* const random = RandomScope::current();  // none in the engine
+    random ? random->after_draw(stop) : stop();
   }
 
   CheckpointedCall& call_;

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <array>
@@ -239,6 +240,21 @@ at::Generator RandomScope::replayed(const at::Generator& generator) {
   return generator;  // made by the layer during this call
 }
 
+void RandomScope::draw(const std::function<void()>& run) {
+  if (std::exchange(draws_, true)) return run();  // inside another one
+  const auto end = c10::make_scope_exit([this] {
+    draws_ = false;
+    after_draw_ = nullptr;
+  });
+  run();
+  if (after_draw_) after_draw_();
+}
+
+void RandomScope::after_draw(std::function<void()> action) {
+  if (!draws_) return action();
+  after_draw_ = std::move(action);
+}
+
 namespace {
 
 // Devices with the same index modulo this number share a lock.
@@ -287,15 +303,17 @@ class FillGenerator : public c10::OperatorKernel {
       arguments[generator_] = scope->given(given.toGenerator());
       // Operators called inside this one must use the same generator, as part
       // of this draw.
-      return run_uncovered(Interceptor::kCell, op, stack);
+      return scope->draw([&] { run_uncovered(Interceptor::kCell, op, stack); });
     }
-    if (scope) {
-      const auto device = device_of(arguments, count_, device_);
-      if (auto generator = scope->generator(device)) {
-        arguments[generator_] = *generator;
-      }
+    const auto run = [&] {
+      run_intercepted(Interceptor::kCell, op, keys, stack);
+    };
+    if (!scope) return run();
+    const auto device = device_of(arguments, count_, device_);
+    if (auto generator = scope->generator(device)) {
+      arguments[generator_] = *generator;
     }
-    run_intercepted(Interceptor::kCell, op, keys, stack);
+    scope->draw(run);
   }
 
  private:

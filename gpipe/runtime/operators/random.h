@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -119,6 +120,12 @@ class RandomScope {
   // Threads: any; also called on threads of a pipeline that a layer runs.
   at::Generator given(const at::Generator& generator);
 
+  // Runs an operator that draws with a generator. Some, such as rrelu, write
+  // the numbers into an argument that autograd has saved before.
+  void draw(const std::function<void()>& run);
+  // Calls `action` when the operator that draws has ended; now if none runs.
+  void after_draw(std::function<void()> action);
+
   // Returns the innermost scope of this thread, or null.
   static RandomScope* current();
 
@@ -151,6 +158,8 @@ class RandomScope {
   // searched. Layers may have their own generators, and the layers of an inner
   // pipeline run at the same time.
   std::unordered_map<const c10::GeneratorImpl*, std::size_t> next_;
+  bool draws_ = false;
+  std::function<void()> after_draw_;
   RandomScope* const outer_;
   InterceptScope intercept_{Interceptor::kCell};
 };
