@@ -390,6 +390,32 @@ TEST(Change, OfTheModeOfAMemberIsDetected) {
                          "forward and backward"));
 }
 
+struct DropOnceImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const Tensor y = dropout(linear(x));
+    dropout->eval();
+    return dropout(y);
+  }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 3));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout());
+};
+TORCH_MODULE(DropOnce);
+
+TEST(Change, OfTheModeByTheForwardItselfIsMadeAgain) {
+  const auto grad = [](Checkpoint mode) {
+    torch::manual_seed(2);
+    DropOnce layer;
+    GPipe pipeline(torch::nn::Sequential(layer), options({1}, 2, mode));
+    pipeline->forward(ones({4, 3})).pow(2).sum().backward();
+    EXPECT_FALSE(layer->dropout->is_training());
+    return layer->linear->weight.grad();
+  };
+  const Tensor expected = grad(Checkpoint::kNever);
+  EXPECT_GT(expected.abs().sum().item<double>(), 0);
+  EXPECT_TRUE(grad(Checkpoint::kAlways).equal(expected));
+  EXPECT_TRUE(grad(Checkpoint::kExceptLast).equal(expected));
+}
+
 // As of a member that was there when the pipeline was made.
 TEST(Change, OfAMemberThatHasReplacedAnotherIsDetected) {
   Block block;

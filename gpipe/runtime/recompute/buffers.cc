@@ -144,6 +144,19 @@ bool WatchedModes::is_changed() const {
   return false;
 }
 
+void WatchedModes::restore() const {
+  // Module::train() also sets the submodules, which come later in the list,
+  // unless another module has them, too.
+  for (std::size_t k = 0; k < training_.size() && is_changed(); ++k) {
+    for (std::size_t n = 0; n < training_.size(); ++n) {
+      torch::nn::Module& each = *(*modules_)[n];
+      if (each.is_training() != training_[n]) {
+        each.torch::nn::Module::train(training_[n]);
+      }
+    }
+  }
+}
+
 bool WatchedModes::are_among(const Modules& modules) const {
   if (!modules_ || *modules_ == modules) return true;
   const std::unordered_set<std::shared_ptr<torch::nn::Module>> all(

@@ -81,6 +81,8 @@ class WatchedModes {
 
   // Returns whether a module has another mode now.
   bool is_changed() const;
+  // Sets each module to its mode again, without train() of a subclass.
+  void restore() const;
   // Returns whether all modules are among `modules`.
   bool are_among(const Modules& modules) const;
 

@@ -72,6 +72,7 @@ void PastCall::keep_changed_buffers() {
 void PastCall::first_call_done(const std::vector<at::Tensor>& outputs,
                                bool with_grad) {
   check_inputs("by the forward itself");
+  if (modes_.is_changed()) changed_modes_.emplace(modules_->modules());
   with_grad_ = with_grad;
   for (const at::Tensor& each : outputs) {
     outputs_.emplace_back(each, with_grad);
@@ -92,7 +93,7 @@ void PastCall::check_unchanged() {
   TORCH_CHECK(modes_.are_among(modules), "a module of ", callee_,
               " was replaced between forward and backward, so that the forward "
               "cannot be computed again. Call backward first");
-  TORCH_CHECK(!modes_.is_changed(),
+  TORCH_CHECK(!(changed_modes_ ? *changed_modes_ : modes_).is_changed(),
               "train() or eval() was called between forward and backward; ",
               callee_,
               " cannot be computed again in another mode. Call backward first");
@@ -117,6 +118,7 @@ void PastCall::check_unchanged() {
                 "first, or change the buffer in each forward");
   }
   note_new_buffers(modules);
+  if (changed_modes_) modes_.restore();
 }
 
 void PastCall::note_new_buffers(const Modules& modules) {

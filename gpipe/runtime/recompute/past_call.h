@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,7 +76,8 @@ class PastCall {
   // Throws c10::Error if an input, a parameter, a training mode, or a buffer
   // without copy has changed, or if a module is no longer there, so that a
   // second call would see something else.
-  // Notes the buffers that were not there before the first call.
+  // Notes the buffers that were not there before the first call. If the first
+  // call has changed training modes, sets them as they were before it.
   void check_unchanged();
 
   // Returns the buffers that must have their old values in a second call: those
@@ -108,6 +110,7 @@ class PastCall {
   std::string callee_, remedy_;
   CalledModules* modules_ = nullptr;
   WatchedModes modes_;
+  std::optional<WatchedModes> changed_modes_;  // if the first call changed them
   std::vector<Input> inputs_;
   std::vector<Parameter> parameters_;
   std::vector<BufferValue> buffers_;  // undefined value: the copy was dropped
