@@ -284,7 +284,8 @@ class ExportedFile::State {
     exported::analyze(model->program,
                       /*keep_random=*/options.outputs().empty(),
                       options.concatenates());
-    model->name = path.substr(path.rfind('/') + 1);
+    model->name = options.name().empty() ? path.substr(path.rfind('/') + 1)
+                                         : options.name();
     exported::check_problems(model->program);
     model->plans =
         exported::plan_layers(model->program, options.max_crossing());

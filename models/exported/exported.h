@@ -41,6 +41,11 @@ struct ExportedOptions {
   // that those of micro-batches can be concatenated. Not needed for inputs that
   // are Microbatches (gpipe/gpipe.h).
   TORCH_ARG(bool, concatenates) = true;
+
+  // What precedes the names of the layers' skip tensors. Programs in one
+  // pipeline need different names. Empty: the name of the file, without its
+  // folder.
+  TORCH_ARG(std::string, name) = {};
 };
 
 // An input or an output of an exported program.

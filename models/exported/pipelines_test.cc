@@ -480,6 +480,22 @@ TEST(ExportedProfilesTest, WeightsExportedOnTheMetaDeviceAreNotTied) {
   EXPECT_EQ(all.layers.back().outputs[0].text(), "float32 [3, 2]");
 }
 
+TEST(ExportedPipelineTest, ProgramsFromOneFileNeedNames) {
+  const std::string path = read_example("gpt").path;
+  const auto pipeline = [&](const std::string& name) {
+    const ExportedModel first = load_exported(path);
+    const ExportedModel second =
+        load_exported(path, ExportedOptions().name(name));
+    torch::nn::Sequential all;
+    for (const auto& each : *first.layers) all->push_back(each);
+    for (const auto& each : *second.layers) all->push_back(each);
+    GPipe(all, GPipeOptions({static_cast<int64_t>(all->size())}));
+  };
+  EXPECT_THAT([&] { pipeline(""); },
+              ThrowsMessage<c10::TypeError>(HasSubstr("redeclared")));
+  pipeline("second");
+}
+
 }  // namespace
 
 }  // namespace gpipe
