@@ -84,15 +84,33 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
   return tensor;
 }
 
+// Returns whether the node changes only some elements of the buffer, through a
+// view or by indices.
+bool changes_part(const Program& program, const Node& node, ValueId written,
+                  ValueId buffer) {
+  const auto same = [](const Extent& a, const Extent& b) {
+    return a.symbol == b.symbol && a.factor == b.factor;
+  };
+  return !std::ranges::equal(program.values[written].sizes,
+                             program.values[buffer].sizes, same) ||
+         node.target.find(".index_") != std::string::npos ||
+         node.target.find(".scatter_") != std::string::npos ||
+         node.target.find(".masked_") != std::string::npos;
+}
+
 // Returns the buffers that a call reads and changes.
 std::vector<ExportedTensor> state_of(const Program& program) {
-  std::set<ValueId> read, changed;  // memories
+  std::set<ValueId> read, changed, in_part;  // memories
   for (const Node& node : program.nodes) {
     const auto note = [&](std::set<ValueId>& memories, ValueId each) {
       if (each == node.running_mean || each == node.running_var) return;
       memories.insert(program.values[each].memory);
     };
-    for (const ValueId each : node.writes) note(changed, each);
+    for (const ValueId each : node.writes) {
+      note(changed, each);
+      const ValueId memory = program.values[each].memory;
+      if (changes_part(program, node, each, memory)) in_part.insert(memory);
+    }
     if (!node.needed) continue;
     for (const ValueId each : node.reads) note(read, each);
   }
@@ -103,6 +121,7 @@ std::vector<ExportedTensor> state_of(const Program& program) {
     state.push_back(exported_tensor(program, each));
     const Weight& weight = program.weights[value.weight];
     state.back().name = program.weights[weight.tied_to].name;
+    state.back().changed_in_part = in_part.contains(each);
   }
   return state;
 }

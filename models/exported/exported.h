@@ -60,6 +60,9 @@ struct ExportedTensor {
   std::string shape;
   // The largest size of each dimension for which the program was exported.
   std::vector<int64_t> largest = {};
+  // Of a buffer that a call changes: whether it changes some elements only, as
+  // a cache of keys and values, and not all, as the state of a recurrence.
+  bool changed_in_part = false;
 };
 
 // The tensors that go in and come out, and which program it is.

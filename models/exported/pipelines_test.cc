@@ -320,6 +320,7 @@ TEST(ExportedStateTest, TheSignatureHasTheBuffersThatACallReadsAndChanges) {
   std::vector<std::string> state;
   for (const ExportedTensor& each : step.state) {
     state.push_back(each.name + " " + each.shape);
+    EXPECT_EQ(each.changed_in_part, each.sizes.size() == 4) << each.name;
   }
   const std::vector<std::string> expected{"key_cache_0 Float [1, 2, 24, 4]",
                                           "key_cache_1 Float [1, 2, 24, 4]",

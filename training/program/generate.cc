@@ -43,6 +43,8 @@ namespace gpipe::train_program {
 
 namespace {
 
+constexpr char kMaskName[] = "attention_mask";
+
 std::string list_of(const std::vector<ExportedTensor>& tensors) {
   return absl::StrJoin(tensors, ", ", [](std::string* text, const auto& each) {
     absl::StrAppend(text, each.name, " ", each.shape);
@@ -50,13 +52,17 @@ std::string list_of(const std::vector<ExportedTensor>& tensors) {
 }
 
 // Returns the number of tokens that the caches hold: dimension 2 of keys and
-// values, [rows, heads, tokens, width].
+// values, [rows, heads, tokens, width]; and the keys that masks can show.
 int64_t cache_length(const ExportedSignature& signature) {
   int64_t length = std::numeric_limits<int64_t>::max();
   for (const ExportedTensor& each : signature.state) {
-    if (each.largest.size() == 4 && each.largest[2] > 0) {
+    if (each.largest.size() == 4 && each.largest[2] > 0 &&
+        each.changed_in_part) {
       length = std::min(length, each.largest[2]);
     }
+  }
+  for (const ExportedTensor& each : signature.inputs) {
+    if (each.name == kMaskName) length = std::min(length, each.largest.back());
   }
   return length;
 }
@@ -64,14 +70,14 @@ int64_t cache_length(const ExportedSignature& signature) {
 }  // namespace
 
 TokenInputs::TokenInputs(int64_t window)
-    : inputs_{{Kind::kTokens, at::kLong}}, limit_(window) {}
+    : inputs_{{Kind::kTokens, at::kLong, std::nullopt}}, limit_(window) {}
 
 TokenInputs::TokenInputs(const ExportedSignature& signature) {
   const ExportedTensor* tokens = nullptr;
   const auto kind_of = [&](const ExportedTensor& each) {
     const std::size_t dimensions = each.sizes.size();
     if (each.dtype == at::kLong && dimensions == 1) return Kind::kPlaces;
-    if (each.name == "attention_mask") {
+    if (each.name == kMaskName) {
       if (dimensions == 4) return Kind::kCausalMask;
       if (dimensions == 2) return Kind::kMask;
     }
@@ -89,7 +95,10 @@ TokenInputs::TokenInputs(const ExportedSignature& signature) {
         "position_ids or an attention_mask");
   };
   for (const ExportedTensor& each : signature.inputs) {
-    inputs_.push_back({kind_of(each), each.dtype.value_or(at::kFloat)});
+    const Kind kind = kind_of(each);
+    const bool is_mask = kind == Kind::kMask || kind == Kind::kCausalMask;
+    inputs_.push_back({kind, each.dtype.value_or(at::kFloat),
+                       is_mask ? each.sizes.back() : std::nullopt});
   }
   TORCH_CHECK_VALUE(tokens && signature.outputs.size() == 1 &&
                         signature.outputs[0].sizes.size() == 3,
@@ -112,6 +121,7 @@ TokenInputs::TokenInputs(const ExportedSignature& signature) {
 at::Tensor TokenInputs::make(const Input& input,
                              const std::vector<int64_t>& tokens, int64_t first,
                              int64_t count, int64_t padded) const {
+  const int64_t keys = input.keys.value_or(first + padded);
   switch (input.kind) {
     case Kind::kTokens: {
       std::vector<int64_t> row(tokens.begin() + first,
@@ -124,12 +134,12 @@ at::Tensor TokenInputs::make(const Input& input,
     case Kind::kPlacesOfRows:
       return at::arange(first, first + padded, at::kLong).unsqueeze(0);
     case Kind::kMask:
-      return (at::arange(padded) < count).to(input.dtype).unsqueeze(0);
+      return (at::arange(keys) < first + count).to(input.dtype).unsqueeze(0);
     case Kind::kCausalMask:
       break;
   }
   const at::Tensor sees =
-      at::ones({1, 1, padded, padded}, at::TensorOptions(at::kBool)).tril();
+      at::ones({1, 1, padded, keys}, at::TensorOptions(at::kBool)).tril(first);
   if (!c10::isFloatingType(input.dtype)) return sees.to(input.dtype);
   return at::zeros(sees.sizes(), input.dtype)
       .masked_fill_(sees.logical_not(), -INFINITY);

@@ -34,9 +34,11 @@ class TokenInputs {
   //   [rows, tokens] int64            the tokens
   //   [tokens] int64                  their places, such as cache_position
   //   [rows, tokens] position_ids     their places
-  //   [rows, tokens] attention_mask   1 for each token
-  //   [rows, 1, tokens, tokens] attention_mask   bool: whether token i sees
+  //   [rows, keys] attention_mask     1 for each token
+  //   [rows, 1, tokens, keys] attention_mask   bool: whether token i sees
   //       token j; floating point: 0 if it does, else -infinity
+  // The keys are the tokens, and with a cache those before them, too. If their
+  // number is fixed, the mask hides those that are not there.
   //
   // Throws c10::ValueError with the inputs and outputs of the program if they
   // are others.
@@ -62,6 +64,7 @@ class TokenInputs {
   struct Input {
     Kind kind;
     c10::ScalarType dtype;
+    std::optional<int64_t> keys;  // of a mask, if their number is fixed
   };
   at::Tensor make(const Input& input, const std::vector<int64_t>& tokens,
                   int64_t first, int64_t count, int64_t padded) const;

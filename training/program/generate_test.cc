@@ -69,7 +69,9 @@ ExportedSignature with_cache(std::optional<int64_t> tokens) {
                  tensor("cache_position", at::kLong, {tokens})});
   result.state = {tensor("length", at::kLong, {}),
                   tensor("keys", at::kFloat, {1, 2, 12, 4}),
-                  tensor("values", at::kFloat, {1, 2, 10, 4})};
+                  tensor("values", at::kFloat, {1, 2, 10, 4}),
+                  tensor("recurrence", at::kFloat, {1, 2, 4, 4})};
+  for (const int k : {1, 2}) result.state[k].changed_in_part = true;
   return result;
 }
 
@@ -136,6 +138,28 @@ TEST(TokenInputsTest, AModelWithACacheReadsEachTokenOnce) {
   expect_equal(call.sample.further.at(0), at::tensor({1, 2}, at::kLong));
   EXPECT_EQ(call.tokens, 3);
   EXPECT_EQ(call.last, 1);
+}
+
+TEST(TokenInputsTest, AMaskBesideACacheShowsTheTokensBefore) {
+  const auto masks = [](std::optional<int64_t> keys, c10::ScalarType dtype) {
+    ExportedSignature program = with_cache(std::nullopt);
+    program.inputs.push_back(tensor("attention_mask", at::kLong, {1, keys}));
+    program.inputs.push_back(
+        tensor("attention_mask", dtype, {1, 1, std::nullopt, keys}));
+    const TokenInputs inputs(program);
+    EXPECT_EQ(inputs.limit(), keys.value_or(8));
+    return inputs.next({4, 2, 3}, 1).sample.further;
+  };
+  const auto any = masks(std::nullopt, at::kLong);
+  expect_equal(any.at(1), row({1, 1, 1}));
+  expect_equal(any.at(2),
+               at::tensor({1, 1, 0, 1, 1, 1}, at::kLong).view({1, 1, 2, 3}));
+  const auto fixed = masks(5, at::kFloat);
+  expect_equal(fixed.at(1), row({1, 1, 1, 0, 0}));
+  const float no = -INFINITY;
+  expect_equal(fixed.at(2), at::tensor({0.f, 0.f, no, no, no,  //
+                                        0.f, 0.f, 0.f, no, no})
+                                .view({1, 1, 2, 5}));
 }
 
 TEST(TokenInputsTest, AModelOfModelsTakesUpToItsWindow) {
