@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "models/weights/state_dict.h"
+
 namespace gpipe {
 namespace {
 
@@ -23,9 +25,8 @@ std::vector<std::string> non_finite(const Named& named) {
   };
   std::unordered_map<c10::Device, Asked> by_device;
   for (std::size_t k = 0; k < named.size(); ++k) {
-    at::Tensor tensor = named[k].second;
-    if (!tensor.defined()) continue;
-    if (tensor.is_sparse()) tensor = tensor._values();
+    if (!named[k].second.defined()) continue;
+    const at::Tensor tensor = internal::elements_of(named[k].second);
     if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
     Asked& asked = by_device[tensor.device()];
     asked.finite.push_back(at::isfinite(tensor).all());

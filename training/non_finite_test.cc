@@ -36,8 +36,10 @@ TEST(NonFiniteTest, NamesTensorsWithANanOrAnInfinity) {
                                          torch::full({2}, std::nan(""))));
   named.insert("sparse", with(INFINITY).to_sparse());
   named.insert("sparse, fine", with(1).to_sparse());
-  EXPECT_THAT(non_finite_names(named),
-              ElementsAre("nan", "minus inf", "half", "complex", "sparse"));
+  named.insert("rows", with(NAN).view({2, -1}).to_sparse_csr());
+  EXPECT_THAT(
+      non_finite_names(named),
+      ElementsAre("nan", "minus inf", "half", "complex", "sparse", "rows"));
 }
 
 TEST(NonFiniteTest, FindsNothingInNothing) {

@@ -18,13 +18,14 @@
 namespace gpipe {
 namespace {
 
+// Inserts the module's tensors themselves.
 void collect(const torch::nn::Module& module, const std::string& prefix,
              StateDict& dict) {
   for (const auto& tensors : {module.named_parameters(/*recurse=*/false),
                               module.named_buffers(/*recurse=*/false)}) {
     for (const auto& item : tensors) {
       if (!item.value().defined()) continue;
-      dict.insert(prefix + item.key(), item.value().detach());
+      dict.insert(prefix + item.key(), item.value());
     }
   }
   for (const auto& child : module.named_children()) {
@@ -100,15 +101,19 @@ bool is_expanded(const at::Tensor& tensor) {
          at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
 }
 
+// What is done with the module's tensors: nothing, or the values of a dict are
+// copied into them, or into tensors that share their memory.
+enum class Use { kCompare, kLoad, kLoadShared };
+
 // Returns why `from` cannot be copied into `to`, or "" if it can. `to` without
 // memory can be compared, but not be loaded.
-std::string mismatch(const at::Tensor& from, const at::Tensor& to, bool loads) {
+std::string mismatch(const at::Tensor& from, const at::Tensor& to, Use use) {
   std::ostringstream text;
   if (!from.defined()) {
     text << "is undefined in the dict";
   } else if (from.is_meta() && !to.is_meta()) {
     text << "is on the meta device in the dict, and so has no values";
-  } else if (loads && to.is_meta() && !from.is_meta()) {
+  } else if (use != Use::kCompare && to.is_meta() && !from.is_meta()) {
     text << "is on the meta device in the module, and so has no memory for "
             "values";
   } else if (is_expanded(to)) {
@@ -121,9 +126,25 @@ std::string mismatch(const at::Tensor& from, const at::Tensor& to, bool loads) {
              !(from.is_floating_point() && to.is_floating_point())) {
     text << "is " << from.scalar_type() << " in the dict, but "
          << to.scalar_type() << " in the module";
+  } else if (from.layout() != to.layout()) {
+    text << "is " << from.layout() << " in the dict, but " << to.layout()
+         << " in the module";
+  } else if (use == Use::kLoadShared &&
+             (to.layout() == at::kSparse || to.is_quantized())) {
+    text << "is " << (to.is_quantized() ? "quantized" : "sparse")
+         << ", which a tensor that shares its memory cannot change; load into "
+            "the module";
+  } else if (to.layout() != at::kSparse &&
+             internal::elements_of(from).sizes() !=
+                 internal::elements_of(to).sizes()) {
+    text << "has values " << internal::elements_of(from).sizes()
+         << " in the dict, but " << internal::elements_of(to).sizes()
+         << " in the module";
   } else if (!from.is_meta() && !to.is_meta() && to.is_floating_point() &&
              internal::may_narrow(from.scalar_type(), to.scalar_type())) {
-    const int64_t count = num_beyond_range(from, from.to(to.scalar_type()));
+    const at::Tensor elements = internal::elements_of(from);
+    const int64_t count =
+        num_beyond_range(elements, elements.to(to.scalar_type()));
     if (count > 0) {
       text << "has " << count << " of " << from.numel()
            << " elements beyond the range of " << to.scalar_type()
@@ -159,9 +180,8 @@ struct Comparison {
   }
 };
 
-// `loads`: whether the values of `dict` are to be copied into `own`.
 Comparison compare(const StateDict& dict, const StateDict& own,
-                   bool skip_mismatched, bool loads) {
+                   bool skip_mismatched, Use use) {
   Comparison result;
   for (const auto& item : own) {
     const at::Tensor* from = dict.find(item.key());
@@ -174,7 +194,7 @@ Comparison compare(const StateDict& dict, const StateDict& own,
       result.names.mismatched.push_back(item.key());
       continue;
     }
-    const std::string text = mismatch(*from, item.value(), loads);
+    const std::string text = mismatch(*from, item.value(), use);
     if (!text.empty()) {
       result.other_shapes |=
           from->defined() && from->sizes() != item.value().sizes();
@@ -190,8 +210,8 @@ Comparison compare(const StateDict& dict, const StateDict& own,
 }
 
 LoadReport check(const StateDict& own, const StateDict& dict,
-                 const LoadOptions& options, bool loads) {
-  Comparison comparison = compare(dict, own, options.skip_mismatched(), loads);
+                 const LoadOptions& options, Use use) {
+  Comparison comparison = compare(dict, own, options.skip_mismatched(), use);
   const LoadReport& names = comparison.names;
   TORCH_CHECK_VALUE(
       comparison.misfits.empty() &&
@@ -206,27 +226,9 @@ LoadReport check(const StateDict& own, const StateDict& dict,
   return std::move(comparison.names);
 }
 
-}  // namespace
-
-StateDict state_dict(const torch::nn::Module& module) {
-  StateDict dict;
-  collect(module, "", dict);
-  return dict;
-}
-
-LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
-                            const LoadOptions& options) {
-  return check(own, dict, options, /*loads=*/false);
-}
-
-LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
-                           const LoadOptions& options) {
-  return load_state_dict(state_dict(module), dict, options);
-}
-
-LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
-                           const LoadOptions& options) {
-  LoadReport names = check(own, dict, options, /*loads=*/true);
+LoadReport load(const StateDict& own, const StateDict& dict,
+                const LoadOptions& options, Use use) {
+  LoadReport names = check(own, dict, options, use);
   const std::unordered_set<std::string> skipped(names.mismatched.begin(),
                                                 names.mismatched.end());
   const at::NoGradGuard no_grad;
@@ -237,7 +239,47 @@ LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
   return names;
 }
 
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict dict;
+  collect(module, "", dict);
+  for (auto& item : dict) item.value() = item.value().detach();
+  return dict;
+}
+
+LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
+                            const LoadOptions& options) {
+  return check(own, dict, options, Use::kCompare);
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
+                           const LoadOptions& options) {
+  StateDict own;
+  collect(module, "", own);
+  return load(own, dict, options, Use::kLoad);
+}
+
+LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
+                           const LoadOptions& options) {
+  return load(own, dict, options, Use::kLoadShared);
+}
+
 namespace internal {
+
+at::Tensor elements_of(const at::Tensor& tensor) {
+  switch (tensor.layout()) {
+    case at::kSparse:
+      return tensor._values();
+    case at::kSparseCsr:
+    case at::kSparseCsc:
+    case at::kSparseBsr:
+    case at::kSparseBsc:
+      return tensor.values();
+    default:
+      return tensor;
+  }
+}
 
 bool may_narrow(at::ScalarType from, at::ScalarType to) {
   // Float8_e8m0fnu has the range of float.

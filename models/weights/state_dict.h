@@ -55,9 +55,9 @@ struct LoadReport {
 // device, or if both dtypes are floating point and differ.
 //
 // Throws one c10::ValueError with all problems before anything changes:
-// different shapes or dtypes, values beyond the range of the module's dtype,
-// missing names, unexpected names, undefined tensors, tensors on the meta
-// device (without values) in only one of both, and expanded tensors in the
+// different shapes, dtypes or layouts, values beyond the range of the module's
+// dtype, missing names, unexpected names, undefined tensors, tensors on the
+// meta device (without values) in only one of both, and expanded tensors in the
 // module. For an unexpected name the error suggests a missing name that
 // resembles it. Each list ends after 20 items. Also throws, whatever the
 // options, if the module has tensors and the dict has none of their names.
@@ -67,7 +67,8 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& dict,
                            const LoadOptions& options = {});
 
 // Does the same for a module with the tensors `own`, which share the module's
-// memory.
+// memory. Sparse (COO) and quantized tensors, whose values are not all in that
+// memory, are an error.
 LoadReport load_state_dict(const StateDict& own, const StateDict& dict,
                            const LoadOptions& options = {});
 
@@ -78,6 +79,10 @@ LoadReport check_state_dict(const StateDict& own, const StateDict& dict,
                             const LoadOptions& options = {});
 
 namespace internal {
+
+// Returns the values that `tensor` has in memory: of a sparse one those that it
+// has. Thread-safe.
+at::Tensor elements_of(const at::Tensor& tensor);
 
 // Returns whether dtype `to` may have a smaller range than `from`.
 bool may_narrow(at::ScalarType from, at::ScalarType to);

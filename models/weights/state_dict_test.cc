@@ -16,6 +16,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/testing/files.h"
@@ -243,6 +244,55 @@ TEST(LoadStateDictTest, TensorsThatNobodyCanWriteAreAnError) {
   EXPECT_EQ(check_state_dict(own, dict).missing, Names());
   own.erase("first");
   EXPECT_EQ(load_state_dict(own, StateDict(own)).missing, Names());
+}
+
+StateDict one(const at::Tensor& tensor) {
+  StateDict dict;
+  dict.insert("x", tensor);
+  return dict;
+}
+
+TEST(LoadStateDictTest, CopiesSparseAndQuantizedTensors) {
+  const at::Tensor values = at::arange(9, at::kFloat).view({3, 3}) / 8;
+  const std::vector<std::pair<at::Tensor, at::Tensor>> cases = {
+      {values.to_sparse(), at::eye(3).to_sparse()},
+      {values.to_sparse(1), at::eye(3).to_sparse(1)},
+      {values.to_sparse_csr(), (values + values).to_sparse_csr()},
+      {at::quantize_per_tensor(values, 0.125, 0, at::kQInt8),
+       at::quantize_per_tensor(values, 0.5, 1, at::kQInt8)}};
+  const auto plain = [](const at::Tensor& tensor) {
+    return tensor.is_quantized() ? tensor.dequantize() : tensor.to_dense();
+  };
+  for (const auto& [from, to] : cases) {
+    torch::nn::Module module("module");
+    module.register_buffer("x", to.clone());
+    const StateDict dict = one(from);
+    load_state_dict(module, dict);
+    EXPECT_TRUE(at::equal(plain(module.buffers()[0]), values));
+    if (to.is_sparse_csr()) continue;
+    EXPECT_NE(value_error_of([&] {
+                load_state_dict(state_dict(module), dict);
+              }).find("which a tensor that shares its memory cannot change"),
+              std::string::npos);
+  }
+}
+
+TEST(LoadStateDictTest, AnotherLayoutIsAMisfit) {
+  const auto expect = [](const at::Tensor& from, const at::Tensor& to,
+                         const std::string& text) {
+    torch::nn::Module module("module");
+    const at::Tensor kept = module.register_buffer("x", to);
+    EXPECT_NE(value_error_of([&] {
+                load_state_dict(module, one(from));
+              }).find("'x' " + text),
+              std::string::npos);
+    EXPECT_TRUE(at::equal(kept.to_dense(), at::eye(3)));
+  };
+  const at::Tensor eye = at::eye(3), full = at::ones({3, 3});
+  expect(full, eye.to_sparse(), "is Strided in the dict, but Sparse");
+  expect(full.to_sparse(), eye, "is Sparse in the dict, but Strided");
+  expect(full.to_sparse_csr(), eye.to_sparse_csr(),
+         "has values [9] in the dict, but [3] in the module");
 }
 
 TEST(LoadStateDictTest, CopiesEveryDtypeThatFilesHave) {
