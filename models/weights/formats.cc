@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpipe/base/json.h"
 #include "gpipe/base/text.h"
 
 namespace gpipe::internal {
@@ -90,6 +91,15 @@ void check_can_be_written(const std::string& name, const at::Tensor& tensor) {
                     "; only plain tensors can be written");
   TORCH_CHECK_VALUE(!tensor.is_meta(), in_quotes(name),
                     " is on the meta device, and so has no values");
+}
+
+void check_utf8(const std::string& text, const char* format) {
+  try {
+    static_cast<void>(Json(text).dump());
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false, in_quotes(text), " is not UTF-8, which ", format,
+                      " requires");
+  }
 }
 
 }  // namespace gpipe::internal

@@ -55,6 +55,10 @@ std::optional<int64_t> extent_of(int64_t offset, c10::ArrayRef<int64_t> sizes,
 // device. Thread-safe.
 void check_can_be_written(const std::string& name, const at::Tensor& tensor);
 
+// Throws c10::ValueError with the text if it is not UTF-8. `format`: what
+// requires it. Thread-safe.
+void check_utf8(const std::string& text, const char* format);
+
 // Returns what `body` returns. If `body` throws an `Error`, throws a
 // c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.
 template <typename Error = c10::ValueError, typename Body>

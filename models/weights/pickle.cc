@@ -633,6 +633,7 @@ class Writer {
     number(2, 1);
   }
 
+  // `text`: UTF-8.
   void text(std::string_view text) {
     opcode(BINUNICODE);
     TORCH_CHECK_VALUE(text.size() <= UINT32_MAX, "a name of ", text.size(),

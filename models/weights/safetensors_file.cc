@@ -109,12 +109,8 @@ void check_cover(const std::vector<SafetensorsEntry>& entries,
 }
 
 std::string json_text(const std::string& text) {
-  try {
-    return Json(text).dump();
-  } catch (const Json::exception&) {
-    TORCH_CHECK_VALUE(false, in_quotes(text),
-                      " is not UTF-8, which safetensors requires");
-  }
+  check_utf8(text, "safetensors");
+  return Json(text).dump();
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpipe/base/text.h"
@@ -76,14 +77,25 @@ struct Storages {
   std::vector<c10::Storage> storages;  // the index is the key in the file
   std::vector<at::ScalarType> dtypes;
   std::vector<std::string> names;  // the first tensor of each storage
-  std::unordered_map<c10::StorageImpl*, std::size_t> numbers;
+  // By address, and without memory by dtype, too: see describe().
+  std::map<std::pair<c10::StorageImpl*, at::ScalarType>, std::size_t> numbers;
 };
+
+// Returns the bytes of a storage that elements of the dtype fill.
+int64_t bytes_in(const c10::Storage& storage, at::ScalarType dtype) {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  return static_cast<int64_t>(storage.nbytes()) / element * element;
+}
 
 internal::PickledTensor describe(const std::string& name,
                                  const at::Tensor& tensor, Storages& storages) {
   const c10::Storage& storage = tensor.storage();
+  // A storage in a file has one dtype.
   const auto [found, is_new] = storages.numbers.emplace(
-      storage.unsafeGetStorageImpl(), storages.storages.size());
+      std::pair(storage.unsafeGetStorageImpl(), storage.nbytes() > 0
+                                                    ? at::ScalarType::Undefined
+                                                    : tensor.scalar_type()),
+      storages.storages.size());
   const std::size_t number = found->second;
   if (is_new) {
     storages.storages.push_back(storage);
@@ -98,18 +110,17 @@ internal::PickledTensor describe(const std::string& name,
                     ", which PyTorch's files cannot express; clone() one");
   return {name,
           std::to_string(number),
-          static_cast<int64_t>(storage.nbytes()),
+          bytes_in(storage, tensor.scalar_type()),
           tensor.scalar_type(),
           tensor.storage_offset(),
           tensor.sizes().vec(),
           tensor.strides().vec()};
 }
 
-// Returns all bytes of a storage, on the CPU.
-at::Tensor bytes_on_cpu(const c10::Storage& storage) {
+// Returns the first `size` bytes of a storage, on the CPU.
+at::Tensor bytes_on_cpu(const c10::Storage& storage, int64_t size) {
   at::Tensor bytes =
       at::empty({0}, at::TensorOptions(at::kByte).device(storage.device()));
-  const auto size = static_cast<int64_t>(storage.nbytes());
   bytes.set_(storage, 0, {size}, {1});
   return bytes.cpu();
 }
@@ -167,6 +178,7 @@ void write_torch_file(const std::string& path, const StateDict& dict) {
   tensors.reserve(dict.size());
   for (const auto& item : dict) {
     internal::check_can_be_written(item.key(), item.value());
+    internal::check_utf8(item.key(), "a pickle");
     const at::Tensor tensor = item.value().resolve_conj().resolve_neg();
     tensors.push_back(describe(item.key(), tensor, storages));
   }
@@ -192,7 +204,9 @@ void write_torch_file(const std::string& path, const StateDict& dict) {
     write_text(".storage_alignment", "64");
     write_text("byteorder", "little");
     for (std::size_t k = 0; k < storages.storages.size(); ++k) {
-      const at::Tensor bytes = bytes_on_cpu(storages.storages[k]);
+      const c10::Storage& storage = storages.storages[k];
+      const at::Tensor bytes =
+          bytes_on_cpu(storage, bytes_in(storage, storages.dtypes[k]));
       write("data/" + std::to_string(k), bytes.const_data_ptr(),
             static_cast<std::size_t>(bytes.numel()));
     }

@@ -98,6 +98,22 @@ TEST(TorchFileTest, AnEmptyDictIsWrittenAndHasNothingToRead) {
                 "there is: nothing");
 }
 
+// PyTorch takes the number of bytes of a storage to be a multiple of its dtype.
+TEST(TorchFileTest, WritesViewsOfMemoryOfAnotherDtype) {
+  const std::string path = new_folder() + "w.pt";
+  StateDict dict;
+  const at::Tensor bytes = at::arange(10, at::kByte);
+  dict.insert("a", bytes.slice(0, 0, 8).view(at::kFloat));
+  const at::Tensor none = at::empty({0}, at::kFloat);
+  dict.insert("b", none);
+  dict.insert("c", none.view(at::kInt));
+  write_torch_file(path, dict);
+  const StateDict read = read_torch_file(path);
+  EXPECT_TRUE(at::equal(read["a"].view(at::kByte), bytes.slice(0, 0, 8)));
+  EXPECT_EQ(read["b"].scalar_type(), at::kFloat);
+  EXPECT_EQ(read["c"].scalar_type(), at::kInt);
+}
+
 TEST(TorchFileTest, NamesTensorsThatCannotBeWritten) {
   const std::string folder = new_folder();
   const auto error = [&](const at::Tensor& tensor) {
@@ -113,6 +129,10 @@ TEST(TorchFileTest, NamesTensorsThatCannotBeWritten) {
             "'bad' is a SparseCPUFloatType; only plain tensors can be written");
   EXPECT_EQ(error(at::_efficientzerotensor({3}, at::kFloat)),
             "'bad' is a CPUFloatType; only plain tensors can be written");
+  StateDict bytes;
+  bytes.insert("\xff", at::full({3}, 1.0));
+  EXPECT_EQ(value_error_of([&] { write_torch_file(folder + "w.pt", bytes); }),
+            "'\xff' is not UTF-8, which a pickle requires");
   const at::Tensor base = at::full({3}, 1.0);
   StateDict dict;
   dict.insert("a", base);
