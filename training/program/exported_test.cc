@@ -13,6 +13,7 @@
 #include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "models/weights/state_dict.h"
+#include "models/weights/torch_file.h"
 #include "training/program/run.h"
 #include "training/program/step.h"
 #include "training/program/task.h"
@@ -142,6 +143,17 @@ TEST(ExportedRunTest, TargetsThatADynamicOutputDoesNotHaveAreRefused) {
       AllOf(HasSubstr("rows of 'target' are ["),
             HasSubstr(", 1, 1, 1], but the model returns ["),
             HasSubstr(", 1, 12, 12] for them; give targets of these sizes")));
+}
+
+TEST(ExportedRunTest, TargetsOfAnyStridesTrain) {
+  Options options = options_of("outlines");
+  options.data_dir = new_folder() + "rows.pt";
+  StateDict rows;
+  rows.insert("x", at::rand({40, 3, 12, 12}));
+  rows.insert("target",
+              at::randint(12, {12, 1, 40}, at::kLong).permute({2, 1, 0}));
+  write_torch_file(options.data_dir, rows);
+  run_here(options);
 }
 
 TEST(ExportedRunTest, OperatorsOfALibraryTrain) {

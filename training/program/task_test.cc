@@ -333,6 +333,19 @@ TEST(LossTest, AMicroBatchOfPaddingHasTheLossZero) {
   EXPECT_EQ(loss.sum.item<double>(), 0);
 }
 
+TEST(LossTest, LabelsOfOtherSizesAreRefused) {
+  const at::Tensor logits = at::zeros({2, 3, 5});
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{3, 2}, {6}, {2, 3, 1}}) {
+    const at::Tensor labels = at::zeros(sizes, at::kLong);
+    for (const auto& error :
+         {value_error_of([&] { loss_of_labels(logits, labels); }),
+          value_error_of([&] { score_of_labels(logits, labels); })}) {
+      EXPECT_THAT(error, HasSubstr("but the model returns [2, 3, 5] for them"));
+    }
+  }
+}
+
 // ---- Scores
 
 TEST(ScoreTest, LabelsThatAreFoundAreCountedAndMissingOnesAreNot) {

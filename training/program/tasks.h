@@ -125,12 +125,12 @@ at::Tensor in_full_precision(const at::Tensor& output);
 
 // Returns the loss of logits [..., classes] for labels [...], such as tokens,
 // on the device of the logits. An item is a label. The label -100 does not
-// count. Thread-safe.
+// count. Throws c10::ValueError with the sizes if they differ. Thread-safe.
 WeightedLoss loss_of_labels(const at::Tensor& output, const at::Tensor& target);
 
 // Returns the score of logits [..., classes] for labels [...], both on the CPU.
-// The value is the number of right labels. Negative labels do not count.
-// Thread-safe.
+// The value is the number of right labels. Negative labels do not count. Throws
+// c10::ValueError with the sizes if they differ. Thread-safe.
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target);
 
 // Returns the accuracy in percent of a score of labels.

@@ -83,7 +83,7 @@ struct TensorFile {
     at::Tensor found = at::arange(rows());
     if (indices && rows() > 0) {
       found = found.masked_select(
-          target.ne(kNoIndex).view({rows(), -1}).any(/*dim=*/1));
+          target.ne(kNoIndex).reshape({rows(), -1}).any(/*dim=*/1));
     }
     const auto* const row = found.const_data_ptr<int64_t>();
     std::vector<int64_t> order = data::permutation(found.numel(), seed);

@@ -342,8 +342,23 @@ at::Tensor in_full_precision(const at::Tensor& output) {
   return output.to(at::promote_types(output.scalar_type(), at::kFloat));
 }
 
+namespace {
+
+// The dimensions are flattened, so that others of as many elements would pair
+// labels with the logits of other places.
+void check_labels(const at::Tensor& output, const at::Tensor& target) {
+  TORCH_CHECK_VALUE(
+      output.dim() > 0 &&
+          output.sizes().slice(0, output.dim() - 1) == target.sizes(),
+      "the labels are ", target.sizes(), ", but the model returns ",
+      output.sizes(), " for them; give a label for each list of logits");
+}
+
+}  // namespace
+
 WeightedLoss loss_of_labels(const at::Tensor& output,
                             const at::Tensor& target) {
+  check_labels(output, target);
   const at::Tensor labels = target.to(output.device());
   WeightedLoss loss;
   loss.sum = F::cross_entropy(
@@ -355,6 +370,7 @@ WeightedLoss loss_of_labels(const at::Tensor& output,
 }
 
 Score score_of_labels(const at::Tensor& output, const at::Tensor& target) {
+  check_labels(output, target);
   const at::Tensor logits = in_full_precision(output).flatten(0, -2);
   const at::Tensor labels = target.flatten();
   const at::Tensor losses = F::cross_entropy(
