@@ -165,10 +165,6 @@ class Png {
     check_size(info_.height, info_.width, name);
     has_16_bits_ = (info_.format & PNG_FORMAT_FLAG_LINEAR) != 0;
   }
-  ~Png() { png_image_free(&info_); }
-  Png(const Png&) = delete;
-  Png& operator=(const Png&) = delete;
-
   bool has_16_bits() const { return has_16_bits_; }
 
   // Returns the pixels with 8 bits per value. May be called once.
@@ -176,10 +172,22 @@ class Png {
     // Without the flag, libpng takes 16 bits for linear light, and turns the
     // middle value into 186.
     info_.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
-    info_.format = PNG_FORMAT_RGB;
+    const bool has_alpha = (info_.format & PNG_FORMAT_FLAG_ALPHA) != 0;
+    info_.format = has_alpha ? PNG_FORMAT_RGBA : PNG_FORMAT_RGB;
     Pixels pixels{info_.height, info_.width, {}};
-    pixels.bytes.resize(PNG_IMAGE_SIZE(info_));
-    finish(pixels.bytes.data());
+    auto& bytes = pixels.bytes;
+    bytes.resize(PNG_IMAGE_SIZE(info_));
+    finish(bytes.data());
+    if (!has_alpha) return pixels;
+    // libpng itself would draw on black in linear light.
+    const std::size_t count = bytes.size() / 4;
+    for (std::size_t k = 0; k < count; ++k) {
+      const int alpha = bytes[4 * k + 3];
+      for (std::size_t n = 0; n < 3; ++n) {
+        bytes[3 * k + n] = (bytes[4 * k + n] * alpha + 127) / 255;
+      }
+    }
+    bytes.resize(3 * count);
     return pixels;
   }
 
@@ -202,7 +210,12 @@ class Png {
 
   const std::string& name_;
   const std::string bytes_;  // libpng reads them until finish()
-  png_image info_{};
+  struct Info : png_image {
+    Info() : png_image{} {}
+    ~Info() { png_image_free(this); }
+    Info(const Info&) = delete;
+    Info& operator=(const Info&) = delete;
+  } info_;
   bool has_16_bits_ = false;
 };
 

@@ -67,6 +67,16 @@ TEST(ImageTest, Of16BitsTheUpperOnesAreTaken) {
   EXPECT_EQ(max_of_16_bits(path), 0);
 }
 
+TEST(ImageTest, TransparencyIsDrawnOnBlack) {
+  const std::string path = new_folder() + "a.png";
+  const at::Tensor alpha = at::tensor({0, 51, 128, 255}, at::kByte);
+  const at::Tensor colour = at::full({4}, 200, at::kByte);
+  write_png(path, at::stack({colour, colour, colour, alpha}).view({4, 1, 4}));
+  EXPECT_TRUE(
+      at::equal(read_image(path),
+                at::tensor({0, 40, 100, 200}, at::kByte).expand({3, 1, 4})));
+}
+
 // As PIL and torchvision read them. The chunk says that values are linear
 // light.
 TEST(ImageTest, PixelsOfAPngDoNotDependOnItsGamma) {

@@ -18,7 +18,7 @@ void write_png(const std::string& path, const at::Tensor& image) {
   info.version = PNG_IMAGE_VERSION;
   info.height = static_cast<png_uint_32>(image.size(1));
   info.width = static_cast<png_uint_32>(image.size(2));
-  info.format = PNG_FORMAT_RGB;
+  info.format = image.size(0) == 4 ? PNG_FORMAT_RGBA : PNG_FORMAT_RGB;
   const bool written = png_image_write_to_file(
       &info, path.c_str(), /*convert_to_8bit=*/0, pixels.const_data_ptr(),
       /*row_stride=*/0, /*colormap=*/nullptr);

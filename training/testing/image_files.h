@@ -7,7 +7,8 @@
 
 namespace gpipe::data {
 
-// Writes a PNG file. `image`: uint8, [3, height, width].
+// Writes a PNG file. `image`: uint8, [3, height, width]; with alpha as a fourth
+// plane, a transparent one.
 void write_png(const std::string& path, const at::Tensor& image);
 // Writes a grey PNG file with 16 bits per pixel and without a colour space.
 // `image`: int32, [height, width], values from 0 to 65535.
