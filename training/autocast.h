@@ -4,12 +4,13 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 
 namespace gpipe {
 
 // Turns autocast on (or off, if `enabled` is false) from construction to
 // destruction. Operators on `device` then compute in `dtype` wherever
-// torch.autocast in Python does so. A CPU supports bfloat16 and float16.
+// torch.autocast in Python does so: in bfloat16 or float16.
 //
 // A GPipe's workers use the autocast state of the thread that calls the
 // pipeline, in forward, recompute and train_step(), and reset it afterwards:
@@ -24,6 +25,7 @@ namespace gpipe {
 // has ended, when the copies are gone.
 //
 // Scopes may be nested. The end of each scope restores the previous state.
+// Throws c10::ValueError for another dtype.
 // Threads: affects only the thread that creates the scope.
 class AutocastScope {
  public:
@@ -32,6 +34,9 @@ class AutocastScope {
       : device_(device),
         enabled_before_(at::autocast::is_autocast_enabled(device)),
         dtype_before_(at::autocast::get_autocast_dtype(device)) {
+    TORCH_CHECK_VALUE(!enabled || c10::isReducedFloatingType(dtype),
+                      "autocast to ", dtype,
+                      ": the dtype must be bfloat16 or float16");
     at::autocast::set_autocast_enabled(device, enabled);
     at::autocast::set_autocast_dtype(device, dtype);
     at::autocast::increment_nesting();

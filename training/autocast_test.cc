@@ -38,6 +38,13 @@ TEST(AutocastScopeTest, HoldsInItsScopeAndNests) {
   EXPECT_EQ(type_of_product(), torch::kFloat);
 }
 
+TEST(AutocastScopeTest, RefusesOtherDtypes) {
+  for (const auto dtype : {torch::kInt, torch::kFloat, torch::kDouble}) {
+    EXPECT_THROW(AutocastScope(torch::kCPU, dtype), c10::ValueError);
+  }
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+}
+
 nn::Sequential model() {
   torch::manual_seed(2);
   return nn::Sequential(nn::Linear(6, 8), nn::ReLU(), nn::Linear(8, 8),
