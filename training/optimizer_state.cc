@@ -327,6 +327,10 @@ OptimizerState optimizer_state(const optim::Optimizer& optimizer,
           }
         }
         for (const std::string& each : rows->names) {
+          TORCH_CHECK_VALUE(
+              !rows->is_whole || !internal::parse_shard_name(each),
+              "the optimizer's state cannot be saved: the parameter name '",
+              each, "' has the form of rows of another parameter; rename it");
           result.parameters[rows->key(each)] = parameter;
         }
       }
