@@ -41,8 +41,8 @@ class SharedRun {
     double now = 0;
     for (;;) {
       start_what_can(now);
+      if (std::ranges::none_of(ranks_, &Rank::works)) return spans;
       const double step = until_next_end();
-      if (step == kNever) return spans;
       const double speed = shared_speed();
       now += step;
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -107,7 +107,7 @@ class SharedRun {
     return busy > cores_ ? cores_ / static_cast<double>(busy) : 1;
   }
 
-  // Returns the seconds until the next action ends; kNever if no rank works.
+  // Returns the seconds until the next action ends. A rank works.
   double until_next_end() const {
     const double speed = shared_speed();
     double least = kNever;

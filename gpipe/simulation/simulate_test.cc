@@ -397,6 +397,12 @@ TEST(HostCopyTest, TakesNoTimeOnSharedCores) {
       ThrowsMessage<std::invalid_argument>(HasSubstr("host_bandwidth")));
 }
 
+TEST(SharedCoresTest, TimesBeyondDoublesAreRefused) {
+  EXPECT_THAT(
+      [] { simulate_on_cores(fill_drain(3, 3), equal_costs(3, 1, 2), 1e-310); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("must be finite")));
+}
+
 TEST(HostCopyTest, HasLinesInTheText) {
   EXPECT_EQ(to_text(one_wait(), 26),
             "           0                    6.5 s\n"

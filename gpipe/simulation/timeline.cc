@@ -333,6 +333,15 @@ Timeline parse_timeline(std::string_view text) {
       internal::refuse("this is no timeline: it has ", ranks, " ranks, and ",
                        name, " of ", size);
     }
+    if (timeline.memory.size() != timeline.peak_bytes.size()) {
+      internal::refuse("this is no timeline: it has memory of ",
+                       timeline.memory.size(), " ranks, and peak_bytes of ",
+                       timeline.peak_bytes.size());
+    }
+    if (timeline.first_rank < 0) {
+      internal::refuse("this is no timeline: its first_rank is ",
+                       timeline.first_rank);
+    }
     for (std::size_t r = 0; r < timeline.host_copies.size(); ++r) {
       for (const HostCopy& copy : timeline.host_copies[r]) {
         if (!is_compute(copy.action.kind) &&

@@ -281,6 +281,17 @@ TEST(TimelineJsonTest, RefusesListsOfOtherRanks) {
               ThrowsMessage<std::invalid_argument>(
                   "this is no timeline: it has 1 ranks, and memory of 2"));
   timeline = timeline_with_all();
+  timeline.peak_bytes.clear();
+  EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "this is no timeline: it has memory of 1 ranks, and "
+                  "peak_bytes of 0"));
+  timeline = timeline_with_all();
+  timeline.first_rank = -1;
+  EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "this is no timeline: its first_rank is -1"));
+  timeline = timeline_with_all();
   timeline.host_copies[0][0].place = 4;
   EXPECT_THAT([&] { parse_timeline(to_json(timeline)); },
               ThrowsMessage<std::invalid_argument>(
