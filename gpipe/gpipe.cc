@@ -110,6 +110,7 @@ const torch::Device& GPipeImpl::device() const {
 internal::Batch GPipeImpl::run(internal::Batch input) {
   source_->check();
   if (!pipeline_) return input;
+  pipeline_->forget_failure();
   internal::check_input(input, options_.devices().front(), options_.unsplit());
   // Keep both alive if the last GPipe handle is dropped during the call.
   const auto self = weak_from_this().lock();
@@ -120,6 +121,7 @@ internal::Batch GPipeImpl::run(internal::Batch input) {
 }
 
 int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
+  if (pipeline_) pipeline_->forget_failure();
   return internal::count_microbatches(input, chunks(), options_.unsplit());
 }
 

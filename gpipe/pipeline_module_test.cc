@@ -83,19 +83,26 @@ TEST(Evaluate, SplitsFewRowsIntoFewerMicroBatches) {
 
 TEST(Evaluate, OfAStageThatFailsTellsWhereAndRestoresTheMode) {
   GPipe pipeline(model_with_modes(), options({2, 2}, 2));
-  EXPECT_THROW(pipeline->evaluate(torch::ones({2, 5}).to(device()),
-                                  torch::ones({2, 2}), mean_square),
-               c10::Error);
-  ASSERT_TRUE(pipeline->last_failure().has_value());
-  EXPECT_EQ(pipeline->last_failure()->partition, 0);
-  EXPECT_TRUE(pipeline->is_training());
-
+  const torch::Tensor target = torch::ones({2, 2});
+  const torch::Tensor none;
+  const torch::Tensor good = torch::ones({2, 3}).to(device());
   // A call that is refused before it begins has no place.
-  EXPECT_THROW(
-      pipeline->train_step(torch::ones({2, 3}).to(device()),
-                           torch::ones({2, 2}), mean_square, fill_drain(3, 2)),
-      c10::ValueError);
-  EXPECT_EQ(pipeline->last_failure(), std::nullopt);
+  const std::vector<std::function<void()>> refused = {
+      [&] {
+        pipeline->train_step(good, target, mean_square, fill_drain(3, 2));
+      },
+      [&] { pipeline->evaluate(none, target, mean_square); },
+      [&] { pipeline->forward(none); }};
+  for (const auto& call : refused) {
+    EXPECT_THROW(pipeline->evaluate(torch::ones({2, 5}).to(device()), target,
+                                    mean_square),
+                 c10::Error);
+    ASSERT_TRUE(pipeline->last_failure().has_value());
+    EXPECT_EQ(pipeline->last_failure()->partition, 0);
+    EXPECT_TRUE(pipeline->is_training());
+    EXPECT_THROW(call(), c10::Error);
+    EXPECT_EQ(pipeline->last_failure(), std::nullopt);
+  }
 }
 
 // A layer with the parameters of another layer.

@@ -51,6 +51,10 @@ class Pipeline : public std::enable_shared_from_this<Pipeline>,
     return internal::train(stages_, executor_, given, *this);
   }
 
+  // Forgets the failure of the last pass. Call first in a call that may be
+  // refused before it begins a pass.
+  void forget_failure() { executor_.set_failure(std::nullopt); }
+
   // Returns the failure of the last pass; nullopt if it succeeded.
   std::optional<Failure> last_failure() const {
     return executor_.last_failure();
