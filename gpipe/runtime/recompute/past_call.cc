@@ -13,7 +13,7 @@ Outline::Outline(const at::Tensor& tensor, bool with_grad)
     : defined(tensor.defined()) {
   if (!defined) return;
   type = tensor.scalar_type();
-  sizes = {tensor.sizes().begin(), tensor.sizes().end()};
+  if (!tensor.is_nested()) sizes = tensor.sizes().vec();
   requires_grad = with_grad && tensor.requires_grad();
 }
 
