@@ -492,6 +492,14 @@ TEST(Change, ByAnOptimizerIsDetectedOnTheCpu) {
                         "backward(), or forward() again")));
     // The next step is not affected.
     pipeline->forward(x).sum().backward();
+    // Also of a frozen parameter, which is no leaf of the graph.
+    const Tensor frozen = model->parameters()[2];
+    frozen.set_requires_grad(false);
+    loss = pipeline->forward(x).sum();
+    frozen.data().mul_(2);
+    EXPECT_THAT(error_of([&] { loss.backward(); }),
+                StartsWith("c10::Error: parameter '1.weight' has been changed "
+                           "between forward and backward"));
   }
 }
 

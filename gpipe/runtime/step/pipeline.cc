@@ -49,6 +49,11 @@ class StepBackward {
   void add_leaves(std::vector<SharedLeaf> leaves) {
     leaves_ = std::move(leaves);
     for (const SharedLeaf& each : leaves_) changes_.watch(each.tensor);
+    for (const Partition& partition : pipeline_->stages_.partitions) {
+      for (const at::Tensor& each : partition.modules.parameters()) {
+        if (!each.requires_grad()) changes_.watch(each);
+      }
+    }
   }
 
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
