@@ -27,7 +27,7 @@ struct SizeOptions {
   // Total bytes per byte of parameters, >= 0: the parameter, its gradient and
   // the optimizer state. Use 2 for SGD, 3 for SGD with momentum; 3 for Adagrad
   // and RMSprop, 4 for RMSprop if centered or with momentum, 5 with both; 4 for
-  // Adam and Adadelta, 5 for Adam with amsgrad.
+  // Adam and AdamW, 5 with amsgrad.
   TORCH_ARG(double, param_scale) = 2.0;
   // Ignored, because bytes are counted without a device. Exists so that code
   // written for torchgpipe can be ported.
@@ -96,9 +96,9 @@ std::vector<int64_t> balance_by_time(int64_t partitions, int64_t layers,
 // including meta.
 //
 // Throws c10::ValueError if `partitions` < 1, if `chunks` < 1, if there are
-// fewer layers than partitions, or if `param_scale` is negative, infinite or
-// NaN. Throws c10::Error if `module` is null, and whatever profile_memory()
-// throws.
+// fewer layers than partitions, if `param_scale` is negative, infinite or NaN,
+// or if a parameter has a gradient. Throws c10::Error if `module` is null, and
+// whatever profile_memory() throws.
 // Threads: as for profile_memory().
 // The function follows torchgpipe's balance_by_size.
 template <typename Input>

@@ -184,7 +184,8 @@ printed whole, to stdout or stderr. Lines of more than 64 KiB are split. A
 progress bar, whose texts a \r separates, is printed as it comes.
 
 SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are forwarded to all ranks, which
-are not started again after that. When a rank fails, the others have --grace
+are not started again after that. The launcher waits for them, however long they
+take, for example to write a run checkpoint; SIGKILL ends it and them. When a rank fails, the others have --grace
 seconds to end. No rank outlives the launcher, even if that is killed, nor do
 processes that a rank starts, unless they leave its process group.
 TORCHELASTIC_RESTART_COUNT tells a rank how often it was started again. With

@@ -39,7 +39,7 @@ namespace gpipe {
 //                     There may be any number of them. They count from the
 //                     first step of the run, as those of Python's MultiStepLR.
 //
-//   floor:F           sets f, from 0 to 1; the default is 0
+//   floor:F           sets f, from 0 to 1, of a decay; the default is 0
 //
 // N is a number of steps greater than 0; except for milestones, after the
 // warm-up. The warm-up alone determines the factors of its steps.
