@@ -163,6 +163,24 @@ TEST(CommunicatorTest, AConnectionThatGlooHasGivenUpIsATimeout) {
   }
 }
 
+TEST(CommunicatorTest, RefusesOptionsThatAreOutOfRange) {
+  const auto error = [](auto change) {
+    WorldOptions options;
+    change(options);
+    return error_of([&] { Communicator::connect(options); });
+  };
+  EXPECT_EQ(error([](auto& options) { options.rank = 1; }),
+            "c10::ValueError: rank 1 is not one of 1 ranks: ranks count from "
+            "0");
+  EXPECT_EQ(error([](auto& options) { options.local_rank = -1; }),
+            "c10::ValueError: local_rank is -1: the ranks of a machine count "
+            "from 0");
+  EXPECT_THAT(error([](auto& options) { options.port = 65536; }),
+              HasSubstr("the port must be in 1..65535 (port: 65536)"));
+  EXPECT_THAT(error([](auto& options) { options.timeout = milliseconds(0); }),
+              HasSubstr("timeouts must be positive (timeout: 0 ms"));
+}
+
 TEST(CommunicatorTest, APortIsFreeAfterARendezvousThatHasFailed) {
   WorldOptions options;
   options.size = 2;

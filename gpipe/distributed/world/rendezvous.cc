@@ -552,6 +552,9 @@ Rendezvous meet(const WorldOptions& options) {
       options.size >= 1 && options.rank >= 0 && options.rank < options.size,
       "rank ", options.rank, " is not one of ", options.size,
       " ranks: ranks count from 0");
+  TORCH_CHECK_VALUE(options.local_rank >= 0, "local_rank is ",
+                    options.local_rank,
+                    ": the ranks of a machine count from 0");
   parse_backends(options.backend);  // throws if there is no such backend
   TORCH_CHECK_VALUE(options.port > 0 && options.port < 65536,
                     "the port must be in 1..65535 (port: ", options.port, ")");
