@@ -64,9 +64,10 @@ void check_rows_of_whole(const Value& input, const Unsplit& unsplit) {
           "option unsplit");
     }
   }
-  TORCH_CHECK_VALUE(first != nullptr,
-                    "the input holds no defined tensor, so that there is "
-                    "nothing to split into micro-batches (it is ",
+  TORCH_CHECK_VALUE(first != nullptr, "the input holds no defined tensor",
+                    unsplit.empty() ? "" : " beside those of unsplit",
+                    ", so that there is nothing to split into micro-batches "
+                    "(it is ",
                     input.describe(), ")");
 }
 

@@ -46,7 +46,8 @@ TEST(CheckInput, LeavesUnsplitElementsOut) {
               StartsWith("c10::ValueError: the option unsplit names element 0 "
                          "of the input, but the input is a tensor;"));
   EXPECT_THAT(error(Value::wrap(input), {0, 1}),
-              StartsWith("c10::ValueError: the input holds no defined tensor"));
+              StartsWith("c10::ValueError: the input holds no defined tensor "
+                         "beside those of unsplit, so that"));
   EXPECT_EQ(error_of([] {
               check_unsplit({0, 2, 0});
             }),
