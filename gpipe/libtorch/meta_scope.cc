@@ -5,6 +5,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -327,7 +328,8 @@ Three batch_norm(const Tensor& input, const optional<Tensor>&,
                  const optional<Tensor>&, const optional<Tensor>&,
                  const optional<Tensor>&, bool training, double, double) {
   const int64_t channels = training ? input.size(1) : 0;
-  return {at::empty_like(input), at::empty({channels}, statistics_of(input)),
+  return {at::empty_like(input, input.suggest_memory_format()),
+          at::empty({channels}, statistics_of(input)),
           at::empty({channels}, statistics_of(input))};
 }
 
@@ -338,7 +340,8 @@ Three batch_norm_backward(const Tensor&, const Tensor& input,
                           bool, double, std::array<bool, 3> wanted) {
   const auto options =
       weight && weight->defined() ? weight->options() : input.options();
-  return {wanted[0] ? at::empty_like(input) : Tensor(),
+  return {wanted[0] ? at::empty_like(input, input.suggest_memory_format())
+                    : Tensor(),
           wanted[1] ? at::empty({input.size(1)}, options) : Tensor(),
           wanted[2] ? at::empty({input.size(1)}, options) : Tensor()};
 }
@@ -346,13 +349,26 @@ Three batch_norm_backward(const Tensor&, const Tensor& input,
 Tensor relu(const Tensor& input) { return at::empty_like(input); }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  const auto sizes =
-      at::infer_size(at::infer_size(condition.sizes(), a.sizes()), b.sizes());
-  return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(
-                              at::result_type(a, b)));
+  TORCH_CHECK(condition.dtype() == at::kBool || condition.dtype() == at::kByte,
+              "where: the condition is ", condition.dtype(),
+              "; a boolean tensor is needed");
+  const auto dtype = at::result_type(a, b);
+  return at::TensorIteratorConfig()
+      .check_all_same_dtype(false)
+      .declare_static_dtype_and_device(dtype, at::kMeta)
+      .add_owned_output(at::Tensor())
+      .add_const_input(condition)
+      .add_const_input(a)
+      .add_const_input(b)
+      .build()
+      .output();
 }
 
 Tensor index_select(const Tensor& input, int64_t dim, const Tensor& index) {
+  TORCH_CHECK_INDEX(index.dim() <= 1 && (index.dtype() == at::kLong ||
+                                         index.dtype() == at::kInt),
+                    "index_select: the index is ", index.dtype(), " ",
+                    index.sizes(), "; an integer vector is needed");
   std::vector<int64_t> sizes = input.sizes().vec();
   if (!sizes.empty())
     sizes[at::maybe_wrap_dim(dim, input.dim())] = index.numel();
@@ -393,8 +409,8 @@ Three layer_norm_backward(const Tensor&, const Tensor& input,
     return is_wanted && tensor && tensor->defined() ? at::empty_like(*tensor)
                                                     : Tensor();
   };
-  return {like(wanted[0], input), like(wanted[1], weight),
-          like(wanted[2], bias)};
+  return {wanted[0] ? at::empty(input.sizes(), input.options()) : Tensor(),
+          like(wanted[1], weight), like(wanted[2], bias)};
 }
 
 Tensor embedding_backward(const Tensor& gradient, const Tensor&,
@@ -403,13 +419,20 @@ Tensor embedding_backward(const Tensor& gradient, const Tensor&,
 }
 
 Tensor adaptive_pool(const Tensor& input, at::SymIntArrayRef sizes) {
+  TORCH_CHECK(input.dim() == 3 || input.dim() == 4,
+              "adaptive_avg_pool2d: the input has sizes ", input.sizes(),
+              "; 3 or 4 dimensions are needed");
   std::vector<int64_t> output = input.sizes().vec();
   output[output.size() - 2] = sizes[0].expect_int();
   output[output.size() - 1] = sizes[1].expect_int();
   return at::empty(output, input.options(), input.suggest_memory_format());
 }
 
-Tensor gradient_like(const Tensor&, const Tensor& input) {
+Tensor adaptive_pool_backward(const Tensor&, const Tensor& input) {
+  return at::empty_like(input, input.suggest_memory_format());
+}
+
+Tensor mish_backward(const Tensor&, const Tensor& input) {
   return at::empty_like(input);
 }
 
@@ -515,6 +538,11 @@ Tensor with_batch(Tensor tensor) {
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const optional<Tensor>& mask, double dropout, bool causal,
                  optional<double> scale, bool grouped) {
+  TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+              "scaled_dot_product_attention: query is ", query.dtype(),
+              ", key ", key.dtype(), " and value ", value.dtype());
+  TORCH_CHECK(!causal || !mask || !mask->defined(),
+              "scaled_dot_product_attention: is_causal beside attn_mask");
   optional<Tensor> added = additive(mask, query);
   if (!is_fused(query, key, value, added, dropout, causal, grouped)) {
     if (added) check_mask(*added, query, key, grouped);
@@ -621,8 +649,8 @@ void add_others() {
   add_exact("aten::native_group_norm", "", &group_norm);
   add_exact("aten::embedding_dense_backward", "", &embedding_backward);
   add_exact("aten::_adaptive_avg_pool2d", "", &adaptive_pool);
-  add_exact("aten::_adaptive_avg_pool2d_backward", "", &gradient_like);
-  add_exact("aten::mish_backward", "", &gradient_like);
+  add_exact("aten::_adaptive_avg_pool2d_backward", "", &adaptive_pool_backward);
+  add_exact("aten::mish_backward", "", &mish_backward);
   add_exact("aten::_scaled_dot_product_flash_attention_for_cpu", "",
             &fused_attention);
   add_exact("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "",

@@ -290,6 +290,25 @@ INSTANTIATE_TEST_SUITE_P(
                               at::group_norm(in[0], 2, in[1], in[1]),
                               at::group_norm(in[0].transpose(0, 2), 3)};
              }},
+        Case{"PermutedInputs",
+             {{2, 3, 4}, {4}, {2, 4, 3, 5}},
+             [](const Tensors& in) {
+               const Tensor turned = in[0].transpose(1, 2);
+               const Tensor image =
+                   in[2].contiguous(at::MemoryFormat::ChannelsLast);
+               const Tensor mean = torch::zeros_like(in[1]).detach();
+               const auto norm = [&](const Tensor& x) {
+                 return at::batch_norm(x, in[1], in[1], mean, mean + 1, true,
+                                       0.1, 1e-5, false);
+               };
+               return Tensors{norm(turned),
+                              norm(image),
+                              norm(in[2].permute({3, 1, 2, 0})),
+                              at::where(turned > 0, turned, turned * 2),
+                              at::where(image > 0, image, 0.5),
+                              at::layer_norm(turned, {3}),
+                              at::adaptive_avg_pool2d(image, {2, 2})};
+             }},
         Case{"NormsOfImages",
              {{2, 4, 3, 5}, {4}},
              [](const Tensors& in) {
@@ -394,10 +413,19 @@ TEST(MetaKernelsTest, RefuseTheMasksThatTheCpuRefuses) {
   }
 }
 
-TEST(MetaKernelsTest, RefuseTheSizesThatNormsRefuse) {
+TEST(MetaKernelsTest, RefuseWhatTheCpuRefuses) {
   for (const auto device : {at::kCPU, at::kMeta}) {
     const auto options = torch::TensorOptions().device(device);
     const Tensor x = torch::ones({4, 6, 3}, options);
+    EXPECT_THROW(at::where(x, x, x), c10::Error);
+    EXPECT_THROW(at::index_select(x, 0, x[0][0]), c10::Error);
+    EXPECT_THROW(at::adaptive_avg_pool2d(x[0], {2, 2}), c10::Error);
+    const Tensor q = torch::ones({1, 1, 6, 4}, options);
+    EXPECT_THROW(at::scaled_dot_product_attention(
+                     q, q, q, torch::ones({6, 6}, options), 0.0, true),
+                 c10::Error);
+    EXPECT_THROW(at::scaled_dot_product_attention(q, q.to(at::kDouble), q),
+                 c10::Error);
     EXPECT_THROW(at::layer_norm(x, {6}), c10::Error);
     EXPECT_THROW(at::layer_norm(x, {3}, torch::ones({6}, options)), c10::Error);
     EXPECT_THROW(at::group_norm(x, 4), c10::Error);
