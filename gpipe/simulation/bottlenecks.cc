@@ -154,9 +154,11 @@ class Tracer {
     if (first > 0 && spans[first - 1].action.fused_with_next) --first;
     if (spans[place.position].action.fused_with_next && end < spans.size())
       ++end;
-    // In a late recompute the backward runs after R, not beside it.
+    // In a late recompute the backward runs after R, not beside it, and so do
+    // the actions of other blocks where both have spans of their own.
     if (first < place.position &&
-        spans[first].action.kind == ActionKind::kRecompute) {
+        (spans[first].action.kind == ActionKind::kRecompute ||
+         spans[first].end <= spans[place.position].start)) {
       return Found{place.rank, first};
     }
 

@@ -63,6 +63,16 @@ TEST(CriticalPathTest, EnteringAPairByItsOtherAction) {
                           "1B1 8-10", "0B1 10-12"));
 }
 
+TEST(CriticalPathTest, HasBothActionsOfAPairWithSpansOfTheirOwn) {
+  Action first = act("0F1");
+  first.fused_with_next = true;
+  EXPECT_THAT(steps(timeline_of({{{act("0F0"), 0, 1},
+                                  {first, 1, 2},
+                                  {act("0B0"), 2, 4},
+                                  {act("0B1"), 4, 6}}})),
+              ElementsAre("0F0 0-1", "0F1 1-2", "0B0 2-4", "0B1 4-6"));
+}
+
 TEST(CriticalPathTest, AMeasuredOneMayHaveGaps) {
   const Timeline measured =
       timeline_of({{{act("0F0"), 0.5, 1}, {act("0F1"), 1.5, 2}},
