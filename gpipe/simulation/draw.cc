@@ -298,8 +298,8 @@ class Picture {
   void draw_axis() {
     if (makespan_ > 0) {
       const double step = tick_step(makespan_, 8);
-      // Ticks are up to the end; the factor is for rounding.
-      for (int k = 0; k * step <= makespan_ * (1 + 1e-9); ++k) {
+      // Ticks are up to the end; the part of a step is for rounding.
+      for (int k = 0; k <= makespan_ / step + 1e-8; ++k) {
         const double x = x_of(k * step);
         text_ += svg_line("tick", x, y_, x, y_ + 5);
         write_text(x, y_ + 17, "name", k == 0 ? "0" : seconds_text(k * step));
