@@ -244,7 +244,11 @@ std::string to_json(const Profile& profile) {
           {{"bytes", saved.bytes}, {"layers", std::move(layers)}});
     }
   }
-  return json.dump(/*indent=*/1) + "\n";
+  try {
+    return json.dump(/*indent=*/1) + "\n";
+  } catch (const Json::exception& error) {
+    gpipe::internal::refuse("the name of a layer is not UTF-8: ", error.what());
+  }
 }
 
 Profile profile_from_json(const std::string& text, const std::string& source) {

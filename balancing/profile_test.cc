@@ -94,6 +94,16 @@ TEST(ProfileTest, IsWrittenOnlyWithAllPartsOfEachLayer) {
                   "give all three for each layer"));
 }
 
+TEST(ProfileTest, IsWrittenOnlyWithNamesInUtf8) {
+  Profile profile;
+  profile.names = {"\xff"};
+  profile.times.resize(1);
+  profile.memory.layers.resize(1);
+  EXPECT_THAT([&] { to_json(profile); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("the name of a layer is not UTF-8")));
+}
+
 TEST(ProfileTest, KeepsTheOperatorsInItsFile) {
   const Profile original = measured();
   const std::string json = to_json(original);
