@@ -402,10 +402,13 @@ std::set<ValueId> joined_rows(const Program& program) {
     return sizes.empty() ? Extent() : sizes[0];
   };
   for (const Node& node : program.nodes) {
+    // Others make one dimension of the rows and of the next ones.
     const bool joins = std::ranges::any_of(
-        std::array{"cat.", "concat.", "repeat.", "tile."},
+        std::array{"cat", "concat", "concatenate", "vstack", "row_stack",
+                   "hstack", "cartesian_prod", "pad", "constant_pad_nd",
+                   "repeat", "tile"},
         [&](const std::string& name) {
-          return node.target.starts_with("torch.ops.aten." + name);
+          return operator_name(node) == "aten." + name;
         });
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);

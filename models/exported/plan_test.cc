@@ -133,10 +133,13 @@ TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
   draft.program.values[stack].sizes = {{Extent::kNone, 2}, draft.rows};
   const ValueId flat = draft.node({stack});
   draft.program.values[flat].sizes = {twice};
-  draft.program.outputs = {loss, half, wide, wide_loss, queries, flat};
+  const ValueId rows = draft.node({input, other});
+  draft.program.nodes.back().target = "torch.ops.aten.vstack.default";
+  draft.program.values[rows].sizes = {twice};
+  draft.program.outputs = {loss, half, wide, wide_loss, queries, flat, rows};
   analyze(draft.program, /*keep_random=*/true);
   std::vector<std::string> expected;
-  for (const ValueId each : {loss, wide_loss, flat}) {
+  for (const ValueId each : {loss, wide_loss, flat, rows}) {
     expected.push_back(
         "output '" + draft.program.values[each].name +
         "' has the rows of several tensors one after the other, as of "
