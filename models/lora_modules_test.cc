@@ -122,6 +122,23 @@ TEST(LoraModules, MergeGivesTheSameOutputsWithoutAdapters) {
   EXPECT_EQ(lora_state_dict(*model).size(), 6u);
 }
 
+// Computes half of a linear layer.
+struct HalfImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    return at::addmm(up->bias, x, up->weight.t(), /*beta=*/1, /*alpha=*/0.5);
+  }
+  torch::nn::Linear up = register_module("up", torch::nn::Linear(4, 6));
+};
+TORCH_MODULE(Half);
+
+TEST(LoraModules, AnAdapterIsMultipliedByTheFactorOfAddmm) {
+  Sequential model = add_lora(Sequential(Half()), options().targets({"up"}));
+  fill(*model);
+  const Tensor before = model->forward(input());
+  merge_lora(*model);
+  EXPECT_TRUE(model->forward(input()).allclose(before, 1e-5, 1e-6));
+}
+
 TEST(LoraModules, ALinearThatIsCalledTwiceHasOneAdapterAndIsMergedOnce) {
   torch::manual_seed(1);
   const Block shared;

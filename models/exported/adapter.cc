@@ -166,6 +166,16 @@ at::Tensor argument(const c10::OperatorHandle& op,
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
+// Returns the number by which addmm() multiplies its product; 1 for others.
+double factor_of(const c10::OperatorHandle& op,
+                 const torch::jit::Stack& stack) {
+  const auto place = op.schema().argumentIndexWithName("alpha");
+  if (!place) return 1;
+  return stack[stack.size() - op.schema().arguments().size() + *place]
+      .toScalar()
+      .toDouble();
+}
+
 // Adds the adapter of the weight at place `Weight` to the operator's result.
 template <std::size_t Input, std::size_t Weight, bool Transposed>
 void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -180,9 +190,12 @@ void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     pass(op, keys, stack);
     return;
   }
+  const double factor = factor_of(op, *stack);
   run(op, stack);
   c10::IValue& result = stack->back();
-  result = add_adapter(adapter->settings(), adapter->a(), adapter->b(),
+  AdapterSettings settings = adapter->settings();
+  settings.scale *= factor;
+  result = add_adapter(settings, adapter->a(), adapter->b(),
                        adapter->is_training(), result.toTensor(), input);
 }
 

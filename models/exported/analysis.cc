@@ -766,6 +766,9 @@ std::vector<LinearNode> find_linears(const Program& program) {
     const auto product = std::ranges::find_if(
         kProducts, [&](const Product& each) { return name == each.name; });
     if (product == kProducts.end()) continue;
+    // An adapter is that of W x, and not of a multiple.
+    const auto factor = node.op->schema().argumentIndexWithName("alpha");
+    if (factor && number_in(node, *factor).value_or(1) != 1) continue;
     const ValueId weight = tensor_in(node, product->weight);
     if (!is_parameter(program, weight)) continue;
     const int number = program.values[weight].weight;
