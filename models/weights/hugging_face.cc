@@ -602,6 +602,7 @@ void save_hugging_face(const std::string& folder, const StateDict& tensors,
   const std::vector<std::string> all = together(shard, [&] {
     TORCH_CHECK_VALUE(shard_bytes > 0, "files of at most ", shard_bytes,
                       " bytes; must be at least 1");
+    internal::check_folder_name(folder);
     own = without_tied(tensors);
     internal::lay_out(own);  // throws for what cannot be written
     if (shard.index == 0) internal::make_folders(folder);

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@ namespace {
 using testing::bit_equal;
 using testing::copy_of;
 using testing::expect_equal;
+using ::testing::HasSubstr;
 using testing::names_in;
 using testing::new_folder;
 using testing::read_bytes;
@@ -93,6 +95,16 @@ TEST(LoadHuggingFaceTest, GivesThePythonModelOfTheFolder) {
   EXPECT_FALSE(at::allclose(output(), expected["output"], 1e-2, 1e-2));
   load_hugging_face(llama(), model);
   EXPECT_TRUE(at::allclose(output(), expected["output"], 1e-5, 1e-6));
+}
+
+TEST(SaveHuggingFaceTest, AnEmptyTextIsNoFolder) {
+  StateDict dict;
+  dict.insert("a", at::zeros({2}));
+  for (const auto& error :
+       {value_error_of([&] { save_hugging_face("", dict); }),
+        value_error_of([] { read_hugging_face(""); })}) {
+    EXPECT_THAT(error, HasSubstr("the folder of the weights is an empty text"));
+  }
 }
 
 TEST(LoadHuggingFaceTest, TiedWeightsAreInTheFolderOnce) {

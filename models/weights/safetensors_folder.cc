@@ -82,7 +82,14 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
+void check_folder_name(const std::string& folder) {
+  TORCH_CHECK_VALUE(!folder.empty(),
+                    "the folder of the weights is an empty text; the current "
+                    "folder is '.'");
+}
+
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) {
+  check_folder_name(folder);
   std::error_code error;
   if (std::filesystem::is_regular_file(folder, error)) {
     open(folder);

@@ -40,6 +40,10 @@ std::string safetensors_index_text(const SafetensorsIndex& index,
 constexpr char kSafetensorsName[] = "model.safetensors";
 constexpr char kSafetensorsIndexName[] = "model.safetensors.index.json";
 
+// Throws c10::ValueError if `folder` is an empty text: "/" + a name would be a
+// file in the root folder.
+void check_folder_name(const std::string& folder);
+
 // The tensors of all files of a folder: of model.safetensors, or else of the
 // files that model.safetensors.index.json names. A path of a file stands for a
 // folder with this file only. The headers of all files are
