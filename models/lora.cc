@@ -528,7 +528,7 @@ std::vector<std::string> weight_names(const StateDict& weights,
                        own->equal(*embedding);
   const auto is_one = [](const at::Tensor& each, const at::Tensor& of) {
     return each.is_alias_of(of) && each.sizes() == of.sizes() &&
-           each.data_ptr() == of.data_ptr();
+           each.strides() == of.strides() && each.data_ptr() == of.data_ptr();
   };
   std::vector<std::string> names;
   for (const auto& item : weights) {
