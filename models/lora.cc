@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
@@ -17,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "gpipe/base/text.h"
@@ -391,6 +393,24 @@ void check_same(const std::vector<std::shared_ptr<const Adapter>>& adapters,
   }
 }
 
+// Throws c10::ValueError unless the tensor is that of an adapter of this rank,
+// of a module that a target fits.
+void check_saved(const std::string& name, const at::Tensor& tensor,
+                 int64_t rank, const std::vector<std::string>& targets) {
+  constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
+  const bool is_a = name.ends_with(kA), is_b = name.ends_with(kB);
+  TORCH_CHECK_VALUE(
+      (is_a || is_b) && tensor.dim() == 2 && tensor.size(is_a ? 0 : 1) == rank,
+      "'", name, "' is ", tensor.sizes(),
+      ", but LoraOptions has adapters of rank ", rank);
+  const std::string module = name.substr(0, name.size() - kA.size());
+  TORCH_CHECK_VALUE(
+      std::ranges::any_of(targets,
+                          [&](const auto& each) { return fits(module, each); }),
+      "'", name, "' is of a module that no target of LoraOptions fits (",
+      absl::StrJoin(targets, ", "), ")");
+}
+
 // Returns the adapters in a folder of PEFT, without the copies of base weights
 // that PEFT writes for adapters of lm_head.
 StateDict read_adapters(const std::string& path) {
@@ -450,16 +470,20 @@ void save_lora(const std::string& folder, const StateDict& adapters,
                const LoraOptions& options, bool fan_in_fan_out) {
   TORCH_CHECK_VALUE(!adapters.is_empty(),
                     "there are no adapters to save; call add_lora() first");
-  internal::make_folders(folder);
-  write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
+  check_options(options);
   // PEFT's names begin after the wrapper, and so do the targets.
   const std::string wrapper = options.wrapper() + ".";
   std::vector<std::string> targets = options.targets();
   for (std::string& each : targets) {
     if (each.starts_with(wrapper)) each.erase(0, wrapper.size());
   }
+  for (const auto& each : adapters) {
+    check_saved(each.key(), each.value(), options.rank(), targets);
+  }
   const std::string text = internal::lora_config_text(
       {LoraOptions(options).targets(targets), fan_in_fan_out});
+  internal::make_folders(folder);
+  write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
   internal::AtomicFile file(path_in(folder, kConfig));
   file.write(text.data(), text.size());
   file.commit();

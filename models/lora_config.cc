@@ -120,7 +120,11 @@ std::string lora_config_text(const LoraConfig& config) {
       std::abs(options.alpha()) < 1e15) {
     json["lora_alpha"] = static_cast<int64_t>(options.alpha());
   }
-  return json.dump(2) + "\n";
+  try {
+    return json.dump(2) + "\n";
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "a target is not UTF-8: ", error.what());
+  }
 }
 
 }  // namespace gpipe::internal

@@ -1,9 +1,12 @@
 // Folders of PEFT that do not fit or are damaged.
 #include <ATen/Functions.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "models/lora.h"
 #include "models/testing/files.h"
@@ -12,6 +15,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::value_error_of;
 
 constexpr char kAdapter[] = "models/exported/testdata/lora/llama_adapter/";
@@ -220,6 +224,22 @@ TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
             "LoraOptions has adapters of rank 4 and scale 2, but that of the "
             "module 'model.layers.0.self_attn.q_proj' has rank 4 and scale "
             "1.5");
+  const auto error = [&](const StateDict& adapters,
+                         const LoraOptions& options) {
+    return value_error_of([&] { save_lora(folder, adapters, options); });
+  };
+  const StateDict adapters = lora_state_dict(*model.layers);
+  const LoraOptions good = read_lora_options(kAdapter);
+  EXPECT_THAT(error(adapters, LoraOptions(good).rank(8)),
+              HasSubstr("but LoraOptions has adapters of rank 8"));
+  EXPECT_THAT(error(adapters, LoraOptions(good).targets({"other"})),
+              HasSubstr("no target of LoraOptions fits (other)"));
+  EXPECT_THAT(error(adapters, LoraOptions(good).alpha(NAN)),
+              HasSubstr("alpha is nan"));
+  std::vector<std::string> targets = good.targets();
+  targets.push_back("\xff");
+  EXPECT_THAT(error(adapters, LoraOptions(good).targets(targets)),
+              HasSubstr("a target is not UTF-8"));
   EXPECT_TRUE(testing::names_in(folder).empty());
 }
 
