@@ -599,7 +599,14 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   std::vector<planner::Workload> workloads;
   for (const int64_t chunks : chunks_to_try(options, rows, devices.size())) {
     const auto first = first_microbatch(input, chunks, options.unsplit());
-    Profile of_layers = profile(model, first, profiled);
+    Profile of_layers;
+    try {
+      of_layers = profile(model, first, profiled);
+    } catch (const c10::Error&) {
+      // So few rows may be too few for a layer, as one row for BatchNorm1d.
+      if (workloads.empty() || !options.chunks().empty()) throw;
+      break;
+    }
     of_layers.rows = internal::rows_of(first, options.unsplit());
     workloads.push_back(workload_of(of_layers, rows, chunks));
   }

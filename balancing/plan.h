@@ -72,7 +72,8 @@ struct PlanOptions {
   TORCH_ARG(std::vector<int64_t>, unsplit) = {};
   // The numbers of micro-batches and the checkpoint modes to try. If `chunks`
   // is empty, plan() tries 1, 2, 4, ... up to 8 per partition and up to the
-  // rows of the mini-batch. With both kNever and kAlways, and a memory limit,
+  // rows of the mini-batch, as long as the layers run with as few rows as a
+  // micro-batch has. With both kNever and kAlways, and a memory limit,
   // plan() also tries to recompute only the stages for which memory is short.
   TORCH_ARG(std::vector<int64_t>, chunks);
   TORCH_ARG(std::vector<Checkpoint>, checkpoints) = {

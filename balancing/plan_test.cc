@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <chrono>
@@ -73,6 +74,22 @@ TEST(PlanTest, TheExampleOfTheHeaderRuns) {
               HasSubstr("micro-batch"));
   EXPECT_EQ(pipeline->devices(), std::vector<torch::Device>(2, torch::kCPU));
   EXPECT_EQ(pipeline->forward(input).size(0), 8);
+}
+
+// Each of four micro-batches would have one row.
+TEST(PlanTest, LeavesOutMicrobatchesOfTooFewRowsForALayer) {
+  const torch::nn::Sequential model(torch::nn::Linear(4, 4),
+                                    torch::nn::BatchNorm1d(4),
+                                    torch::nn::Linear(4, 1));
+  const torch::Tensor input = torch::ones({4, 4});
+  const std::vector<PlanDevice> two = {torch::kCPU, torch::kCPU};
+  EXPECT_LE(plan(model, input, two).chunks, 2);
+  EXPECT_THAT(
+      [&] {
+        plan(model, input, two, PlanOptions().chunks({1, 4}));
+      },
+      ThrowsMessage<c10::Error>(
+          HasSubstr("Expected more than 1 value per channel")));
 }
 
 TEST(PlanTest, PredictsTheClosedFormOfGPipe) {
