@@ -240,7 +240,7 @@ at::Generator RandomScope::replayed(const at::Generator& generator) {
   return generator;  // made by the layer during this call
 }
 
-void RandomScope::draw(const std::function<void()>& run) {
+void RandomScope::draw(c10::function_ref<void()> run) {
   if (std::exchange(draws_, true)) return run();  // inside another one
   const auto end = c10::make_scope_exit([this] {
     draws_ = false;

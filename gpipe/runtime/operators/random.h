@@ -5,6 +5,7 @@
 #include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -122,7 +123,7 @@ class RandomScope {
 
   // Runs an operator that draws with a generator. Some, such as rrelu, write
   // the numbers into an argument that autograd has saved before.
-  void draw(const std::function<void()>& run);
+  void draw(c10::function_ref<void()> run);
   // Calls `action` when the operator that draws has ended; now if none runs.
   void after_draw(std::function<void()> action);
 

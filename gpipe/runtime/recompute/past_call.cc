@@ -13,7 +13,9 @@ Outline::Outline(const at::Tensor& tensor, bool with_grad)
     : defined(tensor.defined()) {
   if (!defined) return;
   type = tensor.scalar_type();
-  if (!tensor.is_nested()) sizes = tensor.sizes().vec();
+  if (!tensor.is_nested()) {
+    sizes = {tensor.sizes().begin(), tensor.sizes().end()};
+  }
   requires_grad = with_grad && tensor.requires_grad();
 }
 
