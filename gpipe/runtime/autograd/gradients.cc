@@ -32,6 +32,11 @@ bool is_ours(const at::Tensor& tensor) {
   return tensor.storage().use_count() == (own_base ? 2 : 1);
 }
 
+// Returns the elements that a sparse tensor has; other tensors as they are.
+at::Tensor elements_in(const at::Tensor& tensor) {
+  return tensor.is_sparse() ? tensor._values() : tensor;
+}
+
 }  // namespace
 
 void GradSum::add(int64_t leaf, at::Tensor grad) {
@@ -105,7 +110,7 @@ void separate(std::vector<at::Tensor>& grads) {
   std::map<Place, std::size_t> ends;
   for (at::Tensor& grad : grads) {
     if (!grad.defined()) continue;
-    const at::Tensor elements = grad.is_sparse() ? grad._values() : grad;
+    const at::Tensor elements = elements_in(grad);
     if (!elements.has_storage() || elements.numel() == 0) continue;
     const auto* const memory = elements.storage().unsafeGetStorageImpl();
     const std::size_t begin =
@@ -181,7 +186,7 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
     }
     // A sparse tensor's mul_() leaves the tensor as it is, and so does
     // LibTorch's clip_grad_norm_().
-    (grad.is_sparse() ? grad._values() : grad).mul_(there);
+    elements_in(grad).mul_(there);
   }
 }
 
@@ -217,7 +222,7 @@ constexpr std::size_t kNamed = 8;
 // those that it has. Undefined if there are none.
 at::Tensor numbers_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_meta()) return {};
-  const at::Tensor all = tensor.is_sparse() ? tensor._values() : tensor;
+  const at::Tensor all = elements_in(tensor);
   const bool has_some = all.numel() > 0 && all.layout() == at::kStrided &&
                         (all.is_floating_point() || all.is_complex());
   return has_some ? all : at::Tensor();
