@@ -358,6 +358,10 @@ using internal::in_quotes;
 constexpr char kConfig[] = "adapter_config.json";
 constexpr char kTensors[] = "adapter_model.safetensors";
 
+// PEFT's names of the matrices of a module's adapter begin and end with these.
+constexpr char kBase[] = "base_model.model.";
+constexpr char kA[] = ".lora_A.weight", kB[] = ".lora_B.weight";
+
 // The last names of input embeddings in transformers.
 constexpr std::array<const char*, 7> kEmbeddings = {
     "embed_tokens",   "wte",   "embed_in", "word_embeddings", "word_embedding",
@@ -397,13 +401,13 @@ void check_same(const std::vector<std::shared_ptr<const Adapter>>& adapters,
 // of a module that a target fits.
 void check_saved(const std::string& name, const at::Tensor& tensor,
                  int64_t rank, const std::vector<std::string>& targets) {
-  constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
   const bool is_a = name.ends_with(kA), is_b = name.ends_with(kB);
   TORCH_CHECK_VALUE(
       (is_a || is_b) && tensor.dim() == 2 && tensor.size(is_a ? 0 : 1) == rank,
       "'", name, "' is ", tensor.sizes(),
       ", but LoraOptions has adapters of rank ", rank);
-  const std::string module = name.substr(0, name.size() - kA.size());
+  const std::string module =
+      name.substr(0, name.size() - std::string_view(kA).size());
   TORCH_CHECK_VALUE(
       std::ranges::any_of(targets,
                           [&](const auto& each) { return fits(module, each); }),
@@ -442,10 +446,10 @@ internal::LoraConfig read_config(const std::string& folder) {
 StateDict lora_state_dict(const torch::nn::Module& module) {
   StateDict dict;
   for (const auto& each : adapters_in(module)) {
-    const std::string name = "base_model.model." + each->settings().file_name;
-    if (dict.contains(name + ".lora_A.weight")) continue;
-    dict.insert(name + ".lora_A.weight", each->a().detach());
-    dict.insert(name + ".lora_B.weight", each->b().detach());
+    const std::string name = kBase + each->settings().file_name;
+    if (dict.contains(name + kA)) continue;
+    dict.insert(name + kA, each->a().detach());
+    dict.insert(name + kB, each->b().detach());
   }
   return dict;
 }
@@ -593,21 +597,20 @@ struct Matrices {
 // Returns the adapters in `given`, the tensors of the file `path`.
 std::vector<Matrices> matrices_of(const StateDict& given,
                                   const std::string& path) {
-  const std::string first = "base_model.model.", last_a = ".lora_A.weight",
-                    last_b = ".lora_B.weight";
+  constexpr std::size_t first = std::string_view(kBase).size();
+  constexpr std::size_t last = std::string_view(kA).size();
   std::vector<Matrices> found;
   for (const std::string& name : given.keys()) {
-    TORCH_CHECK_VALUE(name.starts_with(first) &&
-                          (name.ends_with(last_a) || name.ends_with(last_b)),
-                      "'", path, "' has the tensor ", in_quotes(name),
-                      ", which is none of an adapter of linear modules");
-    const std::string module =
-        name.substr(first.size(), name.size() - first.size() - last_a.size());
-    const at::Tensor* const a = given.find(first + module + last_a);
-    const at::Tensor* const b = given.find(first + module + last_b);
+    TORCH_CHECK_VALUE(
+        name.starts_with(kBase) && (name.ends_with(kA) || name.ends_with(kB)),
+        "'", path, "' has the tensor ", in_quotes(name),
+        ", which is none of an adapter of linear modules");
+    const std::string module = name.substr(first, name.size() - first - last);
+    const at::Tensor* const a = given.find(kBase + module + kA);
+    const at::Tensor* const b = given.find(kBase + module + kB);
     TORCH_CHECK_VALUE(a && b, "'", path, "' has ", in_quotes(name),
                       " without the other matrix of its adapter");
-    if (name.ends_with(last_a)) found.push_back({module, a, b});
+    if (name.ends_with(kA)) found.push_back({module, a, b});
   }
   return found;
 }
