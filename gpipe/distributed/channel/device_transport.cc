@@ -327,7 +327,9 @@ constexpr int kTransfers = 3;  // in each direction and check
 // The ranks of both ends in a group, which is for one direction.
 constexpr int kSender = 0, kReceiver = 1;
 
+// Why a check has failed.
 constexpr char kTimeout[] = "it did not end in the time for the self-test";
+constexpr char kOther[] = "the other rank has failed";
 
 // Returns the bytes that `rank` sends: different ones for each rank and `k`.
 at::Tensor test_bytes(int rank, int k) {
@@ -373,7 +375,7 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
       const std::string why = check(part);
       if (why.empty()) continue;
       *stopped_ = true;
-      tell_failure();
+      tell_failure(why);
       close_all(groups(), device_, &c10d::Backend::abort).wait_for(kPatience);
       return c10::str(name, ": ", why);
     }
@@ -409,27 +411,36 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
   std::string check(const std::function<void()>& part) {
     std::future<std::string> result = start(part);
     while (result.wait_for(kCheckInterval) != std::future_status::ready) {
-      const bool is_late = Clock::now() >= deadline_ || *failed_;
-      if (!is_late && !has_other_failed()) continue;
+      const std::string why = why_over();
+      if (why.empty()) continue;
       unfinished_.push_back(std::move(result));
-      return is_late ? kTimeout : "the other rank has failed";
+      return why;
     }
-    return result.get();
+    const std::string why = result.get();
+    // Waits and transfers of this rank and of the other one fail with errors of
+    // their own when the time is over.
+    return !why.empty() && why_over() == kTimeout ? kTimeout : why;
+  }
+
+  // Returns why the test is over; empty if it is not. When the time is over for
+  // one rank, it is over for both, whichever began earlier.
+  std::string why_over() {
+    if (Clock::now() >= deadline_ || *failed_) return kTimeout;
+    try {
+      const std::string key = c10::str("failed/", 1 - rank_);
+      return store_->check({key}) ? store_->get_to_str(key) : "";
+    } catch (const std::exception&) {
+      return kOther;
+    }
   }
 
   // Tells the other rank, which then need not wait until its time is over. A
   // store that has failed is reported by the world.
-  void tell_failure() {
+  void tell_failure(const std::string& why) {
     try {
-      store_->set(c10::str("failed/", rank_), "1");
+      store_->set(c10::str("failed/", rank_),
+                  why == kTimeout ? kTimeout : kOther);
     } catch (const std::exception&) {
-    }
-  }
-  bool has_other_failed() {
-    try {
-      return store_->check({c10::str("failed/", 1 - rank_)});
-    } catch (const std::exception&) {
-      return true;
     }
   }
 
