@@ -64,6 +64,18 @@ bool has_same_sizes(const Value& a, const Value& b) {
                     b.sizes.end(), is_same);
 }
 
+// Returns whether the result of `node` is its argument `read`, if it has the
+// memory, dtype and sizes of that: not its transpose or conjugate.
+bool passes_on(const Node& node, ValueId read) {
+  constexpr std::array kSame{
+      "aten.alias",  "aten.contiguous", "aten.detach",     "aten.expand",
+      "aten.narrow", "aten.expand_as",  "aten.lift_fresh", "aten.reshape",
+      "aten.slice",  "aten.reshape_as", "aten.to",         "aten.type_as",
+      "aten.view",   "aten.view_as"};
+  return std::ranges::find(node.writes, read) != node.writes.end() ||
+         std::ranges::find(kSame, operator_name(node)) != kSame.end();
+}
+
 // Returns for each value the first one that is the same tensor, after changes
 // in place and conversions that convert nothing; the value itself if it is new.
 // A part of a tensor, and its values in another dtype, are new.
@@ -76,7 +88,7 @@ std::vector<ValueId> same_tensors(const Program& program) {
       for (const ValueId each : node.reads) {
         const Value& read = program.values[each];
         if (read.memory == value.memory && read.dtype == value.dtype &&
-            has_same_sizes(read, value)) {
+            has_same_sizes(read, value) && passes_on(node, each)) {
           same[result] = same[each];
           return;
         }

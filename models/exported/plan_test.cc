@@ -244,22 +244,26 @@ TEST(AnalysisTest, AnAssignmentFollowsTheOneThatItReads) {
 }
 
 TEST(AnalysisTest, OnlyAnAssignmentOfTheBufferItselfIsLeftOut) {
-  for (const std::string source : {"changed", "part", "rounded"}) {
+  for (const std::string source :
+       {"changed", "converted", "part", "rounded", "turned"}) {
     Draft draft;
     const ValueId buffer = draft.add(Origin::kBuffer);
     const ValueId out = draft.node({draft.input(), buffer});
     const ValueId view =
         draft.node({buffer}, source == "changed" ? std::vector<ValueId>{buffer}
                                                  : std::vector<ValueId>{});
+    draft.program.nodes.back().target = source == "turned"
+                                            ? "torch.ops.aten.t.default"
+                                            : "torch.ops.aten.to.dtype";
     Value& value = draft.program.values[view];
     value.memory = buffer;
     if (source == "part") value.sizes = {{Extent::kNone, 1}};
     if (source == "rounded") value.dtype = c10::ScalarType::BFloat16;
     const ValueId assigned = add_assignment(draft, buffer, view);
-    EXPECT_EQ(order_of(draft.finish(out)),
-              source == "changed" ? (std::vector<ValueId>{out, view})
-                                  : (std::vector<ValueId>{out, view, assigned}))
-        << source;
+    std::vector<ValueId> order{out, view, assigned};
+    if (source == "changed") order = {out, view};
+    if (source == "converted") order = {out};
+    EXPECT_EQ(order_of(draft.finish(out)), order) << source;
   }
 }
 
