@@ -93,11 +93,12 @@ mkdir "$folder"
 results=$folder/table.txt
 job= # the process group of the row that runs
 
-# archive: writes everything so far to $output. Logs may grow meanwhile.
+# archive: writes everything so far to $output; fails if it cannot. Logs may grow
+# meanwhile.
 archive() {
   local status=0
   tar -C "$scratch" -czf "$output.part" --warning=no-file-changed "${folder##*/}" || status=$?
-  ((status > 1)) || mv "$output.part" "$output"
+  ((status < 2)) && mv "$output.part" "$output"
 }
 
 # Ends the row that runs, if any. Writes the archive first, since whoever stops this
@@ -107,16 +108,21 @@ finish() {
   if [[ -n $job ]]; then
     kill -TERM -- "-$job" 2>/dev/null || true
     print_row "stopped" "last line: $(last_line)"
-    archive
+    archive || true
     local until=$((SECONDS + grace))
     while kill -0 -- "-$job" 2>/dev/null && ((SECONDS < until)); do sleep 0.1; done
     kill -KILL -- "-$job" 2>/dev/null || true
   fi
-  if [[ -e $folder/machine.txt ]]; then
-    archive
+  if [[ ! -e $folder/machine.txt ]]; then
+    rm -rf "$scratch"
+  elif archive; then
+    rm -rf "$scratch"
     echo "send back: $output"
+  else
+    rm -f "$output.part"
+    echo "gpu_check: $output cannot be written; send back the folder $folder" >&2
+    exit 1
   fi
-  rm -rf "$scratch"
 }
 trap finish EXIT
 trap 'exit 129' HUP
@@ -171,11 +177,14 @@ facts() {
   type -a python3 nvcc nsys ncu compute-sanitizer
   cat "$torch/version.py"
   python3 -c "import numpy; print('numpy', numpy.__version__)"
-  timeout --kill-after=10 60 nvidia-smi
-  timeout --kill-after=10 60 nvidia-smi topo -m
+  timeout --kill-after="$grace" 60 nvidia-smi
+  timeout --kill-after="$grace" 60 nvidia-smi topo -m
 }
+# The budget does not count the packing.
+SECONDS=0
 facts >"$folder/machine.txt" 2>&1 </dev/null &
-wait $! || true
+# nvidia-smi may be stuck in the driver, and then not even SIGKILL ends it.
+while kill -0 $! 2>/dev/null && ((SECONDS < 2 * 60 + 4 * grace)); do sleep 0.1; done
 
 # Reads LibTorch's files once while the first rows run. From a disk that takes a minute.
 if [[ -z $rehearsal ]]; then
@@ -255,7 +264,7 @@ while read -r name of limit _ <&3; do
   if [[ $outcome == FAILED ]]; then failed=1; fi
   if [[ $name == devices ]]; then
     gpus=$(cat "$folder/gpus" 2>/dev/null || echo 0)
-    if [[ $outcome != passed && -z $rehearsal ]]; then usable=; fi
+    if [[ $outcome == FAILED && -z $rehearsal ]]; then usable=; fi
   fi
   print_row "$outcome" "$reason"
   if [[ -s $folder/$name.md ]]; then
@@ -263,6 +272,6 @@ while read -r name of limit _ <&3; do
   elif [[ $outcome == FAILED && -s $folder/$name.log ]]; then
     tail -n 8 "$folder/$name.log" | cut -c1-200
   fi
-  archive
+  archive || true
 done 3<<<"$table"
 exit $failed

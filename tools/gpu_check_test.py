@@ -338,6 +338,30 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(rows["memory"], ("no time", "the budget of 3 s is used up"))
         self.assertFalse([call for call in self.calls() if "Peaks" in call])
 
+    def test_the_budget_does_not_count_the_packing(self):
+        (self.home / "checkout/tools").mkdir(parents=True)
+        for name in ("gpu_check.sh", "gpu_rows.sh"):
+            shutil.copy(TOOLS / name, self.home / "checkout/tools")
+        self.script = self.home / "checkout/tools/gpu_check.sh"
+        self.place("checkout/tools/pack.sh",
+                   f"#!/usr/bin/env bash\nsleep 6\nmkdir -p {self.home}/checkout/gpu\n"
+                   f"cp -r {self.home}/packed {self.home}/gpipe-cuda\n"
+                   f"tar -C {self.home} -cJf {self.home}/checkout/gpu/gpipe-cuda.tar.xz "
+                   "gpipe-cuda\n")
+        rows, _ = self.run_script("--only=lstm", "--budget=6")
+        self.assertEqual(rows["lstm"], ("passed", "fine"))
+
+    def test_without_time_for_the_devices_no_row_has_failed(self):
+        rows, _ = self.run_script("--only=lstm", "--budget=1", GPU_CHECK_GRACE="2")
+        self.assertEqual(set(rows.values()), {("no time", "the budget of 1 s is used up")})
+
+    def test_an_archive_that_cannot_be_written_fails_and_leaves_the_logs(self):
+        self.place("bin/tar", "#!/usr/bin/env bash\nexit 2\n")
+        _, output = self.run_script("--only=lstm", status=1)
+        self.assertNotIn("send back: ", output)
+        folder = re.search("send back the folder (.*)\n", output)[1]
+        self.assertIn("lstm", (pathlib.Path(folder) / "table.txt").read_text())
+
     def test_a_stopped_run_brings_back_what_it_has(self):
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             (self.home / "calls.pid").unlink(missing_ok=True)
@@ -375,6 +399,31 @@ class GpuCheckTest(unittest.TestCase):
                                   CONTEXTS="8, GPU-a\\n9, GPU-b\\n9, GPU-a\\n")
         self.assertEqual(rows["contexts"], (
             "FAILED", "exit status 1: processes with contexts on several GPUs: 9"))
+
+    def test_a_build_without_nccl_runs_rows_through_the_hosts(self):
+        self.place("bin/nvidia-smi", NVIDIA_SMI)
+        self.place("packed/run", RUN.replace("  *Refused*)", """\
+  *ByDirectTransfers | *ByTestedTransfers)
+    echo "no engine for direct transfers"
+    echo "[  SKIPPED ] Ranks.Case (3 ms)"
+    echo "[  PASSED  ] 0 tests."
+    exit
+    ;;
+  *Refused*)"""))
+        rows, _ = self.run_script("--only=ranks_direct,replicas,killed,contexts", status=1,
+                                  CONTEXTS="9, GPU-a\\n9, GPU-b\\n")
+        reason = "no engine for direct transfers"
+        self.assertEqual(rows["ranks_direct"], ("not possible", reason))
+        self.assertEqual(rows["replicas"], ("passed", reason))
+        self.assertEqual(rows["killed"], ("passed", reason))
+        self.assertEqual(rows["contexts"], (
+            "FAILED", "exit status 1: processes with contexts on several GPUs: 9"))
+
+    def test_a_second_case_that_no_test_has_fails(self):
+        self.place("packed/run", RUN.replace("[[ $* == *--gtest_filter=* ]]",
+                                             "[[ $* != *ByDirect* ]]"))
+        rows, _ = self.run_script("--only=killed", status=1)
+        self.assertRegex(rows["killed"][1], "has no case AreToldOfTheEndOfTheOtherByDirect")
 
     def test_a_case_that_no_test_has_fails(self):
         self.place("packed/run", RUN.replace("[       OK ]", "[----------]"))
