@@ -746,7 +746,10 @@ class SignatureReader {
       names.emplace(name, id);
     }
     if (kind == "as_custom_obj" || is_named_number(argument)) {
-      problem("an input is of kind " + in_quotes(kind) +
+      const Json& value = alternative(argument).value;
+      const std::string& name =
+          text(field(value, kind == "as_custom_obj" ? "name" : "as_name"));
+      problem("input " + in_quotes(name) + " is of kind " + in_quotes(kind) +
               ", but a pipeline passes tensors only; pass a tensor, or fix the "
               "value in the export");
     }

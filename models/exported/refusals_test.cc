@@ -129,7 +129,7 @@ TEST(ExportedRefusalsTest, NumbersAsInputsAreNamedAlsoIfAnOperatorReadsThem) {
   edit_program(folder + "given.pt2", folder + "read.pt2",
                R"({"as_float": 0.5})", R"({"as_sym_float": {"as_name": "q"}})");
   EXPECT_EQ(error_for(folder + "read.pt2"),
-            "cannot run as a pipeline:\n  an input is of kind 'as_sym_float', "
+            "cannot run as a pipeline:\n  input 'q' is of kind 'as_sym_float', "
             "but a pipeline passes tensors only; pass a tensor, or fix the "
             "value in the export");
 }
