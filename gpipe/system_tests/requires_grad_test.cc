@@ -1,11 +1,14 @@
 // Tests which outputs of a pipeline require grad: the same as in plain
 // LibTorch, in every checkpoint mode, with and without a graph.
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/layers.h"
@@ -88,6 +92,57 @@ TEST(RequiresGrad, WithFrozenPartitions) {
         if (frozen >> k & 1) freeze(*model[k]);
       }
       expect_as_plain(model, input_requires_grad);
+    }
+  }
+}
+
+// Computes with gradients, and may leave the mode off behind it.
+struct SetsModeImpl : torch::nn::Module {
+  explicit SetsModeImpl(bool leaves_off)
+      : linear(register_module("linear", double_linear())),
+        leaves_off(leaves_off) {}
+  Tensor forward(const Tensor& x) {
+    torch::GradMode::set_enabled(true);
+    Tensor y = linear(x);
+    if (leaves_off) torch::GradMode::set_enabled(false);
+    return y;
+  }
+  torch::nn::Linear linear;
+  bool leaves_off;
+};
+TORCH_MODULE(SetsMode);
+
+TEST(RequiresGrad, WithLayersAndLossesThatLeaveTheModeOff) {
+  const torch::AutoGradMode restores_mode(true);
+  for (int off = 0; off < 8; ++off) {
+    const auto loss = [&](const Tensor& y, const Tensor& /*target*/) {
+      torch::GradMode::set_enabled(true);
+      Tensor result = y.pow(2).mean();
+      if (off & 4) torch::GradMode::set_enabled(false);
+      return result;
+    };
+    Sequential model(SetsMode(off & 1), SetsMode(off & 2));
+    model->to(reference_device());
+    const Tensor x = input(false, reference_device());
+    loss(model->forward(x), x).backward();
+    torch::GradMode::set_enabled(true);
+    const Tensors expected = testing::grads_of(model->parameters());
+    for (const Checkpoint mode : kModes) {
+      for (const bool by_step : {false, true}) {
+        auto pipeline = one_layer_each(model, mode);
+        pipeline->zero_grad();
+        const Tensor own = input(false);
+        if (by_step) {
+          pipeline->train_step(own, own, loss, fill_drain(2, 2));
+        } else {
+          loss(pipeline->forward(own), own).backward();
+          torch::GradMode::set_enabled(true);
+        }
+        EXPECT_LE(testing::distance(testing::grads_of(pipeline->parameters()),
+                                    expected),
+                  1e-12)
+            << off << " " << to_string(mode) << by_step;
+      }
     }
   }
 }

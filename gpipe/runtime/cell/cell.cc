@@ -369,9 +369,12 @@ void Cell::recompute(StepSeed& seed) {
 
 std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
                                          StepSeed& seed, bool again) {
+  // A layer or the loss may leave another mode behind.
+  const bool with_grad = c10::GradMode::is_enabled();
+  const c10::AutoGradMode restores_mode(with_grad);
   // Skip tensors may be weights, of which layers make graphs in any partition.
   for (std::size_t k = input_width_; k < input.size(); ++k) {
-    input[k].leaf = input[k].leaf && !c10::GradMode::is_enabled();
+    input[k].leaf = input[k].leaf && !with_grad;
   }
   std::vector<at::Tensor> boundary = graph_inputs(input, leaf_input_);
   std::vector<Edge> input_edges = gradient_edges(boundary), inner;
@@ -383,8 +386,8 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   }
   boundary.resize(input_width_);
   layer_starts_.clear();
-  const bool seek_inner = c10::GradMode::is_enabled() &&
-                          std::ranges::none_of(input_edges, &Edge::is_valid);
+  const bool seek_inner =
+      with_grad && std::ranges::none_of(input_edges, &Edge::is_valid);
   // From here on only the layers hold their input, so it is freed as early as
   // in the plain model.
   input.clear();
@@ -394,8 +397,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   const PhaseInfo* const phase = current_phase();
   const bool in_recompute =
       !again && phase && phase->recomputing && SavedTensorScope::is_available();
-  if ((offloads_ || in_recompute) && c10::GradMode::is_enabled() &&
-      (again || !checkpointed_)) {
+  if ((offloads_ || in_recompute) && with_grad && (again || !checkpointed_)) {
     kept_ = std::make_unique<KeptTensors>(partition_->device);
   }
   std::optional<SavedTensorScope> saved_tensors;
@@ -432,7 +434,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   layer_at_work_.clear();
   partition_->modules.add_norm_buffers(past_.record().statistics);
   std::vector<at::Tensor> outputs = take_outputs(std::move(value), tracker);
-  if (c10::GradMode::is_enabled()) {
+  if (with_grad) {
     Subgraph graph(layer_starts_.front(), std::move(input_edges), outputs,
                    outputs.size() - output_width_, std::move(inner));
     if (again) graph.number_as(graph_);
