@@ -562,6 +562,23 @@ TEST(PlanReplicasTest, ShareTheCoresOfTheMachine) {
   }
 }
 
+TEST(PlanSearchTest, BytesAboveTheLargestNumberAreRefused) {
+  Profile profile = even_profile({1, 1, 1});
+  LayerMemory& layer = profile.memory.layers[1];
+  layer.parameter_bytes = layer.trained_bytes = 8;
+  for (const bool limited : {true, false}) {
+    EXPECT_THAT(
+        [&] {
+          plan(profile, 8, limited ? accelerators(2, 1000) : accelerators(2),
+               PlanOptions().chunks({4}).param_scale(1e308));
+        },
+        ThrowsMessage<std::invalid_argument>(
+            HasSubstr("with 4 micro-batches the bytes of layers may add up to "
+                      "more than the largest number, 1.79769e+308: use a "
+                      "smaller param_scale, which is 1e+308")));
+  }
+}
+
 TEST(PlanSearchTest, StepsLongerThanTheLargestNumberAreRefused) {
   const auto refused = [](const PlanOptions& options, double speed = 1) {
     auto devices = accelerators(2);

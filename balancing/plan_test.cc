@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -287,6 +288,13 @@ TEST(StageCostsTest, AreThoseOfMicrobatchesAndStages) {
   EXPECT_EQ(costs.latency, 0);
   EXPECT_THROW(stage_costs(profile, 5, 4, {1, 1}), std::invalid_argument);
   EXPECT_THROW(stage_costs(profile, 0, 4, {3}), std::invalid_argument);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(stage_costs(profile, 5, 4, {3}, infinity),
+               std::invalid_argument);
+  for (const double scale : {-1.0, std::nan(""), infinity}) {
+    EXPECT_THROW(stage_costs(profile, 5, 4, {3}, 1, scale),
+                 std::invalid_argument);
+  }
   EXPECT_THROW(stage_costs(profile, 5, 4, {3}, 0), std::invalid_argument);
 }
 

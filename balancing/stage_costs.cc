@@ -108,10 +108,11 @@ Costs stage_costs(const Profile& profile, int64_t rows, int64_t chunks,
         "the balance is empty: give the layers of each of at "
         "least 1 stage");
   }
-  if (profile.rows < 1 || rows < 1 || chunks < 1 || !(speed > 0)) {
+  if (profile.rows < 1 || rows < 1 || chunks < 1 || !(speed > 0) ||
+      std::isinf(speed)) {
     refuse("a profile of ", profile.rows, " rows cannot be scaled to ", rows,
            " rows in ", chunks, " chunks on a device of speed ", speed,
-           ": all four must be above 0");
+           ": all four must be above 0, and finite");
   }
   planner::Problem problem;
   problem.workloads = {detail::workload_of(profile, rows, chunks)};

@@ -116,6 +116,23 @@ double longest_step(const Problem& problem, const Workload& workload) {
          trained * sum.seconds_per_byte;
 }
 
+// Returns at least the bytes that all stages of a candidate hold, or a number
+// that is not finite.
+double most_bytes(const Problem& problem, const Workload& workload) {
+  double resident = 0, held = 0;
+  for (const Layer& layer : workload.layers) {
+    resident += problem.param_scale * layer.trained_bytes + layer.fixed_bytes;
+    held += 2 * layer.output_bytes;
+  }
+  for (const Skip& skip : workload.skips) held += 2 * skip.bytes;
+  for (const auto* list : {&workload.saved, &workload.saved_for_weights}) {
+    for (const SavedBytes& each : *list) {
+      held += each.bytes * static_cast<double>(each.savers.size());
+    }
+  }
+  return resident + static_cast<double>(workload.microbatches) * held;
+}
+
 }  // namespace
 
 Link Problem::link(int from, int to) const {
@@ -132,6 +149,10 @@ bool has_limits(const Problem& problem) {
 }
 
 void check(const Problem& problem) {
+  if (!is_cost(problem.param_scale)) {
+    refuse("param_scale is ", problem.param_scale,
+           ": it must be finite and not negative");
+  }
   const std::size_t layers = problem.workloads[0].layers.size();
   for (const Workload& workload : problem.workloads) {
     if (workload.layers.size() != layers) {
@@ -146,6 +167,13 @@ void check(const Problem& problem) {
              std::numeric_limits<double>::max(),
              ": use smaller times and latencies, or larger speeds and "
              "bandwidths");
+    }
+    if (!std::isfinite(most_bytes(problem, workload))) {
+      refuse("with ", workload.microbatches,
+             " micro-batches the bytes of layers may add up to more than the "
+             "largest number, ",
+             std::numeric_limits<double>::max(),
+             ": use a smaller param_scale, which is ", problem.param_scale);
     }
   }
 }
