@@ -1,5 +1,6 @@
 // Training goes on after a failure. Worlds, forks and broken pipes leave
 // nothing behind.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -220,6 +221,33 @@ TEST(Fault, AForkIsRefusedAndDisturbsNobody) {
   expect_all_ok(results);
   for (const RankResult& each : results) EXPECT_EQ(said(each)["steps"], "4");
   EXPECT_EQ(said(results[0])["fork"], "0");
+}
+
+// Rank 1 connects a second time, as another process would.
+const RankProgramEntry kTwice("twice", [] {
+  const auto world = World::connect(world_options());
+  if (world->rank() == 1) {
+    auto options = world_options();
+    options.timeout = milliseconds(3000);
+    try {
+      World::connect(options);
+    } catch (const PeerError& error) {
+      say("rank", std::to_string(error.failure().rank));
+      say("fault", to_string(error.failure().fault));
+      say("what", error.failure().what);
+    }
+  }
+  all_gather(*world, "done");
+  return 0;
+});
+
+TEST(Fault, ASecondProcessWithTheRankOfARunningWorldIsTold) {
+  const auto results = expect_ok("twice", 2);
+  auto words = said(results[1]);
+  EXPECT_EQ(words["rank"], "1");
+  EXPECT_EQ(words["fault"], "disagrees");
+  EXPECT_THAT(words["what"],
+              ::testing::StartsWith("there are two processes with rank 1 at "));
 }
 
 TEST(Fault, WorldsMayFollowEachOtherAndLeaveNothing) {

@@ -114,6 +114,9 @@ constexpr auto kKnockTimeout = std::chrono::milliseconds(1000);
 constexpr auto kLookPerRank = std::chrono::microseconds(200);
 // Extra time after the deadline, for the error of the inner thread to arrive.
 constexpr auto kGrace = std::chrono::milliseconds(500);
+// How long one attempt to join may take, where another one has found that there
+// is no place.
+constexpr auto kAttempt = std::chrono::milliseconds(1000);
 // How long rank 0 keeps the store after a failure, so that others can read why.
 constexpr auto kLinger = std::chrono::seconds(2);
 
@@ -413,7 +416,11 @@ class Joining : public std::enable_shared_from_this<Joining> {
                        "runs");
         if (listening >= 0) raise(failure);
       }
-      if (Clock::now() >= deadline_) raise(failure);
+      // An attempt that has no time finds nothing but that.
+      const bool is_found = failure.fault == Fault::kDisagree;
+      if (Clock::now() + (is_found ? kAttempt : kLook) >= deadline_) {
+        raise(failure);
+      }
       std::this_thread::sleep_for(kLook);
     }
   }
