@@ -121,14 +121,13 @@ internal::Batch GPipeImpl::run(internal::Batch input) {
 }
 
 int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
-  if (pipeline_) pipeline_->forget_failure();
   return internal::count_microbatches(input, chunks(), options_.unsplit());
 }
 
 StepResult GPipeImpl::run_step(const internal::Batch& input,
                                const internal::Batch& target,
                                const internal::LossFunction* loss,
-                               const Schedule& schedule,
+                               const Schedule* schedule,
                                const std::function<internal::StepMode()>& mode,
                                const TrainOptions& options) {
   const auto pipeline = pipeline_;

@@ -191,7 +191,7 @@ class GPipeImpl : public PipelineModule {
   StepResult run_step(const internal::Batch& input,
                       const internal::Batch& target,
                       const internal::LossFunction* loss,
-                      const Schedule& schedule,
+                      const Schedule* schedule,
                       const std::function<internal::StepMode()>& mode,
                       const TrainOptions& options) override;
   const std::vector<int>& rank_of_stage() const override {

@@ -59,7 +59,7 @@ StepResult PipelineModule::run_train_step(const internal::Batch& input,
   // Keeps this object alive if the last handle is dropped during the call.
   const auto self = weak_from_this().lock();
   return run_step(
-      input, target, &loss, schedule,
+      input, target, &loss, &schedule,
       [this] {
         return internal::StepMode{is_training() ? checkpoint()
                                                 : Checkpoint::kNever};
@@ -76,15 +76,16 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
   const c10::AutoGradMode no_graph(false);
   TORCH_CHECK_VALUE(!rank_of_stage().empty(),
                     "a pipeline without layers cannot be evaluated");
-  const Schedule whole = breadth_first(
-      rank_of_stage(), static_cast<int>(count_microbatches(input)));
-  const Schedule forwards = select(whole, [](const Action& action) {
-    return action.kind == ActionKind::kForward;
-  });
   return run_step(
-      input, target, loss, forwards,
-      [this, evaluate] {
+      input, target, loss, /*schedule=*/nullptr,
+      [&] {
         internal::StepMode mode;
+        mode.schedule =
+            select(breadth_first(rank_of_stage(),
+                                 static_cast<int>(count_microbatches(input))),
+                   [](const Action& action) {
+                     return action.kind == ActionKind::kForward;
+                   });
         if (evaluate) mode.scope = std::make_shared<EvalScope>(*this);
         return mode;
       },

@@ -193,14 +193,16 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
 
   // Registers a layer of this process. Call it in the order of the layers.
   void add_layer(const internal::Layer& layer);
-  // Returns the number of micro-batches of evaluate() for `input`.
+  // Returns the number of micro-batches of evaluate() for `input`. Called under
+  // the pipeline's lock.
   virtual int64_t count_microbatches(const internal::Batch& input) = 0;
   // Runs a step. `loss`: null for outputs alone, with a schedule without
-  // backwards. `mode`: called under the pipeline's lock.
+  // backwards. `schedule`: null for that of `mode`, which is called under the
+  // pipeline's lock.
   virtual StepResult run_step(const internal::Batch& input,
                               const internal::Batch& target,
                               const internal::LossFunction* loss,
-                              const Schedule& schedule,
+                              const Schedule* schedule,
                               const std::function<internal::StepMode()>& mode,
                               const TrainOptions& options) = 0;
   // Returns the rank of each stage.

@@ -321,7 +321,7 @@ int64_t DistributedPipelineImpl::count_microbatches(
 
 StepResult DistributedPipelineImpl::run_step(
     const internal::Batch& input, const internal::Batch& target,
-    const internal::LossFunction* loss, const Schedule& schedule,
+    const internal::LossFunction* loss, const Schedule* schedule,
     const std::function<internal::StepMode()>& mode,
     const TrainOptions& options) {
   return runner()->step(

@@ -14,6 +14,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -365,6 +366,34 @@ const RankProgramEntry kThreads("threads", [] {
   return 0;
 });
 
+// Four threads of each rank evaluate the same batch.
+const RankProgramEntry kManyCallers("many callers", [] {
+  const auto world = World::connect(world_options());
+  torch::manual_seed(1);
+  const Tensor x = torch::randn({6, 4}, torch::kDouble);
+  nn::Sequential layers(nn::Linear(4, 4), nn::Linear(4, 4));
+  layers->to(torch::kDouble);
+  DistributedPipeline pipeline(layers, testing::on_cpu({1, 1}).chunks(3),
+                               world);
+  for (const bool evaluate : {true, false}) {
+    const auto call = [&] {
+      if (evaluate) return pipeline->evaluate(x, x, mean_square).loss;
+      return pipeline->forward(x).value_or(x);
+    };
+    const Tensor once = call();
+    std::atomic<int> other = 0;
+    std::vector<std::thread> callers;
+    for (int k = 0; k < 4; ++k) {
+      callers.emplace_back([&] {
+        for (int n = 0; n < 10; ++n) other += !call().equal(once);
+      });
+    }
+    for (std::thread& each : callers) each.join();
+    check(other == 0, "another result");
+  }
+  return 0;
+});
+
 // A layer that uses the weight of another layer of the pipeline.
 struct UsesImpl : nn::Module {
   explicit UsesImpl(nn::Linear shared)
@@ -469,6 +498,10 @@ TEST(DistributedPipeline, ShowsTheLayersOfThisProcess) {
 
 TEST(DistributedPipeline, LeavesTheThreadsOfOthersAlone) {
   expect_ok("threads", 2);
+}
+
+TEST(DistributedPipeline, ManyThreadsMayEvaluate) {
+  expect_ok("many callers", 2);
 }
 
 TEST(DistributedPipeline, MayBeCalledByAHook) { expect_ok("hook", 2); }

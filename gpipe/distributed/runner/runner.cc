@@ -419,7 +419,6 @@ std::unique_lock<std::mutex> Runner::enter() {
 }
 
 int64_t Runner::from_first(const std::function<int64_t()>& number) {
-  const auto running = enter();
   return world_->reporting_failure("the number of micro-batches", [&] {
     const std::string mine = pack(layout_.has_first() ? number() : int64_t{0});
     const auto all = all_gather(*world_, layout_.pipeline(), tags_.words, mine,

@@ -93,7 +93,7 @@ class Runner : private StepPeers, private RemoteStages {
 
   // Returns, on all ranks of the pipeline, the result of `number` on the rank
   // with the first stage. Only that rank calls `number`. Throws PeerError if
-  // the world has failed.
+  // the world has failed. Threads: called by StepArguments::mode.
   int64_t from_first(const std::function<int64_t()>& number);
 
   // Returns whether `here` is true on any rank of the world. Throws PeerError

@@ -469,11 +469,11 @@ namespace {
 class Training {
  public:
   Training(Stages& stages, Executor& executor, const StepArguments& given,
-           Checkpoint checkpoint, StepPeers& peers)
+           const StepMode& mode, StepPeers& peers)
       : stages_(stages),
         executor_(executor),
         given_(given),
-        checkpoint_(checkpoint),
+        mode_(mode),
         peers_(peers),
         first_here_(!stages.partitions.front().remote),
         last_here_(!stages.partitions.back().remote) {}
@@ -525,7 +525,8 @@ class Training {
  private:
   TrainStep& prepare() {
     given_.check();
-    schedule_ = &peers_.checked_schedule(given_.schedule, checkpoint_);
+    schedule_ = &peers_.checked_schedule(
+        given_.schedule ? *given_.schedule : mode_.schedule, mode_.checkpoint);
     step_.emplace(stages_, *schedule_, given_.options, peers_.remote(),
                   peers_.before(num_microbatches(*schedule_)));
     outside_schedule(at_partition(0, Phase::kScatter), [this] {
@@ -554,7 +555,7 @@ class Training {
   Stages& stages_;
   Executor& executor_;
   const StepArguments& given_;
-  const Checkpoint checkpoint_;
+  const StepMode& mode_;
   StepPeers& peers_;
   const bool first_here_, last_here_;
   const Schedule* schedule_ = nullptr;  // as it is run
@@ -566,13 +567,15 @@ class Training {
 
 StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers) {
-  if (has_backward(given.schedule)) executor.check_backward();
+  if (given.schedule && has_backward(*given.schedule)) {
+    executor.check_backward();
+  }
   std::unique_lock<std::mutex> running = executor.enter();
   executor.set_failure(std::nullopt);
   const WorkScope work;
   peers.open();
   StepMode mode = given.mode();
-  Training training(stages, executor, given, mode.checkpoint, peers);
+  Training training(stages, executor, given, mode, peers);
   try {
     training.begin();
     training.run();

@@ -228,6 +228,8 @@ struct StepMode {
   Checkpoint checkpoint = Checkpoint::kNever;
   // Lives until the pipeline's lock is released; may be null.
   std::shared_ptr<void> scope = nullptr;
+  // The schedule, if StepArguments::schedule is null.
+  Schedule schedule = {};
 };
 
 // The arguments of a training step.
@@ -238,9 +240,11 @@ struct StepArguments {
   const Batch& target;
   // Null to compute outputs only, with a schedule without backwards.
   const LossFunction* loss;
-  const Schedule& schedule;
+  // Null if `mode` chooses it. It has no backwards then.
+  const Schedule* schedule;
   // Called under the pipeline's lock, since evaluate() on another thread
-  // changes training modes until it releases the lock.
+  // changes training modes until it releases the lock, and ranks may agree on
+  // the number of micro-batches.
   std::function<StepMode()> mode;
   const TrainOptions& options;
   // Throws if the model or the input cannot be used. Called first.

@@ -390,7 +390,7 @@ TEST(StepPeers, WithoutOtherRanksPreparesAndKnowsNoOtherRows) {
   int prepared = 0;
   Alone alone;
   EXPECT_FALSE(alone
-                   .begin({Batch(), Batch(), &model.loss, model.schedule,
+                   .begin({Batch(), Batch(), &model.loss, &model.schedule,
                            [] { return StepMode(); }, TrainOptions(), nullptr},
                           [&]() -> TrainStep& {
                             ++prepared;
@@ -497,7 +497,7 @@ struct Trained {
   StepResult train() {
     return internal::train(
         stages, executor,
-        {input, target, &loss, schedule, [] { return StepMode(); }, options,
+        {input, target, &loss, &schedule, [] { return StepMode(); }, options,
          [this] { peers.calls.push_back("check"); }},
         peers);
   }
