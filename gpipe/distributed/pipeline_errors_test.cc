@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -18,7 +19,9 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -360,6 +363,29 @@ const RankProgramEntry kFailedAlone("failed alone", [](auto& world) {
   const std::string error = error_of([&] { all_gather(*world, "mine"); });
   check(error.starts_with("gpipe::PeerError: rank 0 has failed: no disk"),
         "'" + error + "'");
+});
+
+// Rank 1 fails in the first micro-batch. Rank 0, which needs no message until
+// the end of its step, begins at most one, and none after it has been told.
+const RankProgramEntry kStopsEarly("stops early", [](auto& world) {
+  int forwards = 0;
+  const auto layer = [&](Tensor x) {
+    if (world->rank() == 1) throw std::runtime_error("no disk");
+    ++forwards;
+    while (!world->failure()) std::this_thread::yield();
+    return x;
+  };
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Functional(layer)),
+      testing::on_cpu({1}).data_parallel(2).checkpoint(Checkpoint::kNever),
+      world);
+  const Tensor x = torch::ones({8, 3}, torch::requires_grad());
+  const std::string error = error_of([&] {
+    pipeline->train_step(x, x.detach(), mean_square,
+                         one_forward_one_backward(1, 4));
+  });
+  check(error.find("no disk") != std::string::npos, error);
+  check(forwards <= 1, c10::str(forwards, " forwards"));
 });
 
 const RankProgramEntry kNoReplicas("no replicas", [](auto& world) {
@@ -713,6 +739,10 @@ const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   check(pipeline->clip_grad_norm_(1e-3) > 1e-3, "the norm");
   check(!grad.equal(before), "the gradient is not clipped");
 });
+
+TEST(DistributedPipeline, AReplicaStopsWhenAnotherOneHasFailed) {
+  expect_ok("stops early", 2);
+}
 
 TEST(DistributedPipeline, AnotherNormOnOneRankDoesNotEndTheWorld) {
   for (const int size : {2, 4}) expect_ok("other norm", size);

@@ -118,7 +118,6 @@ bool StepPass::arrived(const Action& action) {
   if (!remote_) return there;
   const int from = is_backward(action) ? action.stage + 1 : action.stage - 1;
   remote_->waits_for(there ? -1 : from);
-  if (!there) remote_->check();
   return there;
 }
 
@@ -236,6 +235,7 @@ bool StepPass::begins_at_loss(const Action& action) const {
 }
 
 bool StepPass::ready(const Action& action) {
+  if (remote_) remote_->check();
   if (!is_compute(action.kind)) return true;
   if (!is_backward(action)) return arrived(action);
   // The weight part follows the input part on the same worker.

@@ -73,7 +73,8 @@ class RemoteStages {
   // the worker. Called often.
   virtual void waits_for(int64_t /*stage*/) {}
 
-  // Throws if nothing more will arrive from remote stages. Threads: any, also
+  // Throws if nothing more will arrive from remote stages, before each action:
+  // also one that needs nothing more would be for nothing. Threads: any, also
   // while something arrives.
   virtual void check() = 0;
 };

@@ -140,7 +140,7 @@ TEST(StepPassForward, WaitsForWhatRemoteStagesDeliver) {
   run(pass, F(2, 0));
   EXPECT_TRUE(is(pass.outputs()[0].boundary.at(0).tensor, 5, 10));
   EXPECT_THAT(remote.waited, ElementsAre(1, 1, -1));
-  EXPECT_EQ(remote.checks, 2);
+  EXPECT_EQ(remote.checks, 3);
 
   StepPass back(stages, step, {}, &remote);
   back.begin_backward(0, {numbers(1, 7).to(testing::device(2))});
