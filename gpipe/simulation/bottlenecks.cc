@@ -330,7 +330,7 @@ class Explainer {
   // Returns the idle time of a rank in pieces, in the order of time.
   std::vector<Piece> of_rank(std::size_t rank) {
     pieces_.clear();
-    explain(rank, 0, timeline_.makespan, 0);
+    explain(rank, 0, timeline_.makespan);
     return std::move(pieces_);
   }
 
@@ -351,65 +351,86 @@ class Explainer {
     }
   }
 
-  // Explains the time between `from` and `to` on `rank`. At depth 0 it is the
-  // rank in question, and adds pieces for its idle time only. At other depths a
-  // rank waits for `rank`, so what `rank` computes is kComputing.
-  void explain(std::size_t rank, double from, double to, std::size_t depth) {
-    if (depth > timeline_.ranks.size()) {
-      internal::refuse("the timeline is not possible: rank ", rank,
-                       " waits for itself");
-    }
-    const auto& blocks = blocks_[rank];
-    auto block = std::lower_bound(
-        blocks.begin(), blocks.end(), from,
-        [](const Block& each, double time) { return each.end <= time; });
-    while (from < to) {
-      if (depth == 0) {
-        before_ =
-            block == blocks.end() ? timeline_.ranks[rank].size() : block->first;
+  // A time on `rank` that is to be explained, or whose cause is known. At depth
+  // 0 it is the rank in question, and gives pieces for its idle time only. At
+  // other depths a rank waits for `rank`, so what `rank` computes is
+  // kComputing.
+  struct Part {
+    std::size_t rank = 0, depth = 0;
+    double from = 0, to = 0;
+    std::optional<IdleCause> cause;
+  };
+
+  // Explains the time between `from` and `to` on `rank`. The parts are in a
+  // stack, the earliest on top, since ranks may wait in a long chain.
+  void explain(std::size_t rank, double from, double to) {
+    parts_.push_back({rank, 0, from, to, std::nullopt});
+    while (!parts_.empty()) {
+      const Part part = parts_.back();
+      parts_.pop_back();
+      if (part.cause) {
+        add(part.from, part.to, *part.cause);
+      } else if (part.from < part.to) {
+        explain_beginning(part);
       }
-      if (block == blocks.end()) {
-        // After its last action a rank waits for the last action of the step.
-        const Awaited end{static_cast<int>(last_rank_), last_end_, last_end_};
-        explain_gap(rank, end, from, to, depth);
-        return;
-      }
-      if (from < block->start) {
-        const double until = std::min(to, block->start);
-        explain_gap(rank, awaited(rank, *block), from, until, depth);
-        from = until;
-      }
-      if (from < to) {
-        const double until = std::min(to, block->end);
-        if (depth > 0) add(from, until, kComputing);
-        from = std::max(from, until);
-      }
-      ++block;
     }
   }
 
-  // Explains the idle time of `rank` between `from` and `to`, at whose end it
-  // had `awaited`.
-  void explain_gap(std::size_t rank, const Awaited& awaited, double from,
-                   double to, std::size_t depth) {
+  // Explains `part` until its first block begins, or ends.
+  void explain_beginning(const Part& part) {
+    if (part.depth > timeline_.ranks.size()) {
+      internal::refuse("the timeline is not possible: rank ", part.rank,
+                       " waits for itself");
+    }
+    const auto& blocks = blocks_[part.rank];
+    const auto block = std::lower_bound(
+        blocks.begin(), blocks.end(), part.from,
+        [](const Block& each, double time) { return each.end <= time; });
+    const bool is_end = block == blocks.end();
+    if (part.depth == 0) {
+      before_ = is_end ? timeline_.ranks[part.rank].size() : block->first;
+    }
+    if (is_end) {
+      // After its last action a rank waits for the last action of the step.
+      explain_gap(part, {static_cast<int>(last_rank_), last_end_, last_end_});
+      return;
+    }
+    const bool is_idle = part.from < block->start;
+    const double until = std::min(part.to, is_idle ? block->start : block->end);
+    Part gap = part, rest = part;
+    gap.to = rest.from = until;
+    parts_.push_back(rest);
+    if (is_idle) {
+      explain_gap(gap, awaited(part.rank, *block));
+    } else if (part.depth > 0) {
+      add(part.from, until, kComputing);
+    }
+  }
+
+  // Explains the idle time `gap`, at whose end its rank had `awaited`.
+  void explain_gap(const Part& gap, const Awaited& awaited) {
     const bool in_another_process = awaited.rank == Awaited::kRemote;
     const bool from_another_rank =
         in_another_process ||
-        (awaited.rank >= 0 && static_cast<std::size_t>(awaited.rank) != rank);
-    if (from_another_rank && from < awaited.made) {
-      const double until = std::min(to, awaited.made);
-      if (in_another_process) {
-        add(from, until, IdleCause::kRemote);
-      } else {
-        explain(awaited.rank, from, until, depth + 1);
-      }
-      from = until;
+        (awaited.rank >= 0 &&
+         static_cast<std::size_t>(awaited.rank) != gap.rank);
+    Part wait = gap;
+    wait.to = from_another_rank ? std::clamp(awaited.made, gap.from, gap.to)
+                                : gap.from;
+    if (in_another_process) {
+      wait.cause = IdleCause::kRemote;
+    } else if (from_another_rank) {
+      wait.rank = awaited.rank;
+      ++wait.depth;
     }
     double copied = awaited.from_host;
     if (from_another_rank) copied = std::max(copied, awaited.there);
-    const double until = std::clamp(copied, from, to);
-    add(from, until, IdleCause::kTransfer);
-    add(until, to, IdleCause::kOverhead);
+    const double until = std::clamp(copied, wait.to, gap.to);
+    parts_.push_back(
+        {gap.rank, gap.depth, until, gap.to, IdleCause::kOverhead});
+    parts_.push_back(
+        {gap.rank, gap.depth, wait.to, until, IdleCause::kTransfer});
+    parts_.push_back(wait);
   }
 
   // Returns the input from another rank that arrived last for `block`, and when
@@ -460,6 +481,7 @@ class Explainer {
   double last_end_ = -1;
   std::size_t last_rank_ = 0;
   std::vector<Piece> pieces_;  // of the rank in question
+  std::vector<Part> parts_;    // to explain, the earliest at the end
   std::size_t before_ = 0;     // Piece::before of its next piece
 };
 
