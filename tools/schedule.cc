@@ -457,7 +457,10 @@ void check_all_are_read() {
 }
 
 void run() {
-  if (FLAGS_columns < 0) refuse("--columns must be at least 0");
+  constexpr int kMost = 10'000;  // above it, nobody can read the picture
+  if (FLAGS_columns < 0 || FLAGS_columns > kMost) {
+    refuse("--columns=", FLAGS_columns, ": must be from 0 to ", kMost);
+  }
   gpipe::check_output_files({{"svg", FLAGS_svg},
                              {"trace", FLAGS_trace},
                              {"write_csv", FLAGS_write_csv}},

@@ -526,6 +526,9 @@ std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
   TORCH_CHECK_VALUE(!prompts.empty(),
                     "there is no prompt; use --prompt_tokens or --prompts");
   check_at_least("samples", run.samples, 1);
+  constexpr int64_t kMost = 1'000'000;
+  TORCH_CHECK_VALUE(run.samples <= kMost, "--samples=", run.samples,
+                    ": must be at most ", kMost);
   std::vector<Tokens> all;
   for (const Tokens& each : prompts) {
     all.insert(all.end(), run.samples, each);

@@ -88,6 +88,9 @@ void check(const Options& options) {
                     "--kineto: this LibTorch has no profiler");
   check_at_least("trace_step", options.trace_step, 1);
   check_at_least("threads", options.threads, 0);
+  TORCH_CHECK_VALUE(options.threads <= std::numeric_limits<int>::max(),
+                    "--threads=", options.threads, ": must be at most ",
+                    std::numeric_limits<int>::max());
   check_at_least("keep", options.keep, 1);
   check_at_least("save_every", options.save_every, 0);
   check_at_least("eval_every", options.eval_every, -1);

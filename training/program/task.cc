@@ -96,10 +96,12 @@ std::unique_ptr<Task> make_task(const Options& options) {
 // ---- Mini-batches
 
 int64_t held_out_of(int64_t items, double part, const std::string& name) {
+  TORCH_CHECK_VALUE(part > 0 && part < 1, "--held_out=", part,
+                    ": must be above 0 and below 1");
   const auto count =
       static_cast<int64_t>(std::llround(part * static_cast<double>(items)));
-  TORCH_CHECK_VALUE(part > 0 && count > 0 && count < items, "--held_out=", part,
-                    " of ", items, " ", name, " is ", count,
+  TORCH_CHECK_VALUE(count > 0 && count < items, "--held_out=", part, " of ",
+                    items, " ", name, " is ", count,
                     "; training and testing each need at least one");
   return count;
 }
