@@ -33,8 +33,8 @@ def read_flags(description, arguments=None):
     add(
         "--engines",
         default="default",
-        help="a list of " + ", ".join(entries.ENGINES) + "; a prefix means all that "
-        "begin with it, 'default' those of the published table, 'all' all engines. "
+        help="a list of " + ", ".join(entries.ENGINES) + "; the part before the / means "
+        "all modes, 'default' those of the published table, 'all' all engines. "
         "The gpipe engines that they are compared with are added",
     )
     add("--rounds", type=int, default=9, help="measured rounds; default: %(default)s")
@@ -146,6 +146,8 @@ def read_flags(description, arguments=None):
 def check_devices(flags, parser):
     """Makes lists of --devices and --sizes, and checks them and what goes with them."""
     flags.devices = flags.devices.split(",")
+    if "cuda" in flags.devices and len(set(flags.devices)) > 1:
+        parser.error("--devices: give each GPU its index, as in cuda:0,cuda:1")
     for device in flags.devices:
         kind, _, index = device.partition(":")
         if device != "cpu" and (kind != "cuda" or index and not index.isdigit()):

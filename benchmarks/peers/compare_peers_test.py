@@ -240,6 +240,18 @@ class Report(unittest.TestCase):
         )
 
 
+    def test_engines_without_common_rounds_are_compared_by_their_medians(self):
+        results = {}
+        for engine, seconds in (("gpipe/never", [1, 2, 3]), ("sequential", [9, 3, 6, 12, 1])):
+            result = results[engine] = contest.Result()
+            result.seconds, result.cpu_seconds, result.losses = seconds, [1], [1]
+            result.peak_mib = 1.0
+        against = dict.fromkeys(results, "gpipe/never")
+        for together, ratio in ((True, 2), (False, 3)):
+            rows = report.rows_of("mlp", results, against, 1, together)
+            self.assertEqual(rows[1]["by ours"], ratio)
+
+
 class Tool(unittest.TestCase):
     def test_the_page_of_a_gpu_run_is_not_that_of_the_cpu(self):
         self.assertEqual(arguments.mark_of(flags_of("--devices=cuda:0")), "gpu")

@@ -16,15 +16,17 @@ MEMORY = ["peak MiB", "peak by ours"]
 GPU = ["ms", "least ms", "samples/s", "CPU ms", "by ours"] + MEMORY + ["reserved MiB", "first loss"]
 
 
-def rows_of(model, results, against, batch):
+def rows_of(model, results, against, batch, together=True):
     """Returns a row, a dictionary, for each engine.
 
     The row of an engine that failed has an "error" and no figures. The ratio "by ours"
-    is the median over rounds of the ratios within a round.
+    is the median over rounds of the ratios within a round, or the ratio of the medians if
+    the engines have no rounds in common.
 
     `results`: engine to contest.Result.
     `against`: engine to our engine that it is compared with.
     `batch`: rows per mini-batch.
+    `together`: whether the engines take turns within a round.
     """
     rows = []
     for engine, result in results.items():
@@ -44,6 +46,8 @@ def rows_of(model, results, against, batch):
         ours = results[against[engine]]
         if not ours.error:
             pairs = zip(result.seconds, ours.seconds)
+            if not together:
+                pairs = [map(statistics.median, (result.seconds, ours.seconds))]
             row["by ours"] = statistics.median(theirs / mine for theirs, mine in pairs)
             row["peak by ours"] = result.peak_mib / ours.peak_mib
     return rows
@@ -168,13 +172,14 @@ def _gpus(devices):
 
 
 def _commit():
-    """Returns the commit, with a + if there are changes; "" without git."""
+    """Returns the commit, with a + if there are changes; "" without git, and where these
+    files are not in a checkout, since another repository may be around them."""
+    root = pathlib.Path(__file__).resolve().parent.parent.parent
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    folder = pathlib.Path(__file__).parent
+    if not (root / ".git").exists():
+        return ""
     try:
-        told = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False
-        )
+        told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
     return told.stdout.strip()

@@ -69,8 +69,9 @@ DEFINE_bool(processes, false,
 DEFINE_int64(replicas, 1,
              "With --processes: replicas of the whole model, each in a process "
              "with its part of the mini-batch, instead of partitions.");
-DEFINE_string(transfers, "auto",
-              "With --processes on accelerators: auto, host or direct.");
+DEFINE_string(
+    transfers, "auto",
+    "With --processes on accelerators: auto, host, direct or tested.");
 DEFINE_string(devices, "cpu",
               "A device per partition or process: cuda:0,cuda:0. A single one "
               "is that of all.");
@@ -509,7 +510,9 @@ int main(int argc, char** argv) {
       "worker",
       "runs a training step for each line 'step' on its input and\n"
       "prints how long it took; for tools/compare_peers.",
-      {"--model=mlp --engine=1f1b", "--model=mlp --engine=1f1b --processes"}};
+      {"--model=mlp --engine=1f1b", "--model=mlp --engine=1f1b --processes"},
+      /*experiments=*/{},
+      "//benchmarks/peers"};
   return gpipe::benchmarks::run_program(argc, argv, program, [] {
     gpipe::benchmarks::serve();
     return gpipe::benchmarks::kOk;
