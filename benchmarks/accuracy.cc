@@ -247,7 +247,10 @@ void add_result(const AccuracyOutcome& outcome, Row& row) {
     row.durations.push_back({epoch.seconds, epoch.cpu_seconds});
     speeds.push_back(epoch.train.items / epoch.seconds);
   }
-  if (speeds.size() > 1) speeds.erase(speeds.begin());
+  if (speeds.size() > 1) {
+    speeds.erase(speeds.begin());
+    row.durations.erase(row.durations.begin());
+  }
   add_score(outcome.epochs.back().train, row);
   add_score(outcome.epochs.back().test, row);
   row.cells.emplace_back(median(speeds), 2);

@@ -269,7 +269,7 @@ void add_published(const Benchmark& benchmark, bool speed, Columns* columns) {
 }  // namespace
 
 bool tells_speed(const Benchmark& benchmark, Mode mode) {
-  return benchmark.table_kind == TableKind::kSpeed && mode != Mode::kDryRun;
+  return benchmark.table_kind != TableKind::kMemory && mode != Mode::kDryRun;
 }
 
 Table outcome_table(const Benchmark& benchmark, Mode mode,
