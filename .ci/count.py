@@ -35,11 +35,13 @@ def cases(uri):
 def main():
     events, bazel_status, *others = sys.argv[1:]
     wanted, skipped, outcome, reports = set(), set(), {}, {}
+    lines = []
     try:
         with open(events, encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file if line.strip()]
-    except OSError:
-        lines = []
+            for line in file:
+                lines.append(json.loads(line))
+    except (OSError, json.JSONDecodeError):
+        pass  # Bazel has ended early, which its status says
     for event in lines:
         identity = event["id"]
         if "targetConfigured" in identity and "configured" in event:

@@ -36,7 +36,7 @@ fuzz_seconds=180
 while (($#)); do
   case $1 in
     -h | --help)
-      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "tools/${BASH_SOURCE[0]##*/}"
       exit
       ;;
     --quick)
@@ -93,7 +93,7 @@ for step in "${steps[@]}"; do
   run "$step" 2>&1 | tee "$logs/$step" || outcome=FAILED
   if [[ $outcome == FAILED ]]; then status=1; fi
   # The number of tests, for steps that run tests.
-  tests=$(grep -aE '^Executed [0-9]+ out of ' "$logs/$step" | tail -n 1) || true
+  tests=$(grep -aE '^Executed [0-9]+ out of ' "$logs/$step" | paste -sd' ') || true
   summary+=("$(printf '%-9s %-6s %6d s  %s' "$step" "$outcome" \
     $((SECONDS - begin)) "$logs/$step${tests:+: $tests}")")
 done

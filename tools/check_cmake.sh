@@ -17,7 +17,7 @@ die() {
   exit 1
 }
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 python=python3
 options=()
 for option; do

@@ -19,7 +19,7 @@
 # its own server and output folder, since its workspace is another one.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 
 compile_only=0
 compiler=clang

@@ -382,6 +382,11 @@ def without_randomness(model):
     return model
 
 
+def file_of(name):
+    """Returns the file of a model, without its ending."""
+    return name.rsplit(":", 1)[-1]
+
+
 def own_model(name):
     """Returns the function of a name FILE.py:FUNCTION."""
     path, function = name.rsplit(":", 1)
@@ -404,7 +409,7 @@ def export(name, make, flags):
     model = (model if ".py:" in name else without_randomness(model)).train()
     rows = ({0: torch.export.Dim("batch", min=1, max=4096)},) * len(inputs)
     program = torch.export.export(model, inputs, dynamic_shapes=rows, strict=False)
-    path = os.path.join(flags.out, name.rsplit(":", 1)[-1])
+    path = os.path.join(flags.out, file_of(name))
     torch.export.save(program, path + ".pt2")
     if not flags.meta:
         save_step(model, program, inputs, path + ".pt")
@@ -635,6 +640,10 @@ def main():
     unknown = [name for name in flags.names if name not in makers and name not in own]
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(makers)}")
+    files = [file_of(name) for name in flags.names]
+    if len(set(files)) < len(files):
+        parser.error("two of the models have the same name, and so the same file: "
+                     f"{', '.join(flags.names)}")
     makers |= {name: own_model(name) for name in own}
     load("torch").set_num_threads(1)  # more threads add up in another order
     os.makedirs(flags.out, exist_ok=True)
@@ -646,7 +655,8 @@ def main():
             text, different = export(name, makers[name], flags)
         except Exception as error:  # one model must not stop the others
             failed += 1
-            text = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            first = next(iter(str(error).splitlines()), "without a text")
+            text = f"failed: {type(error).__name__}: {first}"
         failed += bool(different)
         print(f"{name}: {text}, {time.monotonic() - begin:.1f} s", flush=True)
         for line in different:

@@ -38,6 +38,11 @@ class ExportExamplesTest(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("there is no resnet19; there are lstm, unet, diffusion_unet, resnet18,", err)
 
+    def test_models_with_the_same_file_are_refused(self):
+        code, _, err = run("--out=/nowhere", "a.py:make", "b.py:make")
+        self.assertEqual(code, 2)
+        self.assertIn("the same file: a.py:make, b.py:make", err)
+
     def test_sizes_that_cannot_be_are_refused(self):
         for flags, text in ((["--out=/nowhere", "--batch=1"], "--batch=1: export treats"),
                             (["--out=/nowhere", "--heads=3"], "--heads=3 must be even"),

@@ -26,7 +26,7 @@ options=()
 while (($#)); do
   case $1 in
     -h | --help)
-      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "tools/${BASH_SOURCE[0]##*/}"
       exit
       ;;
     --prefix)
@@ -34,7 +34,7 @@ while (($#)); do
       set -- "--prefix=$2" "${@:3}"
       continue
       ;;
-    --prefix=*) prefix=$(realpath -m "${1#*=}") ;;
+    --prefix=*) prefix=$(cd "$OLDPWD" && realpath -m "${1#*=}") ;;
     -*) options+=("$1") ;;
     *) die "unexpected argument $1; options are --prefix=FOLDER and those of Bazel" ;;
   esac

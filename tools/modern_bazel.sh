@@ -25,7 +25,7 @@ die() {
   exit 1
 }
 
-tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 cache=${GPIPE_CACHE:-$HOME/.cache/gpipe}
 root=${GPIPE_SID:-$cache/sid}
 modes=(bzlmod workspace)

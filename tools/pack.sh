@@ -23,7 +23,7 @@ die() {
   exit 1
 }
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 self=$root/tools/pack.sh
 output=
 torch=

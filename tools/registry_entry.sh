@@ -33,10 +33,10 @@ metadata=()
 while (($#)); do
   case $1 in
     -h | --help)
-      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "tools/${BASH_SOURCE[0]##*/}"
       exit
       ;;
-    --output=*) output=$(realpath -m "${1#*=}") ;;
+    --output=*) output=$(cd "$OLDPWD" && realpath -m "${1#*=}") ;;
     --ref=*) ref=${1#*=} ;;
     --url=*) url=${1#*=} ;;
     --homepage=* | --repository=* | --maintainer=*) metadata+=("${1#--}") ;;
@@ -48,6 +48,10 @@ while (($#)); do
       ;;
   esac
   shift
+done
+for each in "${metadata[@]}"; do
+  [[ $each != maintainer=* || $each =~ ^maintainer=.+\ \<.+\>$ ]] ||
+    die "--$each: must be \"NAME <EMAIL>\""
 done
 [[ $version && $output ]] || die "VERSION and --output=FOLDER are needed (see --help)"
 ref=${ref:-v$version}

@@ -49,7 +49,7 @@ only=()
 for argument; do
   case $argument in
     -h | --help)
-      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "tools/${BASH_SOURCE[0]##*/}"
       exit
       ;;
     --list)
@@ -120,8 +120,9 @@ for name in "${only[@]:-${rows[@]}}"; do
     failed=1
   fi
   # The number of tests, for rows that run tests.
-  tests=$(sed -nE 's/^Executed [0-9]+ out of [0-9]+ tests?: (.*)\.$/\1/p; /^[0-9]+ passed, [0-9]+ failed/p' \
-    "$logs/$name" | tail -n 1)
+  tests=$(grep -aE '^[0-9]+ passed, [0-9]+ failed' "$logs/$name" | tail -n 1) ||
+    tests=$(sed -nE 's/^Executed [0-9]+ out of [0-9]+ tests?: (.*)\.$/\1/p' "$logs/$name" |
+      paste -sd';' | sed 's/;/; /g')
   minutes=$(((SECONDS - begin + 30) / 60))
   record "$name" "$outcome${tests:+: $tests}" "$minutes min" "$of" "$(date -u +%F)"
   echo "== $name: $outcome, $minutes min, see $logs/$name"

@@ -17,10 +17,10 @@ api=1
 for argument; do
   case $argument in
     -h | --help)
-      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "tools/${BASH_SOURCE[0]##*/}"
       exit
       ;;
-    --output=*) output=$(realpath -m "${argument#*=}") ;;
+    --output=*) output=$(cd "$OLDPWD" && realpath -m "${argument#*=}") ;;
     --no-api) api= ;;
     *)
       echo "site: unknown argument $argument (see --help)" >&2
@@ -36,7 +36,7 @@ if [[ ! -x $venv/bin/mkdocs ]]; then
 fi
 
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+trap 'rm -rf "$scratch" "$output.part"' EXIT
 mkdir "$scratch/pages"
 if [[ $api ]]; then
   tools/api_docs.sh
@@ -120,8 +120,9 @@ if [[ -e $output && ! -e $output/search/search_index.json && $(ls -A "$output") 
   echo "site: $output has other files; give another --output" >&2
   exit 2
 fi
-rm -rf "$output"
 # --quiet would hide warnings from --strict.
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --strict --config-file "$scratch/mkdocs.yml" \
-  --site-dir "$output" 2>&1 | { grep -v '^INFO' >&2 || true; }
+  --site-dir "$output.part" 2>&1 | { grep -v '^INFO' >&2 || true; }
+rm -rf "$output"
+mv "$output.part" "$output"
 echo "site: see $output/index.html"

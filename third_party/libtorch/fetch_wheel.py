@@ -12,6 +12,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,8 @@ def main():
     requirement, arch, sha256, folder, *members = sys.argv[1:]
     folder = pathlib.Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # So that an interrupted build removes what it has downloaded.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with open(folder.parent / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():

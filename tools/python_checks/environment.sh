@@ -6,7 +6,7 @@
 # Sets root, the checkout; folder, a temporary one that is removed at the end; and PYTHON,
 # unless it is set, to a Python with the packages in that folder. TORCH is the version of
 # torch; the default is the one that the build downloads.
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
