@@ -88,10 +88,16 @@ MemoryProfile profile_memory(const torch::nn::Sequential& module,
 // quickly. What a layer keeps is measured, operator by operator: the bytes that
 // are free again after the release of its autograd node. So it includes what a
 // torch::autograd::Function keeps outside of saved tensors. The bytes are
-// exactly those that tensors allocate on a CPU, but for LSTMs in float32 and
-// bfloat16, whose kernel of oneDNN keeps two to seven times as much. An
-// accelerator's kernels may save other tensors, and its allocator rounds sizes
-// up.
+// exactly those that tensors allocate on a CPU, but for
+// - LSTMs in float32 and bfloat16, whose kernel of oneDNN keeps two to seven
+//   times as much;
+// - recurrent layers with batch_first, which copy the transposed input once per
+//   direction, and whose split backward keeps up to a third more;
+// - norms whose parameters are bfloat16, which keep two bytes less for each
+//   statistic.
+// An accelerator's kernels may save other tensors, and its allocator rounds
+// sizes up. The peak of a forward has no buffers that a kernel frees before it
+// returns.
 //
 // Each layer then runs once more, with the first part of a split backward. A
 // layer whose backward cannot run on the meta device counts as one that needs

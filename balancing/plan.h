@@ -272,8 +272,9 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // backward_weight. They are measured if a candidate splits backwards. A given
 // profile may lack them (TimeOptions::split_backward); then half of the
 // backward is assumed for each. A prediction does not include the optimizer,
-// the loss, the mini-batch and its target, which lie on the first and the last
-// device, or temporary memory of operators.
+// the loss, the mini-batch (but what the first layer saves of it) and its
+// target, which lie on the first and the last device, or temporary memory of
+// operators.
 //
 // `input`: a whole mini-batch; see profile_times() for its types and for what
 // stays unchanged.

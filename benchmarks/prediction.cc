@@ -290,8 +290,8 @@ std::vector<Table> measure() {
     return rows;
   };
   Table steps{"Predicted and measured steps", "model", {}, {}, {}};
-  steps.columns = {"partitions",    "ms predicted", "measured", "error",
-                   "MiB predicted", "counted",      "error"};
+  steps.columns = {"partitions",    "ms predicted", "measured",    "error",
+                   "MiB predicted", "counted",      "error of MiB"};
   steps.rows = rows_of(predict);
   Table cuts{"Cuts by two profiles of the same model", "model", {}, {}, {}};
   cuts.columns = {"partitions", "same cut by a second profile",

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>
@@ -18,6 +19,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 namespace gpipe::benchmarks {
@@ -39,12 +41,22 @@ std::string cpu_model() {
   return "unknown";
 }
 
-// Returns the number of cores that this process may use. In a container with a
-// CPU set they are fewer than the machine has.
-int usable_cores() {
+// Returns the cores that this process may use. In a container with a CPU set
+// they are fewer than the machine has.
+cpu_set_t usable_set() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    CPU_ZERO(&set);
+    for (unsigned k = 0; k < std::thread::hardware_concurrency(); ++k) {
+      CPU_SET(k, &set);
+    }
+  }
+  return set;
+}
+
+int usable_cores() {
+  const cpu_set_t set = usable_set();
+  return CPU_COUNT(&set);
 }
 
 std::string accelerators() {
@@ -62,30 +74,37 @@ std::string accelerators() {
   return text;
 }
 
-// Returns the ticks that all cores together have spent busy and idle since the
-// machine started.
+// Returns the ticks that the usable cores together have spent busy and idle
+// since the machine started.
 std::pair<double, double> busy_and_idle_ticks() {
+  const cpu_set_t set = usable_set();
   std::ifstream file("/proc/stat");
-  std::string name;
-  file >> name;
   double busy = 0, idle = 0, ticks = 0;
-  // user, nice, system, idle, waiting for a disk, interrupts, stolen, ...
-  for (int column = 0; column < 8 && file >> ticks; ++column) {
-    (column == 3 || column == 4 ? idle : busy) += ticks;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    int core = 0;
+    if (!(words >> name) || !name.starts_with("cpu")) break;
+    // The first line, "cpu", is the sum of all.
+    if (!absl::SimpleAtoi(name.substr(3), &core) || !CPU_ISSET(core, &set)) {
+      continue;
+    }
+    // user, nice, system, idle, waiting for a disk, interrupts, stolen, ...
+    for (int column = 0; column < 8 && words >> ticks; ++column) {
+      (column == 3 || column == 4 ? idle : busy) += ticks;
+    }
   }
   return {busy, idle};
 }
 
-// Returns the number of cores that are busy while this program sleeps. The load
-// average would still include a build that has just ended.
+// Returns the number of usable cores that are busy while this program sleeps.
+// The load average would still include a build that has just ended.
 double busy_cores() {
   const auto [busy, idle] = busy_and_idle_ticks();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const auto [busy_after, idle_after] = busy_and_idle_ticks();
   const double all = busy_after - busy + idle_after - idle;
-  return all > 0
-             ? (busy_after - busy) / all * std::thread::hardware_concurrency()
-             : 0;
+  return all > 0 ? (busy_after - busy) / all * usable_cores() : 0;
 }
 
 // Returns the build options that the compiler defines as macros.

@@ -39,7 +39,13 @@ ProcessMemory::ProcessMemory() {
   ::malloc_trim(0);
   if (MallocExtension_ReleaseFreeMemory) MallocExtension_ReleaseFreeMemory();
   // 5 resets the peak (VmHWM), see proc(5).
-  std::ofstream("/proc/self/clear_refs") << 5;
+  std::ofstream reset("/proc/self/clear_refs");
+  reset << 5 << std::flush;
+  if (!reset) {
+    throw std::runtime_error(
+        "/proc/self/clear_refs cannot be written, so the peak of a step would "
+        "be that of the process");
+  }
   start_mib_ = status_mib("VmRSS");
 }
 
