@@ -190,6 +190,7 @@ class GpuCheckTest(unittest.TestCase):
             "libraries": ("passed", "0 programs do not find their libraries"),
             "tests_one": ("passed", "3 passed, 0 failed"),
             "lstm": ("passed", "fine"),
+            "attention": ("passed", "fine"),
             "order": ("passed", "fine"),
             "ranks_host": ("passed", "fine"),
             "ranks_direct": ("passed", "fine"),
@@ -447,7 +448,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_machine_without_gpu_fails_and_runs_nothing(self):
         rows, _ = self.run_script(status=1, GPUS="0")
         self.assertEqual(rows.pop("devices"), ("FAILED", "exit status 1: accelerators: 0"))
-        self.assertEqual(len(rows), 14)
+        self.assertEqual(len(rows), 15)
         self.assertEqual(set(rows.values()),
                          {("not possible", "the row 'devices' has failed")})
         self.assertEqual(self.calls(), ["hardware_test_cuda --gtest_filter=*.Devices"])
@@ -455,7 +456,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_list_names_all_rows_and_runs_nothing(self):
         rows, output = self.run_script("--list")
         self.assertEqual(rows, {})
-        self.assertEqual(len(output.splitlines()), 29)
+        self.assertEqual(len(output.splitlines()), 30)
         self.assertFalse(self.archive.exists())
 
     def test_wrong_options_are_refused(self):

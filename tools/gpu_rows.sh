@@ -20,6 +20,7 @@ devices            both         90 programs start, LibTorch finds GPUs
 libraries          correctness  30 every program finds its libraries
 tests_one          correctness 200 all tests, all partitions on one GPU
 lstm               correctness  30 LSTM with dropout: checkpointing always and never
+attention          correctness  30 attention with dropout: the same, in float32 and bfloat16
 order              correctness  40 equal bits under random delays on the devices
 ranks_host         correctness  40 two ranks through host memory: 10 steps, then a new shape
 ranks_direct       correctness  40 two ranks with NCCL: 10 steps, then a new shape
@@ -240,6 +241,7 @@ case $row in
     ;;
   eager) CUDA_MODULE_LOADING=EAGER tests ;;
   lstm) hardware ADropoutLstmHasTheSameGradientsWhenItIsRecomputed ;;
+  attention) hardware DropoutAttentionHasTheSameGradientsWhenItIsRecomputed ;;
   order) hardware RandomDelaysChangeNoBit ;;
   memory) hardware PeaksDoNotGrowWithTheNumberOfMicrobatches ;;
   near_full) GPIPE_TEST_FILLS_MEMORY=1 hardware NearlyFullMemoryChangesNoBit ;;

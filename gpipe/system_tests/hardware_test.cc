@@ -131,6 +131,47 @@ TEST(Hardware, ADropoutLstmHasTheSameGradientsWhenItIsRecomputed) {
   EXPECT_LE(difference, rounding);
 }
 
+// Attention with dropout. On CUDA, float32 and bfloat16 have different kernels,
+// and these call another operator that draws.
+struct DropoutAttentionImpl : nn::Module {
+  explicit DropoutAttentionImpl(int64_t size)
+      : linear(register_module("linear", nn::Linear(size, size))) {}
+  Tensor forward(const Tensor& input) {
+    const Tensor x = linear(input).unflatten(2, {4, -1}).transpose(1, 2);
+    return at::scaled_dot_product_attention(x, x, x, /*attn_mask=*/{},
+                                            /*dropout_p=*/0.5)
+        .transpose(1, 2)
+        .flatten(2);
+  }
+  nn::Linear linear;
+};
+TORCH_MODULE(DropoutAttention);
+
+Results train_attention(Checkpoint mode, torch::Dtype dtype) {
+  constexpr int64_t kSize = 64, kLength = 16, kRows = 8, kChunks = 4;
+  torch::manual_seed(1);
+  nn::Sequential layers{DropoutAttention(kSize), DropoutAttention(kSize)};
+  layers->to(dtype);
+  GPipe pipeline(layers, options({1, 1}, kChunks, mode));
+  const auto input = torch::randn({kChunks * kRows, kLength, kSize}).to(dtype);
+  return results_of_step(pipeline, input.to(device()), torch::zeros_like(input),
+                         one_forward_one_backward(2, kChunks));
+}
+
+// The gradients of fused attention are sums by atomic additions.
+TEST(Hardware, DropoutAttentionHasTheSameGradientsWhenItIsRecomputed) {
+  for (const torch::Dtype dtype : {torch::kFloat, torch::kBFloat16}) {
+    const double cuda = dtype == torch::kFloat ? 1e-4 : 0.05;
+    const double difference =
+        largest_difference(train_attention(Checkpoint::kAlways, dtype),
+                           train_attention(Checkpoint::kNever, dtype));
+    std::cout << "largest relative difference of checkpointing always and "
+                 "never in "
+              << dtype << ": " << difference << std::endl;
+    EXPECT_LE(difference, device().is_cuda() ? cuda : 0);
+  }
+}
+
 // Draws the lengths of random delays. Thread-safe.
 class RandomDelays {
  public:

@@ -339,25 +339,32 @@ class LendState : public c10::OperatorKernel {
     if (scope && !device.is_cpu() && draws(arguments)) {
       own = scope->generator(device);
     }
-    if (!own || *own == at::globalContext().defaultGenerator(device)) {
+    const std::size_t place =
+        own ? static_cast<std::size_t>(device.index()) % kMostDevices : 0;
+    // An operator that another one calls, as those of attention do, draws from
+    // the state that the other one has been lent.
+    thread_local std::array<bool, kMostDevices> is_lent{};
+    if (!own || is_lent[place] ||
+        *own == at::globalContext().defaultGenerator(device)) {
       return run_intercepted(Interceptor::kCell, op, keys, stack);
     }
 
     // Workers of one device run one at a time here.
     static std::array<std::mutex, kMostDevices> lending;
-    std::lock_guard<std::mutex> lock(
-        lending[static_cast<std::size_t>(device.index()) % kMostDevices]);
+    std::lock_guard<std::mutex> lock(lending[place]);
     at::Generator shared = at::globalContext().defaultGenerator(device);
     const at::Tensor outer_state = shared.get_state();
     shared.set_state(own->get_state());
     struct Restore {
       at::Generator &shared, &own;
       const at::Tensor& outer_state;
+      bool& is_lent;
       ~Restore() {
+        is_lent = false;
         own.set_state(shared.get_state());
         shared.set_state(outer_state);
       }
-    } restore{shared, *own, outer_state};
+    } restore{shared, *own, outer_state, is_lent[place] = true};
     run_intercepted(Interceptor::kCell, op, keys, stack);
   }
 

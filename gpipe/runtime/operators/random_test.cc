@@ -1,7 +1,9 @@
 #include "gpipe/runtime/operators/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/_cudnn_rnn.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -19,6 +21,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 #include "gpipe/testing/devices.h"
 
@@ -458,6 +461,54 @@ TEST(RandomOperatorsTest, AttentionWithoutDropoutDrawsNothing) {
   EXPECT_FALSE(step.used());
   Attention::call(x, /*dropout=*/0.5);
   EXPECT_TRUE(step.used());
+}
+
+// The first draw of the kernel of an operator that another one calls.
+double drawn_within = 0;
+
+// Kernels as CUDA's: that of attention calls an operator that draws.
+void outer_attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto count = op.schema().arguments().size();
+  const at::Tensor x = torch::jit::peek(*stack, 0, count).toTensor();
+  at::_flash_attention_forward(x, x, x, std::nullopt, std::nullopt, 2, 2,
+                               /*dropout_p=*/0.5, false, false);
+  return_nothing(op, stack);
+}
+void inner_attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const at::Generator shared =
+      at::globalContext().defaultGenerator(testing::device());
+  drawn_within = at::rand({1}, shared, testing::device()).cpu().item<double>();
+  return_nothing(op, stack);
+}
+
+TEST(RandomOperatorsTest, AnOperatorWithinAnotherOneDrawsFromTheSameState) {
+  const c10::Device device = testing::device();
+  if (device.type() != c10::kHPU) {
+    GTEST_SKIP() << "replaces a kernel that only simulated devices lack";
+  }
+  const torch::Library outer = Attention::replace<&outer_attention>();
+  torch::Library inner(
+      torch::Library::IMPL, "aten",
+      c10::computeDispatchKey(std::nullopt, std::nullopt, device), __FILE__,
+      __LINE__);
+  inner.impl("_flash_attention_forward",
+             torch::CppFunction::makeFromBoxedFunction<&inner_attention>());
+  const at::Tensor x = testing::ones({1, 1, 2, 2});
+  const auto draws = [&] {
+    StepSeed step;
+    step.set(7);
+    RandomScope scope(step, 0, device);
+    scope.enter_layer(0);
+    std::vector<double> result;
+    for (int k = 0; k < 2; ++k) {
+      Attention::call(x, /*dropout=*/0.5);
+      result.push_back(drawn_within);
+    }
+    return result;
+  };
+  const std::vector<double> first = draws();
+  EXPECT_NE(first[0], first[1]);
+  EXPECT_EQ(draws(), first);  // as in a recompute
 }
 
 }  // namespace
