@@ -50,6 +50,48 @@ void expect_near(const Tensors& actual, const Tensors& expected) {
   EXPECT_LE(testing::distance(actual, expected), 1e-12);
 }
 
+// A layer with parameters on its device, and factors on the CPU.
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    for (int k = 0; k < 40; ++k) {
+      weights.push_back(register_parameter("weight" + std::to_string(k),
+                                           torch::ones({4}, torch::kDouble)));
+      factors.push_back(
+          torch::ones({}, torch::dtype(torch::kDouble).requires_grad(true)));
+    }
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor sum = x;
+    for (std::size_t k = 0; k < weights.size(); ++k) {
+      sum = sum + x * weights[k] * factors[k];
+    }
+    return sum;
+  }
+  Tensors weights, factors;
+};
+TORCH_MODULE(Mixed);
+
+// The engine computes gradients of each device on a thread of its own.
+TEST(Autograd, LeavesOfALayerMayBeOnSeveralDevices) {
+  Mixed mixed;
+  GPipe pipeline(torch::nn::Sequential(mixed), options({1}, 4));
+  const Tensor x = torch::ones({8, 4}, torch::kDouble).to(device());
+  for (int step = 0; step < 20; ++step) {
+    pipeline->zero_grad();
+    for (Tensor& each : mixed->factors) each.mutable_grad() = Tensor();
+    pipeline->train_step(
+        x, x,
+        [](const Tensor& y, const Tensor& /*target*/) { return y.mean(); },
+        one_forward_one_backward(1, 4));
+    for (std::size_t k = 0; k < mixed->weights.size(); ++k) {
+      ASSERT_TRUE(mixed->factors[k].grad().defined()) << k;
+      ASSERT_TRUE(mixed->weights[k].grad().defined()) << k;
+      EXPECT_EQ(mixed->factors[k].grad().item<double>(), 1) << k;
+      EXPECT_TRUE((mixed->weights[k].grad() == 0.25).all().item<bool>()) << k;
+    }
+  }
+}
+
 // A model and its input.
 template <typename Model>
 struct Twin {

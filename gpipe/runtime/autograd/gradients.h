@@ -30,8 +30,7 @@ enum class SumOrder {
 
 // One gradient sum per leaf. The addition is in place if this object alone
 // holds the sum, so that only one tensor per leaf is live between
-// micro-batches. Not thread-safe; used by the thread that runs the partition's
-// backward.
+// micro-batches. Not thread-safe; used within a LeafSink.
 class GradSum {
  public:
   // For sums without micro-batches, in the order of add().

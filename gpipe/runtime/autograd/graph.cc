@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -193,7 +194,7 @@ class Subgraph::ToSink {
       empty_ = false;
       NodePtr& node = sinks[leaf_edge.leaf];
       if (!node) {
-        node = make_node<Sink>(sink, leaf_edge.leaf, end());
+        node = make_node<Sink>(sink, mutex_, leaf_edge.leaf, end());
         node->add_input_metadata(graph.leaves_[leaf_edge.leaf]);
       }
       if (!leaf_edge.node) {
@@ -226,17 +227,22 @@ class Subgraph::ToSink {
  private:
   struct Sink : public Node {
     // Runs as early as the engine can, like the node of a leaf.
-    Sink(const LeafSink& sink, std::size_t leaf, Edge end)
+    Sink(const LeafSink& sink, std::mutex& mutex, std::size_t leaf, Edge end)
         : Node(std::numeric_limits<uint64_t>::max(), {std::move(end)}),
           sink(sink),
+          mutex(mutex),
           leaf(leaf) {}
     variable_list apply(variable_list&& grads) override {
-      if (grads[0].defined()) sink(leaf, std::move(grads[0]));
+      if (!grads[0].defined()) return {at::Tensor()};
+      // The engine has a thread for each device on which leaves are.
+      std::lock_guard<std::mutex> lock(mutex);
+      sink(leaf, std::move(grads[0]));
       return {at::Tensor()};
     }
     std::string name() const override { return "gpipe::Sink"; }
 
     const LeafSink& sink;
+    std::mutex& mutex;
     const std::size_t leaf;
   };
 
@@ -247,6 +253,7 @@ class Subgraph::ToSink {
   };
 
   const NodePtr end_;
+  std::mutex mutex_;
   bool empty_ = true;
   std::vector<Diverted> diverted_;
 };

@@ -76,7 +76,8 @@ std::vector<torch::autograd::Edge> gradient_edges(
     const std::vector<at::Tensor>& tensors);
 
 // Receives the gradient of leaf `leaf` as soon as it is complete, while the
-// engine still runs. Threads: on an accelerator, the engine's thread.
+// engine still runs. Threads: on accelerators those of the engine, one for each
+// device that leaves are on, the CPU included; one call at a time.
 using LeafSink = std::function<void(std::size_t leaf, at::Tensor grad)>;
 
 // The graph of a cell: what autograd has recorded between the inputs and the
