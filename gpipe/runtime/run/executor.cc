@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/thread_name.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <future>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -358,13 +360,22 @@ void Executor::execute(Run& run) {
     });
     if (!taken) return;
   }
+  // Workers use `run` until they have counted: nothing may end this function
+  // before, neither an error of post() nor pthread_cancel().
+  int cancel_state = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   for (std::size_t r = 0; r < devices_.size(); ++r) {
-    workers_[r]->post([this, &run, done, r] {
-      work(run, static_cast<int>(r));
-      done->count();  // `run` may be destroyed after this
-    });
+    const bool works =
+        actions(r) > 0 && run.attempt(static_cast<int>(r), 0, [&] {
+          workers_[r]->post([this, &run, done, r] {
+            work(run, static_cast<int>(r));
+            done->count();  // `run` may be destroyed after this
+          });
+        });
+    if (!works) done->count();
   }
   done->wait(caller_spins_);
+  ::pthread_setcancelstate(cancel_state, nullptr);
   // LibTorch makes static objects as operators are first used, mostly in the
   // first steps.
   static std::atomic<uint64_t> runs{0};
@@ -405,17 +416,18 @@ void Executor::execute(Run& run) {
 
 void Executor::work(Run& run, int rank) {
   const Work this_work(this, run.outer);
-  at::ThreadLocalStateGuard caller(run.caller);
-  const bool same_handler =
-      run.handler == c10::WarningUtils::get_warning_handler();
-  const c10::WarningUtils::WarningHandlerGuard handler(
-      same_handler ? run.handler : &run.warnings);
-  std::fesetenv(&run.floating_point);
   const auto& actions = run.actions(rank);
-  if (actions.empty()) return;
+  // Made within the first attempt, since they may throw.
+  std::optional<at::ThreadLocalStateGuard> caller;
+  std::optional<c10::WarningUtils::WarningHandlerGuard> handler;
   c10::OptionalDeviceGuard device;
   std::optional<StreamScope> stream;
   const bool begun = run.attempt(rank, 0, [&] {
+    caller.emplace(run.caller);
+    const bool same_handler =
+        run.handler == c10::WarningUtils::get_warning_handler();
+    handler.emplace(same_handler ? run.handler : &run.warnings);
+    std::fesetenv(&run.floating_point);
     // StreamScope also sets the device. Among devices without streams, the meta
     // device may have an index.
     if (!streams_[rank].get() && devices_[rank].has_index()) {
