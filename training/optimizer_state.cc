@@ -11,6 +11,7 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -142,12 +143,25 @@ struct RestoreState {
       value = at::Tensor();
       return;
     }
-    const at::Tensor from =
-        is_whole ? found->second.narrow(0, rows.first, rows.end - rows.first)
-                 : found->second;
-    value = at::empty_like(
-        like.detach(),
-        like.options().dtype(from.scalar_type()).requires_grad(false));
+    at::Tensor from = found->second;
+    const bool is_dense = from.layout() == at::kStrided;
+    if (is_whole) {
+      const int64_t count = rows.end - rows.first;
+      from = is_dense ? from.narrow(0, rows.first, count)
+                      : from.narrow_copy(0, rows.first, count);
+    }
+    // As in Python, a parameter that has become wider has a wider state.
+    const bool follows = like.is_floating_point() && from.is_floating_point();
+    const auto options =
+        like.options()
+            .dtype(follows ? like.scalar_type() : from.scalar_type())
+            .layout(from.layout())
+            .requires_grad(false);
+    if (!is_dense) {  // the momentum of sparse gradients
+      value = from.to(options, /*non_blocking=*/false, /*copy=*/true);
+      return;
+    }
+    value = at::empty_like(like.detach(), options);
     value.copy_(from);
   }
 };
@@ -375,25 +389,31 @@ void load_optimizer_state(optim::Optimizer& optimizer,
 
     auto& groups = optimizer.param_groups();
     const std::vector<SavedGroup> found = find_saved(groups, state, names);
+    // Before anything changes, since a copy may throw. Null: no state.
+    std::map<void*, std::unique_ptr<State>> states;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      if (found[g].options) {
-        Options restored = options_of<Options>(groups[g], optimizer);
-        visit_members(restored, Restore{*found[g].options});
-        groups[g].set_options(std::make_unique<Options>(restored));
-      }
       for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
         const at::Tensor& tensor = groups[g].params()[k];
         const Saved& saved = found[g].parameters[k];
         const OptimizerState::Parameter& from = *saved.from;
-        void* const key = tensor.unsafeGetTensorImpl();
-        if (from.tensors.empty() && from.counts.empty()) {
-          optimizer.state().erase(key);
-          continue;
-        }
-        auto restored = std::make_unique<State>();
+        auto& restored = states[tensor.unsafeGetTensorImpl()];
+        if (from.tensors.empty() && from.counts.empty()) continue;
+        restored = std::make_unique<State>();
         visit_members(*restored,
                       RestoreState{from, tensor, saved.rows, saved.is_whole});
+      }
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!found[g].options) continue;
+      Options restored = options_of<Options>(groups[g], optimizer);
+      visit_members(restored, Restore{*found[g].options});
+      groups[g].set_options(std::make_unique<Options>(restored));
+    }
+    for (auto& [key, restored] : states) {
+      if (restored) {
         optimizer.state()[key] = std::move(restored);
+      } else {
+        optimizer.state().erase(key);
       }
     }
   });

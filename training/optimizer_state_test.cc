@@ -6,6 +6,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -107,6 +108,58 @@ OptimizerState copy_of(OptimizerState state) {
     for (auto& [what, tensor] : parameter.tensors) tensor = tensor.clone();
   }
   return state;
+}
+
+TEST(OptimizerStateTest, AParameterOfAnotherDtypeHasAStateOfItsOwn) {
+  Sequential model = small_model();
+  model->to(at::kBFloat16);
+  optim::Adam before(model->parameters(), optim::AdamOptions(0.01));
+  at::manual_seed(1);
+  model->forward(at::randn({5, 3}, at::kBFloat16)).sum().backward();
+  before.step();
+  const OptimizerState saved =
+      copy_of(optimizer_state(before, model->named_parameters()));
+  model->to(at::kFloat);
+  optim::Adam after(model->parameters(), optim::AdamOptions(0.01));
+  load_optimizer_state(after, saved, model->named_parameters());
+  const OptimizerState loaded =
+      optimizer_state(after, model->named_parameters());
+  for (const auto& [name, parameter] : saved.parameters) {
+    for (const auto& [what, tensor] : parameter.tensors) {
+      EXPECT_TRUE(bit_equal(loaded.parameters.at(name).tensors.at(what),
+                            tensor.to(at::kFloat)))
+          << what << " of " << name;
+    }
+  }
+  train(model, after, 0, 2);
+}
+
+TEST(OptimizerStateTest, TheMomentumOfSparseGradientsIsLoaded) {
+  const auto make_table = [] {
+    at::manual_seed(1);
+    return torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true));
+  };
+  const auto steps = [](torch::nn::Embedding& table, optim::SGD& optimizer,
+                        int count) {
+    for (int k = 0; k < count; ++k) {
+      optimizer.zero_grad();
+      table(at::full({2}, k, at::kLong)).pow(2).sum().backward();
+      optimizer.step();
+    }
+  };
+  const auto options = optim::SGDOptions(0.1).momentum(0.9);
+  torch::nn::Embedding table = make_table();
+  optim::SGD optimizer(table->parameters(), options);
+  steps(table, optimizer, 2);
+  torch::nn::Embedding other = make_table();
+  optim::SGD second(other->parameters(), options);
+  load_state_dict(*other, state_dict(*table));
+  load_optimizer_state(second,
+                       optimizer_state(optimizer, table->named_parameters()),
+                       other->named_parameters());
+  steps(table, optimizer, 3);
+  steps(other, second, 3);
+  EXPECT_TRUE(bit_equal(other->weight, table->weight));
 }
 
 TEST(OptimizerStateTest, AnotherOptimizerGoesOnWithTheSameBits) {
