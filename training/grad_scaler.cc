@@ -110,7 +110,7 @@ void GradScaler::update() {
   if (!finite) {
     scale_ *= options_.backoff_factor();
     steps_since_ = 0;
-  } else if (++steps_since_ == options_.growth_interval()) {
+  } else if (++steps_since_ >= options_.growth_interval()) {
     // An infinite scale would stay infinite.
     const double grown = scale_ * options_.growth_factor();
     if (grown < 1e38) scale_ = grown;

@@ -117,9 +117,12 @@ LogStart read_start(const std::string& path,
   // A new log may replace the rows of another run, but no other kind of file.
   const std::string wanted = last_step == 0 ? kFirstColumns : header;
   const std::size_t compared = std::min(there.size(), wanted.size());
-  TORCH_CHECK_VALUE(there.compare(0, compared, wanted, 0, compared) == 0, path,
-                    ": has the columns \"", there.substr(0, there.find('\n')),
-                    "\", and not \"", header.substr(0, header.size() - 1),
+  const bool is_log = there.compare(0, compared, wanted, 0, compared) == 0 &&
+                      (last_step > 0 || there.size() == compared ||
+                       there[compared] == ',' || there[compared] == '\n');
+  TORCH_CHECK_VALUE(is_log, path, ": has the columns \"",
+                    there.substr(0, there.find('\n')), "\", and not \"",
+                    header.substr(0, header.size() - 1),
                     "\". Move it away, or use another folder");
   if (last_step == 0) return kept;
   for (std::size_t begin = header.size(); begin < there.size();) {

@@ -213,10 +213,14 @@ TEST_F(MetricsLogTest, BeginsAnewWhereALogHadOtherColumns) {
   write_bytes(path_, "step,seconds,train/loss\n1,1,1\n");
   { const MetricsLog log(folder_, columns_, 0, clock_from(0)); }
   EXPECT_EQ(csv(), "step,seconds,train/loss,lr\n");
-  write_bytes(path_, "a file of somebody else's");
-  EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, columns_, 0); }),
-              HasSubstr("has the columns \"a file of somebody else's\""));
-  EXPECT_EQ(csv(), "a file of somebody else's");
+  for (const std::string other :
+       {"a file of somebody else's", "step,seconds_elapsed,foo\n1,2,3\n"}) {
+    write_bytes(path_, other);
+    EXPECT_THAT(value_error_of([&] { MetricsLog(folder_, columns_, 0); }),
+                HasSubstr("has the columns \"" +
+                          other.substr(0, other.find('\n')) + "\""));
+    EXPECT_EQ(csv(), other);
+  }
 }
 
 TEST_F(MetricsLogTest, RefusesWhatCannotBeWrittenAndWritesNothing) {

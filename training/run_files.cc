@@ -132,15 +132,19 @@ std::unique_ptr<internal::StepWriter> RunFiles::begin(int64_t step) {
 std::optional<RunState> RunFiles::load_latest(
     const std::optional<Names>& names) {
   wait();
-  std::vector<int64_t> steps = common_steps();
-  for (; !steps.empty(); steps.pop_back()) {
-    std::optional<RunState> state;
-    const std::string damage = damage_of(steps.back(), names, state);
-    if (damage.empty()) return state;
-    report("step " + std::to_string(steps.back()) + " is damaged: " + damage +
-           (steps.size() > 1
-                ? "; trying step " + std::to_string(steps[steps.size() - 2])
-                : "; there is none before it"));
+  // A run that saves meanwhile removes steps, and has then made others.
+  std::vector<int64_t> steps = common_steps(), seen;
+  for (; steps != seen; steps = common_steps()) {
+    seen = steps;
+    for (; !steps.empty(); steps.pop_back()) {
+      std::optional<RunState> state;
+      const std::string damage = damage_of(steps.back(), names, state);
+      if (damage.empty()) return state;
+      report("step " + std::to_string(steps.back()) + " is damaged: " + damage +
+             (steps.size() > 1
+                  ? "; trying step " + std::to_string(steps[steps.size() - 2])
+                  : "; there is none before it"));
+    }
   }
   return std::nullopt;
 }

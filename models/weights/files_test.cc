@@ -163,5 +163,12 @@ TEST(MakeFoldersTest, MakesMissingParentsAndNamesWhatCannotBeMade) {
             "/proc/a: cannot be created: No such file or directory");
 }
 
+TEST(FileReaderTest, AFifoWithoutAWriterIsAnError) {
+  const std::string path = new_folder() + "fifo";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(error_of([&] { FileReader reader(path); }),
+            path + ": is not a regular file");
+}
+
 }  // namespace
 }  // namespace gpipe::internal
