@@ -175,6 +175,11 @@ class Finder {
       TORCH_CHECK_VALUE(!linear->named_children().contains("lora"),
                         "the module '", name,
                         "' has an adapter already; call merge_lora() first");
+      TORCH_CHECK_VALUE(
+          adapters::can_attach(*linear), "the module '", name,
+          "' cannot have an adapter: its weight belongs to a placed module "
+          "(call unparallelize_module() first) or to a backend with data of "
+          "its own");
       places_.push_back(
           {settings_of(name, linear->weight.size(1), linear->weight.size(0),
                        /*transposed=*/false),
@@ -371,12 +376,40 @@ std::string path_in(const std::string& folder, const char* name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
-std::vector<std::shared_ptr<const Adapter>> adapters_in(
-    const torch::nn::Module& module) {
-  std::vector<std::shared_ptr<const Adapter>> found;
-  for (const auto& each : module.modules()) {
-    if (auto adapter = std::dynamic_pointer_cast<const Adapter>(each)) {
-      found.push_back(std::move(adapter));
+// Returns the name in files of the adapter of a Linear that is at `place`. A
+// pipeline and stack() name layers anew; a part or an owner of the module of
+// add_lora() does not.
+std::string file_name_at(const std::string& place,
+                         const AdapterSettings& settings) {
+  const std::string& name = settings.name;
+  if (place.empty() || fits(name, place) || fits(place, name)) {
+    return settings.file_name;
+  }
+  const std::string wrapper =
+      name.substr(0, name.size() - settings.file_name.size());
+  return place.starts_with(wrapper) ? place.substr(wrapper.size()) : place;
+}
+
+struct NamedAdapter {
+  std::string file_name;
+  std::shared_ptr<const Adapter> adapter;
+  const Adapter* operator->() const { return adapter.get(); }
+};
+
+// Returns each adapter once.
+std::vector<NamedAdapter> adapters_in(const torch::nn::Module& module) {
+  std::vector<NamedAdapter> found;
+  std::set<const Adapter*> seen;
+  for (const auto& item : module.named_modules()) {
+    const bool is_linear =
+        dynamic_cast<const torch::nn::LinearImpl*>(item.value().get());
+    for (const auto& child : item.value()->children()) {
+      auto adapter = std::dynamic_pointer_cast<const Adapter>(child);
+      if (!adapter || !seen.insert(adapter.get()).second) continue;
+      const AdapterSettings& settings = adapter->settings();
+      found.push_back(
+          {is_linear ? file_name_at(item.key(), settings) : settings.file_name,
+           std::move(adapter)});
     }
   }
   return found;
@@ -384,7 +417,7 @@ std::vector<std::shared_ptr<const Adapter>> adapters_in(
 
 // Throws c10::ValueError if rank or scale of an adapter are not those of the
 // options. `source`: the options, for the error.
-void check_same(const std::vector<std::shared_ptr<const Adapter>>& adapters,
+void check_same(const std::vector<NamedAdapter>& adapters,
                 const LoraOptions& options, const std::string& source) {
   const double scale = adapters::scale_of(options.rank(), options.alpha(),
                                           options.rank_stabilized());
@@ -446,8 +479,11 @@ internal::LoraConfig read_config(const std::string& folder) {
 StateDict lora_state_dict(const torch::nn::Module& module) {
   StateDict dict;
   for (const auto& each : adapters_in(module)) {
-    const std::string name = kBase + each->settings().file_name;
-    if (dict.contains(name + kA)) continue;
+    const std::string name = kBase + each.file_name;
+    TORCH_CHECK_VALUE(!dict.contains(name + kA), "two adapters have the name '",
+                      each.file_name,
+                      "' in files; call add_lora() once, on the whole model, "
+                      "or give layers names of their own");
     dict.insert(name + kA, each->a().detach());
     dict.insert(name + kB, each->b().detach());
   }

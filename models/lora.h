@@ -94,8 +94,11 @@ ExportedModel add_lora(ExportedModel model, const LoraOptions& options);
 // Returns A and B of all adapters in `module` by PEFT's names:
 // "base_model.model.layers.0.self_attn.q_proj.lora_A.weight" and
 // "....lora_B.weight". `module`: a Sequential, a GPipe, or a
-// DistributedPipeline, which has the adapters of its own layers. The tensors
-// are detached and share the module's memory.
+// DistributedPipeline, which has the adapters of its own layers. The names are
+// those of the modules when add_lora() was called; of a torch::nn::Linear whose
+// layer has been named anew since, as a LayerBuilder's layers are, its name
+// now. The tensors are detached and share the module's memory. Throws
+// c10::ValueError if two adapters have one name.
 StateDict lora_state_dict(const torch::nn::Module& module);
 
 // Returns whether an adapter of `module` belongs to a base weight of the size

@@ -1,5 +1,6 @@
 // Adapters of layers that are written in C++.
 #include <ATen/Functions.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/linear.h>
 #include <torch/nn/modules/activation.h>
@@ -7,10 +8,13 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <memory>
 #include <string>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule.h"
+#include "gpipe/sequential.h"
 #include "models/lora.h"
 #include "models/testing/files.h"
 
@@ -18,6 +22,7 @@ namespace gpipe {
 namespace {
 
 using at::Tensor;
+using ::testing::ElementsAre;
 using testing::error_of;
 using testing::value_error_of;
 using torch::nn::Sequential;
@@ -205,6 +210,62 @@ TEST(LoraModules, PipelinesHaveTheGradientsOfTheSequential) {
       }
     }
   }
+}
+
+// stack() names layers anew, as a pipeline names those of a builder.
+TEST(LoraModules, NamesInFilesFollowTheLayers) {
+  const auto part = [] {
+    return add_lora(Sequential(torch::nn::Linear(4, 4)),
+                    LoraOptions().rank(2).targets({"0"}));
+  };
+  Sequential both = stack({{"enc", part()}, {"dec", part()}});
+  EXPECT_THAT(lora_state_dict(*both).keys(),
+              ElementsAre("base_model.model.enc_0.lora_A.weight",
+                          "base_model.model.enc_0.lora_B.weight",
+                          "base_model.model.dec_0.lora_A.weight",
+                          "base_model.model.dec_0.lora_B.weight"));
+  // A part, and a module around the model, have the names of the model.
+  const auto names = [](const torch::nn::Module& module) {
+    return lora_state_dict(module).keys();
+  };
+  Sequential model = add_lora(make_model(), options());
+  EXPECT_EQ(names(*model).size(), 6u);
+  const auto around = std::make_shared<torch::nn::Module>();
+  around->register_module("net", model);
+  EXPECT_EQ(names(*around), names(*model));
+  EXPECT_EQ(names(*model[0]).at(0), "base_model.model.0.up.lora_A.weight");
+}
+
+TEST(LoraModules, APlacedModuleIsRefusedAndSoIsPlacingAdapters) {
+  Sequential model = make_model();
+  parallelize_module(model[2], "cpu");
+  EXPECT_NE(value_error_of([&] {
+              add_lora(model, options());
+            }).find("the module '2' cannot have an adapter"),
+            std::string::npos);
+  for (const Tensor& each : model->parameters()) {
+    EXPECT_TRUE(each.requires_grad());
+  }
+  unparallelize_module(model[2]);
+  add_lora(model, options());
+  for (int k = 0; k < 2; ++k) {  // the second time as the first
+    EXPECT_NE(error_of([&] {
+                parallelize_pipeline(model, {{"1", "cpu"}, {"2", "cpu"}});
+              }).find("it has an adapter (call merge_lora() first)"),
+              std::string::npos);
+  }
+}
+
+TEST(LoraModules, AdaptersOfOneNameAreRefused) {
+  const auto part = [] {
+    return add_lora(Sequential(Block()), options().targets({"up"}));
+  };
+  const auto around = std::make_shared<torch::nn::Module>();
+  around->register_module("encoder", part());
+  around->register_module("decoder", part());
+  EXPECT_EQ(value_error_of([&] { lora_state_dict(*around); }),
+            "two adapters have the name '0.up' in files; call add_lora() once, "
+            "on the whole model, or give layers names of their own");
 }
 
 TEST(LoraModules, AModelWithoutLinearModulesIsRefused) {

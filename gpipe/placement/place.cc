@@ -43,10 +43,15 @@ const Tag* tag_of(const at::Tensor& tensor) {
   return dynamic_cast<const Tag*>(impl->get_backend_meta());
 }
 
+bool can_have_tag(const at::Tensor& tensor) {
+  c10::BackendMeta* const other =
+      tensor.unsafeGetTensorImpl()->get_backend_meta();
+  return !other || dynamic_cast<Tag*>(other);
+}
+
 bool set_tag(const at::Tensor& tensor, TagPtr tag) {
+  if (!can_have_tag(tensor)) return false;
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  c10::BackendMeta* const other = impl->get_backend_meta();
-  if (other && !dynamic_cast<Tag*>(other)) return false;
   impl->set_backend_meta(std::move(tag));
   auto& keys = Keys::of(*impl);
   keys = keys.add(kPlacementKey);

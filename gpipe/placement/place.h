@@ -82,8 +82,10 @@ using TagPtr = c10::intrusive_ptr<Tag>;
 // Returns the tag of `tensor`, or null if it has none.
 const Tag* tag_of(const at::Tensor& tensor);
 
-// Tags `tensor`. Returns false, and changes nothing, if the tensor's backend
-// stores a BackendMeta of its own.
+// Returns whether set_tag() can tag `tensor`: whether there is no BackendMeta
+// of its backend or of other code in it.
+bool can_have_tag(const at::Tensor& tensor);
+// Tags `tensor`. Returns false, and changes nothing, if it cannot.
 bool set_tag(const at::Tensor& tensor, TagPtr tag);
 
 // Removes the tag of `tensor`, if it has one.

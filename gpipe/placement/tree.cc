@@ -522,6 +522,13 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
   };
   check_pipelines(root, around, find);
   const Owners owners = owners_of(root, around, find);
+  for (const Owner& owner : owners.list) {
+    TORCH_CHECK_TYPE(
+        !owner.place || can_have_tag(owner.tensor), "a parameter on ",
+        owner.tensor.device(),
+        " cannot be placed: it has an adapter (call merge_lora() first), or "
+        "its backend keeps data of its own in its tensors (BackendMeta)");
+  }
   // Steps that can fail come first.
   for (const Owner& owner : owners.list) {
     // Tensors of submodules that are not in `places` but have a place are on

@@ -126,12 +126,17 @@ const WeightTag* tag_of(const at::Tensor& tensor) {
   return dynamic_cast<const WeightTag*>(impl->get_backend_meta());
 }
 
+bool can_have_tag(const at::Tensor& tensor) {
+  c10::BackendMeta* const other =
+      tensor.unsafeGetTensorImpl()->get_backend_meta();
+  return !other || dynamic_cast<WeightTag*>(other);
+}
+
 void set_tag(const at::Tensor& tensor, c10::intrusive_ptr<WeightTag> tag) {
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  TORCH_CHECK(!impl->get_backend_meta() ||
-                  dynamic_cast<WeightTag*>(impl->get_backend_meta()),
+  TORCH_CHECK(can_have_tag(tensor),
               "the weight belongs to a placed module or to a backend with data "
-              "of its own, and cannot have an adapter; call add_lora() first");
+              "of its own, and cannot have an adapter");
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   impl->set_backend_meta(std::move(tag));
   auto& keys = Keys::of(*impl);
   keys = keys.add(kKey);
@@ -238,6 +243,10 @@ void replace(const char* name, const char* overload = "") {
 }();
 
 }  // namespace
+
+bool can_attach(const torch::nn::LinearImpl& linear) {
+  return can_have_tag(linear.weight);
+}
 
 void attach(torch::nn::LinearImpl& linear, std::shared_ptr<Adapter> adapter) {
   internal::check_claimed(kKey);

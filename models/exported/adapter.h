@@ -64,6 +64,10 @@ class Adapter : public torch::nn::Module {
   at::Tensor weight_, a_, b_;
 };
 
+// Returns whether attach() takes `linear`: whether its weight belongs to no
+// placed module and to no backend with data of its own.
+bool can_attach(const torch::nn::LinearImpl& linear);
+
 // From now on a forward of `linear` adds the adapter's output. `adapter`
 // becomes the module "lora" of `linear`. Modules that contain `linear`, also as
 // a typed member, need no change.
