@@ -1,5 +1,6 @@
 #include "gpipe/distributed/testing/ranks.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -161,7 +162,9 @@ Ranks::Ranks(const std::string& program,
   for (std::size_t rank = 0; rank < arguments.size(); ++rank) {
     Command& command = commands.emplace_back();
     command.program = "/proc/self/exe";
-    command.spawn = fork_rank;
+    // CUDA's libraries need not work in a fork of a process that has loaded
+    // them.
+    if (!at::hasCUDA()) command.spawn = fork_rank;
     command.environment = {
         {kProgram, program},        {"RANK", std::to_string(rank)},
         {"WORLD_SIZE", size},       {"LOCAL_RANK", std::to_string(rank)},
