@@ -65,6 +65,9 @@ std::string accelerators() {
   const auto type = at::accelerator::getAccelerator(/*checked=*/true).value();
   std::string text = std::to_string(count) + " x " +
                      c10::DeviceTypeName(type, /*lower_case=*/true);
+  // The question makes a context on the device, which only one that is used may
+  // have.
+  if (count > 1) return text;
   try {
     const auto total = at::accelerator::getMemoryInfo(0).second;
     text += ", " + std::to_string(total >> 20) + " MiB";
