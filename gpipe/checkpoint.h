@@ -60,7 +60,8 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 //
 // - The second call draws the same random numbers, from copies of the
 //   generators. Other draws of the program are not disturbed. A function that
-//   seeds a generator does that again.
+//   seeds a generator does that again. On CUDA the dropout of recurrent layers,
+//   whose state cuDNN keeps, has a state from the CPU's generator instead.
 // - It has the autocast state of the first call.
 // - It does not change the running statistics of LibTorch's BatchNorm, or
 //   num_batches_tracked. It leaves other buffers as they are if `function` is a
