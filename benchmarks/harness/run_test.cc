@@ -253,8 +253,9 @@ TEST_F(RunDeathTest, MemoryIsMeasuredWhereItIsAskedFor) {
 TEST_F(RunDeathTest, SimulatedRowsHaveTimelines) {
   const std::string path = ::testing::TempDir() + "/toy_timeline.json";
   EXPECT_EXIT(run_and_exit({"--devices=cpu", "--experiment=pipeline-2",
-                            "--mode=simulate", "--profile_seconds=0.01",
-                            "--timeline=" + path, "--format=csv"}),
+                            "--mode=simulate", "--profile_rows=2",
+                            "--profile_seconds=0.01", "--timeline=" + path,
+                            "--format=csv"}),
               ExitedWithCode(kOk),
               "pipeline-2,8,2,\"1,2\",except_last,"
               "simulated,[0-9.]+,,[0-9.]+,");
