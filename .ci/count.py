@@ -39,9 +39,14 @@ def main():
     try:
         with open(events, encoding="utf-8") as file:
             for line in file:
-                lines.append(json.loads(line))
-    except (OSError, json.JSONDecodeError):
-        pass  # Bazel has ended early, which its status says
+                if line.strip():
+                    lines.append(json.loads(line))
+    except OSError:
+        pass
+    except json.JSONDecodeError:
+        # Cut by the end of Bazel, whose status counts as a failure then.
+        if int(bazel_status) == 0:
+            raise
     for event in lines:
         identity = event["id"]
         if "targetConfigured" in identity and "configured" in event:

@@ -239,7 +239,6 @@ class Report(unittest.TestCase):
             "| mlp | gpipe/never | 375 | 250 | 80 | 1000 | 1.00 | 10 | 1.00 | 12 | 6.5 |", text
         )
 
-
     def test_engines_without_common_rounds_are_compared_by_their_medians(self):
         results = {}
         for engine, seconds in (("gpipe/never", [1, 2, 3]), ("sequential", [9, 3, 6, 12, 1])):
