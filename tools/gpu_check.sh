@@ -11,8 +11,9 @@
 #   --limit=SECONDS   the most seconds of any row; default: see --list
 #   --jobs=N          the number of tests at a time; default: one per core, at most 6
 #   --nccl=FILE       a libnccl.so.2 of 2.31 or later, or the archive of tools/pack.sh
-#                     --nccl: two ranks then use NCCL on one GPU; default: libnccl.so.2
-#                     or nccl.tar.xz beside this script or beside the packed programs
+#                     --nccl: two ranks then use NCCL on one GPU; default: with one GPU,
+#                     libnccl.so.2 or nccl.tar.xz beside this script or beside the packed
+#                     programs
 #   --rehearsal       needs no GPU: runs the rows on the CPU, with small sizes
 #   --output=FILE     default: gpu_check-PART-DATE.tar.gz in the current folder
 #
@@ -146,6 +147,7 @@ if [[ ! -e $here/run ]]; then
   [[ -e $here/../gpu/gpipe-cuda.tar.xz ]] || "$here/pack.sh"
   unpack "$here/../gpu/gpipe-cuda.tar.xz" "$scratch"
 fi
+nccl_is_given=${nccl:+yes}
 if [[ -z $nccl ]]; then
   for each in "${beside[@]}"; do
     for file in "$each"/{libnccl.so.2,nccl.tar.xz}; do
@@ -264,6 +266,8 @@ while read -r name of limit _ <&3; do
   if [[ $outcome == FAILED ]]; then failed=1; fi
   if [[ $name == devices ]]; then
     gpus=$(cat "$folder/gpus" 2>/dev/null || echo 0)
+    # Several GPUs need no other NCCL than LibTorch's, which is the one that users have.
+    if ((gpus > 1)) && [[ ! $nccl_is_given ]]; then nccl=; fi
     if [[ $outcome == FAILED && -z $rehearsal ]]; then usable=; fi
   fi
   print_row "$outcome" "$reason"

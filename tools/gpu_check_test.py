@@ -275,6 +275,16 @@ class GpuCheckTest(unittest.TestCase):
                 self.assertRegex(calls, f"{case}ByDirectTransfers with libnccl.so.2")
                 self.assertNotRegex(calls, f"{case}ThroughTheHosts with libnccl.so.2")
 
+    def test_several_gpus_use_the_nccl_of_libtorch_unless_another_is_given(self):
+        library = self.home / "packed/libnccl.so.2"
+        library.write_text("")
+        for options, used in ((), False), ((f"--nccl={library}",), True):
+            self.archive.unlink(missing_ok=True)
+            rows, _ = self.run_script("--only=ranks_direct", *options, GPUS="2")
+            self.assertEqual(rows["ranks_direct"], ("passed", "fine"))
+            call = [each for each in self.calls() if "ByDirectTransfers" in each][-1]
+            self.assertEqual(call.endswith("with libnccl.so.2"), used)
+
     def test_a_rehearsal_goes_on_without_a_gpu(self):
         for part in ("correctness", "speed"):
             self.archive.unlink(missing_ok=True)
