@@ -1,6 +1,7 @@
 #include "training/optimizer_state.h"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
@@ -150,11 +151,16 @@ struct RestoreState {
       from = is_dense ? from.narrow(0, rows.first, count)
                       : from.narrow_copy(0, rows.first, count);
     }
-    // As in Python, a parameter that has become wider has a wider state.
-    const bool follows = like.is_floating_point() && from.is_floating_point();
+    // As in Python, a parameter that has become wider has a wider state. A
+    // state that is wider than its parameter stays: the momentum of SGD has the
+    // dtype of the gradients.
+    const bool stays =
+        !like.is_floating_point() || !from.is_floating_point() ||
+        c10::promoteTypes(like.scalar_type(), from.scalar_type()) ==
+            from.scalar_type();
     const auto options =
         like.options()
-            .dtype(follows ? like.scalar_type() : from.scalar_type())
+            .dtype(stays ? from.scalar_type() : like.scalar_type())
             .layout(from.layout())
             .requires_grad(false);
     if (!is_dense) {  // the momentum of sparse gradients

@@ -134,6 +134,49 @@ TEST(OptimizerStateTest, AParameterOfAnotherDtypeHasAStateOfItsOwn) {
   train(model, after, 0, 2);
 }
 
+TEST(OptimizerStateTest, TheMomentumOfWiderGradientsKeepsItsBits) {
+  const auto make_model = [] {
+    at::manual_seed(1);
+    Sequential model = small_model();
+    model->to(at::kBFloat16);
+    for (at::Tensor& each : model->parameters())
+      each.set_grad_dtype(at::kFloat);
+    return model;
+  };
+  const auto steps = [](Sequential& model, optim::SGD& optimizer, int count) {
+    for (int k = 0; k < count; ++k) {
+      optimizer.zero_grad();
+      for (const at::Tensor& each : model->parameters()) {
+        each.mul(k + 1 / 3.).sum().backward();
+      }
+      optimizer.step();
+    }
+  };
+  const auto options = optim::SGDOptions(0.1).momentum(0.9);
+  Sequential wanted = make_model(), model = make_model();
+  optim::SGD straight(wanted->parameters(), options);
+  steps(wanted, straight, 2);
+  steps(wanted, straight, 2);
+  OptimizerState saved;
+  {
+    optim::SGD before(model->parameters(), options);
+    steps(model, before, 2);
+    saved = copy_of(optimizer_state(before, model->named_parameters()));
+  }
+  optim::SGD after(model->parameters(), options);
+  load_optimizer_state(after, saved, model->named_parameters());
+  const OptimizerState loaded =
+      optimizer_state(after, model->named_parameters());
+  for (const auto& [name, parameter] : saved.parameters) {
+    EXPECT_TRUE(
+        bit_equal(loaded.parameters.at(name).tensors.at("momentum_buffer"),
+                  parameter.tensors.at("momentum_buffer")))
+        << name;
+  }
+  steps(model, after, 2);
+  EXPECT_TRUE(parameters_equal(model, wanted));
+}
+
 TEST(OptimizerStateTest, TheMomentumOfSparseGradientsIsLoaded) {
   const auto make_table = [] {
     at::manual_seed(1);
