@@ -326,8 +326,9 @@ class HeadStart {
     if (!internal::has_streams(device)) return;
     constexpr int64_t kBytes = int64_t{32} << 20;  // 0.6 ms by PCI Express 5
     const auto bytes = at::TensorOptions(at::kByte);
-    source_ = at::zeros({kBytes}, bytes.pinned_memory(true));
+    // First, since pinned memory without any context makes one on GPU 0.
     target_ = at::empty({kBytes}, bytes.device(device));
+    source_ = at::zeros({kBytes}, bytes.pinned_memory(true));
   }
   // Gives the current stream of the device a copy from the host.
   void take() {
