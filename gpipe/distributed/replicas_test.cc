@@ -156,10 +156,7 @@ struct Product : torch::autograd::Function<Product> {
 struct ProductsImpl : nn::Module {
   ProductsImpl()
       : a(register_parameter("a", torch::ones({4}, torch::kBFloat16))),
-        b(register_parameter("b", torch::ones({4}, torch::kBFloat16))) {
-    a.set_grad_dtype(torch::kFloat);
-    b.set_grad_dtype(torch::kFloat);
-  }
+        b(register_parameter("b", torch::ones({4}, torch::kBFloat16))) {}
   Tensor forward(const Tensor& x) {
     const Tensor y = Product::apply(x, a);
     return x[0][0].item<float>() < 0 ? y : Product::apply(y, b);
@@ -171,11 +168,19 @@ TORCH_MODULE(Products);
 // The gradients do not fit into bfloat16.
 const RankProgramEntry kGradTypes("types of gradients", [](auto& world) {
   torch::set_num_threads(1);
-  for (const bool sharded : {false, true}) {
+  for (const int setting : {0, 1, 2, 3}) {
+    const bool sharded = setting / 2 == 1, is_set_later = setting % 2 == 1;
     const Tensor x = torch::tensor({{257., 1., 2., 3.}, {-1025., 1., 2., 3.}});
     nn::Sequential layers(Products{});
+    const auto set_types = [&] {
+      for (Tensor& each : layers->parameters()) {
+        each.set_grad_dtype(torch::kFloat);
+      }
+    };
+    if (!is_set_later) set_types();
     DistributedPipeline pipeline(
         layers, replicas_of({1}, 2).shard_optimizer(sharded), world);
+    if (is_set_later) set_types();
     pipeline->train_step(
         x.narrow(0, world->rank(), 1), torch::ones({1, 4}),
         [](const Tensor& output, const Tensor&) { return output.sum(); },
@@ -188,7 +193,8 @@ const RankProgramEntry kGradTypes("types of gradients", [](auto& world) {
     };
     check(parameters.size() == 2 && parameters[0].grad().equal(own(a)) &&
               parameters[1].grad().equal(own(b)),
-          sharded ? "gradients of shards" : "gradients");
+          std::string(sharded ? "gradients of shards" : "gradients") +
+              (is_set_later ? ", types set later" : ""));
   }
 });
 

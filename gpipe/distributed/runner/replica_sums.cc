@@ -566,7 +566,7 @@ void ParameterShards::follow(std::size_t k) {
   if (shard.grad().defined() && shard.grad().scalar_type() != type) {
     shard.mutable_grad() = shard.grad().to(type);
   }
-  if (type != view.scalar_type()) shard.set_grad_dtype(type);
+  shard.set_grad_dtype(type);
 }
 
 std::vector<at::Tensor> ParameterShards::own() {
@@ -583,7 +583,8 @@ at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
   const std::size_t k = numbers_.at(parameter.unsafeGetTensorImpl());
   const at::Tensor& shard = shards_[k];
   if (shard.defined() && (!shard.is_alias_of(parameter) ||
-                          shard.requires_grad() != parameter.requires_grad())) {
+                          shard.requires_grad() != parameter.requires_grad() ||
+                          type_of_grad(shard) != type_of_grad(parameter))) {
     follow(k);
   }
   return shard;
