@@ -53,8 +53,14 @@ void RunFiles::check_shared() {
   })[0];
   const auto others = together([&]() -> std::string {
     std::error_code error;
-    const bool is_there = std::filesystem::exists(folder_ + "/" + name, error);
-    return is_there ? "" : std::filesystem::absolute(folder_, error).string();
+    const auto folder = std::filesystem::absolute(folder_, error);
+    // A client of NFS may have noted that the folder is not there. It asks the
+    // server again if the folders above are opened.
+    std::filesystem::path above;
+    for (const auto& each : folder) {
+      (void)std::filesystem::directory_iterator(above /= each, error);
+    }
+    return std::filesystem::exists(folder / name, error) ? "" : folder.string();
   });
   for (std::size_t k = 0; k < others.size(); ++k) {
     TORCH_CHECK_VALUE(others[k].empty(), "process ", k, " of ", shard.count,
