@@ -76,6 +76,11 @@ int64_t power(int64_t base, int64_t exponent) {
   return result;
 }
 
+void check_shift(int64_t count) {
+  TORCH_CHECK_VALUE(count >= 0, "a shift by ", count,
+                    " bits in a computation of sizes");
+}
+
 IValue python_power(const IValue& a, const IValue& b) {
   if (both_integers(a, b) && whole(b) >= 0) return power(whole(a), whole(b));
   return std::pow(real(a), real(b));
@@ -170,12 +175,14 @@ std::optional<Operation> find_operation(const std::string& target) {
             2}},
           {"_operator.lshift",
            {[](const IValue& a, const IValue& b) -> IValue {
-              return whole(a) << whole(b);
+              check_shift(whole(b));
+              return whole(a) == 0 ? 0 : multiply(whole(a), power(2, whole(b)));
             },
             2}},
           {"_operator.rshift",
            {[](const IValue& a, const IValue& b) -> IValue {
-              return whole(a) >> whole(b);
+              check_shift(whole(b));
+              return whole(a) >> std::min<int64_t>(whole(b), 63);
             },
             2}},
           {"_operator.eq", {applied<std::equal_to<>>, 2}},

@@ -51,7 +51,9 @@ TEST(ArithmeticTest, ComparisonsGiveTruthValues) {
   EXPECT_FALSE(compute("_operator.lt", 2, 2).toBool());
   EXPECT_TRUE(compute("torch.sym_not", false).toBool());
   EXPECT_EQ(compute("_operator.lshift", 3, 2).toInt(), 12);
+  EXPECT_EQ(compute("_operator.lshift", 0, 64).toInt(), 0);
   EXPECT_EQ(compute("_operator.rshift", -12, 2).toInt(), -3);
+  EXPECT_EQ(compute("_operator.rshift", -12, 64).toInt(), -1);
   EXPECT_FALSE(compute("_operator.and_", true, false).toBool());
 }
 
@@ -70,6 +72,9 @@ TEST(ArithmeticTest, WhatHasNoResultThrows) {
   EXPECT_THROW(compute("_operator.truediv", 1, 0), c10::ValueError);
   EXPECT_THROW(compute("_operator.mul", most, 2), c10::ValueError);
   EXPECT_THROW(compute("_operator.floordiv", least, -1), c10::ValueError);
+  EXPECT_THROW(compute("_operator.lshift", 1, 64), c10::ValueError);
+  EXPECT_THROW(compute("_operator.lshift", 1, -1), c10::ValueError);
+  EXPECT_THROW(compute("_operator.rshift", 1, -1), c10::ValueError);
   EXPECT_EQ(compute("_operator.mod", least, -1).toInt(), 0);
   EXPECT_THROW(compute("torch.sym_int", 1e300), c10::ValueError);
   EXPECT_FALSE(find_operation("_operator.matmul"));
