@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
@@ -376,13 +377,20 @@ std::string path_in(const std::string& folder, const char* name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
+// Returns `name` as a part of the names of flatten() and stack(), which write
+// "_" for ".".
+std::string flat(const std::string& name) {
+  return absl::StrReplaceAll(name, {{".", "_"}});
+}
+
 // Returns the name in files of the adapter of a Linear that is at `place`. A
 // pipeline and stack() name layers anew; a part or an owner of the module of
-// add_lora() does not.
+// add_lora(), and flatten(), do not.
 std::string file_name_at(const std::string& place,
                          const AdapterSettings& settings) {
   const std::string& name = settings.name;
-  if (place.empty() || fits(name, place) || fits(place, name)) {
+  if (place.empty() || fits(name, place) || fits(place, name) ||
+      flat(name) == flat(place)) {
     return settings.file_name;
   }
   const std::string wrapper =
@@ -443,7 +451,10 @@ void check_saved(const std::string& name, const at::Tensor& tensor,
       name.substr(0, name.size() - std::string_view(kA).size());
   TORCH_CHECK_VALUE(
       std::ranges::any_of(targets,
-                          [&](const auto& each) { return fits(module, each); }),
+                          [&](const auto& each) {
+                            return fits(module, each) ||
+                                   flat(module).ends_with("_" + flat(each));
+                          }),
       "'", name, "' is of a module that no target of LoraOptions fits (",
       absl::StrJoin(targets, ", "), ")");
 }

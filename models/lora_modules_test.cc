@@ -236,6 +236,27 @@ TEST(LoraModules, NamesInFilesFollowTheLayers) {
   EXPECT_EQ(names(*model[0]).at(0), "base_model.model.0.up.lora_A.weight");
 }
 
+TEST(LoraModules, FilesOfFlatAndStackedLayersAreWrittenAndRead) {
+  const auto part = [] {
+    Nested nested;
+    nested->push_back("fc", torch::nn::Linear(4, 4));
+    return add_lora(Sequential(nested), LoraOptions().rank(2).targets({"fc"}));
+  };
+  const auto options = LoraOptions().rank(2).targets({"fc"});
+  const std::string folder = testing::new_folder();
+  Sequential flat = flatten(part());
+  save_lora(folder + "flat", *flat, options);
+  EXPECT_THAT(lora_state_dict(*flat).keys(),
+              ElementsAre("base_model.model.0.fc.lora_A.weight",
+                          "base_model.model.0.fc.lora_B.weight"));
+  load_lora(folder + "flat", *part());
+
+  Sequential both = stack({{"enc", flatten(part())}, {"dec", part()}});
+  save_lora(folder + "stack", *both, options);
+  load_lora(folder + "stack", *both);
+  EXPECT_EQ(lora_state_dict(*both).size(), 4u);
+}
+
 TEST(LoraModules, APlacedModuleIsRefusedAndSoIsPlacingAdapters) {
   Sequential model = make_model();
   parallelize_module(model[2], "cpu");
