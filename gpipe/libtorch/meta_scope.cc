@@ -348,6 +348,12 @@ Three batch_norm_backward(const Tensor&, const Tensor& input,
 
 Tensor relu(const Tensor& input) { return at::empty_like(input); }
 
+// Returns a tensor of the meta device for a scalar of the CPU, which may meet
+// tensors of any device.
+Tensor as_meta(const Tensor& each) {
+  return each.dim() == 0 && each.is_cpu() ? each.to(at::kMeta) : each;
+}
+
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   TORCH_CHECK(condition.dtype() == at::kBool || condition.dtype() == at::kByte,
               "where: the condition is ", condition.dtype(),
@@ -357,9 +363,9 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
       .check_all_same_dtype(false)
       .declare_static_dtype_and_device(dtype, at::kMeta)
       .add_owned_output(at::Tensor())
-      .add_const_input(condition)
-      .add_const_input(a)
-      .add_const_input(b)
+      .add_owned_const_input(as_meta(condition))
+      .add_owned_const_input(as_meta(a))
+      .add_owned_const_input(as_meta(b))
       .build()
       .output();
 }

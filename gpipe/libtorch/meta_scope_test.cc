@@ -432,6 +432,19 @@ TEST(MetaKernelsTest, RefuseWhatTheCpuRefuses) {
   }
 }
 
+TEST(MetaKernelsTest, TakeScalarsOfTheCpu) {
+  const Tensor x = torch::ones({4, 3}, at::kMeta);
+  const Tensor zero = torch::tensor(0.0), yes = torch::tensor(true);
+  for (const Tensor& y :
+       {at::where(x > 0, x, zero), at::where(x > 0, zero, torch::tensor(-1.0)),
+        at::where(yes, x, zero)}) {
+    EXPECT_TRUE(y.is_meta());
+    EXPECT_EQ(y.sizes(), x.sizes());
+    EXPECT_EQ(y.dtype(), at::kFloat);
+  }
+  EXPECT_THROW(at::where(x > 0, x, torch::ones({4, 3})), c10::Error);
+}
+
 TEST(MetaKernelsTest, CreateTensorsOnADeviceWithAnIndex) {
   using Create = std::function<Tensor(const torch::TensorOptions&)>;
   const std::vector<Create> creates = {
