@@ -196,6 +196,9 @@ void CalledModules::find_again() {
   for (const auto& each : all) list(*each);
   add_norm_buffers(statistics);
   modules_ = std::make_shared<Modules>(std::move(all));
+  // Buffers of submodules that are gone.
+  std::erase_if(changing_,
+                [](const at::Tensor& each) { return each.use_count() == 1; });
 }
 
 void CalledModules::list(const torch::nn::Module& module) {

@@ -116,6 +116,24 @@ TEST_F(CalledModulesTest, FindSubmodulesThatHaveReplacedOthers) {
                     counter->norm->num_batches_tracked, counter->count}));
 }
 
+TEST_F(CalledModulesTest, ForgetTheBuffersOfSubmodulesThatAreGone) {
+  const auto owner = std::make_shared<nn::Module>();
+  auto child = owner->register_module("child", std::make_shared<nn::Module>());
+  at::Tensor buffer = child->register_buffer("count", torch::zeros({1}));
+  modules.add("1.", owner);
+  {
+    const auto copies = modules.copy_buffers();
+    buffer.add_(1);
+    modules.copy_buffers();
+  }
+  EXPECT_TRUE(modules.is_changing(buffer));
+  child = owner->replace_module("child", std::make_shared<nn::Module>());
+  const c10::weak_intrusive_ptr<c10::TensorImpl> gone(buffer.getIntrusivePtr());
+  buffer = at::Tensor();
+  modules.find_again();
+  EXPECT_TRUE(gone.expired());
+}
+
 TEST(WatchedModes, AreThoseOfTheConstruction) {
   nn::Linear a(1, 1), b(1, 1);
   b->eval();
