@@ -34,7 +34,7 @@ class AutocastScope {
       : device_(device),
         enabled_before_(at::autocast::is_autocast_enabled(device)),
         dtype_before_(at::autocast::get_autocast_dtype(device)) {
-    TORCH_CHECK_VALUE(!enabled || c10::isReducedFloatingType(dtype),
+    TORCH_CHECK_VALUE(!enabled || dtype == at::kBFloat16 || dtype == at::kHalf,
                       "autocast to ", dtype,
                       ": the dtype must be bfloat16 or float16");
     at::autocast::set_autocast_enabled(device, enabled);

@@ -39,7 +39,8 @@ TEST(AutocastScopeTest, HoldsInItsScopeAndNests) {
 }
 
 TEST(AutocastScopeTest, RefusesOtherDtypes) {
-  for (const auto dtype : {torch::kInt, torch::kFloat, torch::kDouble}) {
+  for (const auto dtype :
+       {torch::kInt, torch::kFloat, torch::kDouble, torch::kFloat8_e4m3fn}) {
     EXPECT_THROW(AutocastScope(torch::kCPU, dtype), c10::ValueError);
   }
   EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
