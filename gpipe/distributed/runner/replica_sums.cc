@@ -4,7 +4,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cfenv>
@@ -136,12 +135,6 @@ std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
   return {begin, rows * (member + 1) / count - begin};
 }
 
-int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
-                        std::size_t k) {
-  const int64_t rows = rows_of_member(sizes, members, k).second;
-  return sizes.empty() ? rows : rows * c10::multiply_integers(sizes.slice(1));
-}
-
 at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
                            std::size_t k) {
   if (!tensor.defined()) return {};
@@ -225,10 +218,9 @@ void Reducer::add_up(Summand* begin, Summand* end) {
     for (Summand* each = begin; each != end; ++each) {
       parts.push_back(part_of(each->grad, member));
       if (parts.back().defined()) continue;
-      const int64_t count =
-          whole ? each->like.numel()
-                : numel_of_member(each->like.sizes(), members_.size(), member);
-      parts.back() = at::zeros({count}, options.device(each->like.device()));
+      const at::Tensor like = part_of(each->like, member);
+      parts.back() = at::zeros({like.defined() ? like.numel() : 0},
+                               options.device(each->like.device()));
     }
     parts.push_back(presence(begin, end));
     return flatten(parts, options);

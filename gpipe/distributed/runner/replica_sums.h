@@ -49,10 +49,6 @@ std::vector<std::size_t> cut_buckets(const std::vector<Summand>& all,
 std::pair<int64_t, int64_t> rows_of_member(at::IntArrayRef sizes,
                                            std::size_t members, std::size_t k);
 
-// Returns the number of elements of these rows.
-int64_t numel_of_member(at::IntArrayRef sizes, std::size_t members,
-                        std::size_t k);
-
 // Returns these rows of `tensor` as a view; undefined if there are none, or if
 // `tensor` is undefined. A tensor without rows is member 0's.
 at::Tensor slice_of_member(const at::Tensor& tensor, std::size_t members,
