@@ -395,16 +395,13 @@ ReplicaSums::ReplicaSums(Communicator& world, Transport& transport,
 
 ReplicaSums::~ReplicaSums() { stop(); }
 
-void ReplicaSums::begin(std::vector<Parameter> parameters, int64_t stages) {
+void ReplicaSums::begin(std::vector<Summand> parameters, int64_t stages) {
   stop();
-  summands_.clear();
-  states_.clear();
+  summands_ = std::move(parameters);
+  states_.assign(summands_.size(), {});
   numbers_.clear();
-  for (Parameter& each : parameters) {
-    numbers_.emplace(each.tensor.unsafeGetTensorImpl(), summands_.size());
-    states_.emplace_back();
-    summands_.push_back(
-        {std::move(each.tensor), at::Tensor(), std::move(each.name)});
+  for (std::size_t k = 0; k < summands_.size(); ++k) {
+    numbers_.emplace(summands_[k].like.unsafeGetTensorImpl(), k);
   }
   ends_ = cut_buckets(summands_, bucket_bytes_);
   open_ = stages;

@@ -29,7 +29,7 @@ namespace gpipe::internal {
 // undefined counts as zero. `name` is the name of the parameter, or empty for a
 // tensor that a layer has captured.
 struct Summand {
-  at::Tensor like, grad;
+  at::Tensor like, grad{};
   std::string name{};
 };
 
@@ -171,13 +171,10 @@ class ReplicaSums {
               SumMethod method = SumMethod::kMemberOrder);
   ~ReplicaSums();
 
-  struct Parameter {
-    at::Tensor tensor;
-    std::string name{};
-  };
-  // Begins a step with these parameters in this order; all are different. Stops
-  // the step before. `stages`: how many stages of this rank run backwards.
-  void begin(std::vector<Parameter> parameters, int64_t stages = 1);
+  // Begins a step with these parameters in this order; all are different, and
+  // without their gradients. Stops the step before. `stages`: how many stages
+  // of this rank run backwards.
+  void begin(std::vector<Summand> parameters, int64_t stages = 1);
 
   // Hands over the gradient of a parameter, which is complete after the event
   // `made`; moves from `grad`. Returns false and does nothing if `parameter` is

@@ -533,7 +533,7 @@ const CommunicatorProgramEntry kErrors("errors", [](auto& world) {
   const Tensor a = at::zeros({4}), b = at::zeros({last ? 3 : 4});
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag);
-  sums.begin({{a, "a"}, {b, "b"}});
+  sums.begin({{a, {}, "a"}, {b, {}, "b"}});
   try {
     sums.finish();
     std::cout << "no error" << std::endl;

@@ -282,7 +282,7 @@ void Runner::connect(TrainStep& step, Recording* recording) {
 void Runner::begin_sums(const TrainStep& step) {
   if (!sums_ || !step.with_backward()) return;
   // Backwards complete gradients in this order, if ranks run stages in order.
-  std::vector<ReplicaSums::Parameter> parameters;
+  std::vector<Summand> parameters;
   auto own = own_tensors();
   if (own.size() != copied_) {
     // Layers have registered parameters in a forward. If the values are random,
@@ -294,7 +294,7 @@ void Runner::begin_sums(const TrainStep& step) {
     // Parameters of several stages are added up over these stages first, at the
     // end.
     if (each->is_shared || !each->tensor.requires_grad()) continue;
-    parameters.push_back({std::move(each->tensor), std::move(each->name)});
+    parameters.push_back({std::move(each->tensor), {}, std::move(each->name)});
   }
   sums_->begin(std::move(parameters),
                std::ranges::count(layout_.rank_of_stage, layout_.rank));
