@@ -307,11 +307,6 @@ LaunchEnvironment read_environment(const GetVariable& get) {
   return result;
 }
 
-LaunchEnvironment read_environment() {
-  return read_environment(
-      [](const char* name) -> const char* { return std::getenv(name); });
-}
-
 namespace {
 
 std::string variable(const char* name) {
@@ -343,8 +338,7 @@ WorldOptions WorldOptions::from_environment() {
   options.address = found.master_address;
   options.port = found.master_port;
   options.store_is_served = found.store_is_served;
-  const std::string backend = variable("GPIPE_BACKEND");
-  if (!backend.empty()) options.backend = backend;
+  options.backend = variable("GPIPE_BACKEND");
   refuse_secrets();
   return options;
 }

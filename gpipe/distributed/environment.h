@@ -2,6 +2,7 @@
 // its launcher has set. No LibTorch.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 
@@ -59,9 +60,10 @@ using GetVariable = std::function<const char*(const char* name)>;
 // - only one variable of a pair is set (RANK without WORLD_SIZE),
 // - MASTER_ADDR is needed and not set.
 //
+// `get`: by default, the variables of this process.
+//
 // Threads: as std::getenv, must not run while another thread changes the
 // environment. Does not change the environment.
-LaunchEnvironment read_environment(const GetVariable& get);
-LaunchEnvironment read_environment();  // of this process
+LaunchEnvironment read_environment(const GetVariable& get = std::getenv);
 
 }  // namespace gpipe
