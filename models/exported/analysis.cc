@@ -55,15 +55,6 @@ bool is_assignment(const Program& program, const Node& node) {
          target.origin == Origin::kParameter;
 }
 
-bool is_same(const Extent& a, const Extent& b) {
-  return a.symbol == b.symbol && a.factor == b.factor;
-}
-
-bool has_same_sizes(const Value& a, const Value& b) {
-  return std::equal(a.sizes.begin(), a.sizes.end(), b.sizes.begin(),
-                    b.sizes.end(), is_same);
-}
-
 // Returns whether the result of `node` is its argument `read`, if it has the
 // memory, dtype and sizes of that: not its transpose or conjugate.
 bool passes_on(const Node& node, ValueId read) {
@@ -88,7 +79,7 @@ std::vector<ValueId> same_tensors(const Program& program) {
       for (const ValueId each : node.reads) {
         const Value& read = program.values[each];
         if (read.memory == value.memory && read.dtype == value.dtype &&
-            has_same_sizes(read, value) && passes_on(node, each)) {
+            read.sizes == value.sizes && passes_on(node, each)) {
           same[result] = same[each];
           return;
         }
@@ -424,10 +415,7 @@ std::set<ValueId> joined_rows(const Program& program) {
         });
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
-      const auto is_as_long = [&](ValueId each) {
-        return rows(each).symbol == own.symbol &&
-               rows(each).factor == own.factor;
-      };
+      const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
       const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
         return joined.contains(each) && is_as_long(each);
       });
@@ -583,8 +571,8 @@ class StochasticDepth {
       return false;
     }
     for (std::size_t d = 0; d < a.sizes.size(); ++d) {
-      const bool is_one = is_same(a.sizes[d], {Extent::kNone, 1});
-      if (!is_one && (d > 0 || !is_same(a.sizes[d], b.sizes[d]))) return false;
+      const bool is_one = a.sizes[d] == Extent{Extent::kNone, 1};
+      if (!is_one && (d > 0 || a.sizes[d] != b.sizes[d])) return false;
     }
     return true;
   }
@@ -595,7 +583,7 @@ class StochasticDepth {
     if (result == kNoValue) return false;
     const Value& a = program_.values[result];
     const Value& b = program_.values[tensor];
-    if (a.dtype != b.dtype || !has_same_sizes(a, b)) return false;
+    if (a.dtype != b.dtype || a.sizes != b.sizes) return false;
     const bool is_read_later = users_of(tensor).back() > number;
     return !changes_after(number, tensor) &&
            (!changes_after(number, result) ||

@@ -88,11 +88,7 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
 // view or by indices.
 bool changes_part(const Program& program, const Node& node, ValueId written,
                   ValueId buffer) {
-  const auto same = [](const Extent& a, const Extent& b) {
-    return a.symbol == b.symbol && a.factor == b.factor;
-  };
-  return !std::ranges::equal(program.values[written].sizes,
-                             program.values[buffer].sizes, same) ||
+  return program.values[written].sizes != program.values[buffer].sizes ||
          node.target.find(".index_") != std::string::npos ||
          node.target.find(".scatter_") != std::string::npos ||
          node.target.find(".masked_") != std::string::npos;

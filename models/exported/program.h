@@ -22,6 +22,8 @@ struct Extent {
   static constexpr int kNone = -1;
   int symbol = kNone;
   int64_t factor = 0;
+
+  friend bool operator==(const Extent&, const Extent&) = default;
 };
 
 // The limits of a symbol, from the dynamic_shapes of the export.
