@@ -38,10 +38,6 @@ Safetensors contents(
 
 }  // namespace
 
-Safetensors read_safetensors(const std::string& path) {
-  return read_safetensors(path, nullptr);
-}
-
 Safetensors read_safetensors(
     const std::string& path,
     const std::function<bool(const std::string&)>& wanted) {

@@ -31,15 +31,14 @@ struct Safetensors {
 // - LibTorch lacks the dtype,
 // - offsets have holes or overlaps, or do not match the shape.
 //
+// `wanted`: accepts the names of the tensors to read; null: all. The others are
+// on the meta device, with their dtypes and shapes, and their bytes are not
+// read: a process reads the weights of its own layers only.
+//
 // Thread-safe.
-Safetensors read_safetensors(const std::string& path);
-
-// The same for the tensors whose names `wanted` accepts. The others are on the
-// meta device, with their dtypes and shapes, and their bytes are not read: a
-// process reads the weights of its own layers only.
 Safetensors read_safetensors(
     const std::string& path,
-    const std::function<bool(const std::string& name)>& wanted);
+    const std::function<bool(const std::string& name)>& wanted = nullptr);
 
 // Reads the same format from memory, which is not needed afterwards. `source`:
 // the name used in errors. Thread-safe.
