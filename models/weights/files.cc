@@ -15,25 +15,22 @@
 
 namespace gpipe::internal {
 
-FileReader::FileReader(std::string path) : path_(std::move(path)) {
-  // O_NONBLOCK: a FIFO without a writer is an error as well.
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) fail_file(path_, "cannot be read", errno);
+FileReader::FileReader(std::string path)
+    : path_(std::move(path)),
+      // O_NONBLOCK: a FIFO without a writer is an error as well.
+      descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_.get() < 0) fail_file(path_, "cannot be read", errno);
   struct stat status;
-  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(descriptor_);
-    TORCH_CHECK(false, path_, ": is not a regular file");
-  }
+  TORCH_CHECK(fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode),
+              path_, ": is not a regular file");
   size_ = static_cast<uint64_t>(status.st_size);
 }
-
-FileReader::~FileReader() { close(descriptor_); }
 
 void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
   auto* rest = static_cast<char*>(to);
   while (size > 0) {
     const ssize_t got =
-        pread(descriptor_, rest, size, static_cast<off_t>(offset));
+        pread(descriptor_.get(), rest, size, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_file(path_, "cannot be read", errno);
     TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
@@ -47,7 +44,7 @@ std::shared_ptr<const std::string_view> FileReader::map() const {
   // Read-only, since the kernel refuses writable mappings that are larger than
   // the memory.
   void* const bytes =
-      mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
+      mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_.get(), 0);
   if (bytes == MAP_FAILED) fail_file(path_, "cannot be mapped", errno);
   return {new std::string_view(static_cast<const char*>(bytes), size_),
           [](const std::string_view* view) {
@@ -62,17 +59,13 @@ FileWriter::FileWriter(std::string path)
 
 FileWriter::FileWriter(std::string path, int descriptor)
     : path_(std::move(path)), descriptor_(descriptor) {
-  if (descriptor_ < 0) fail("cannot be created");
-}
-
-FileWriter::~FileWriter() {
-  if (is_open()) close(descriptor_);
+  if (!is_open()) fail("cannot be created");
 }
 
 void FileWriter::write(const void* bytes, std::size_t size) {
   const auto* rest = static_cast<const char*>(bytes);
   while (size > 0) {
-    const ssize_t part = ::write(descriptor_, rest, size);
+    const ssize_t part = ::write(descriptor_.get(), rest, size);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) fail("cannot be written");
     rest += part;
@@ -83,13 +76,13 @@ void FileWriter::write(const void* bytes, std::size_t size) {
 
 void FileWriter::finish() {
   // A full or broken disk may be detected only here.
-  if (fsync(descriptor_) != 0) fail("cannot be written to the disk");
-  if (close(std::exchange(descriptor_, -1)) != 0) fail("cannot be closed");
+  if (fsync(descriptor_.get()) != 0) fail("cannot be written to the disk");
+  if (close(descriptor_.release()) != 0) fail("cannot be closed");
 }
 
 void FileWriter::fail(const char* what) {
   const int error = errno;
-  if (is_open()) close(std::exchange(descriptor_, -1));
+  descriptor_.close();
   fail_file(path_, what, error);
 }
 
@@ -104,16 +97,15 @@ std::string folder_of(const std::string& path) {
 }
 
 void sync_folder(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
+  const Descriptor folder(
+      open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) {
     if (errno == EACCES) return;
     fail_file(path, "cannot be opened", errno);
   }
-  const bool synced = fsync(descriptor) == 0 || errno == EINVAL ||
+  const bool synced = fsync(folder.get()) == 0 || errno == EINVAL ||
                       errno == ENOTSUP || errno == EROFS;
-  const int error = errno;
-  close(descriptor);
-  if (!synced) fail_file(path, "cannot be written to the disk", error);
+  if (!synced) fail_file(path, "cannot be written to the disk", errno);
 }
 
 void make_folders(const std::string& path) {

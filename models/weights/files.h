@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "gpipe/base/descriptor.h"
+
 namespace gpipe::internal {
 
 // A reader of an existing file. Functions throw c10::Error, with the path and
@@ -20,10 +22,6 @@ class FileReader {
  public:
   // Opens the file. Also throws c10::Error if `path` is not a regular file.
   explicit FileReader(std::string path);
-  ~FileReader();
-
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
@@ -39,11 +37,12 @@ class FileReader {
 
  private:
   const std::string path_;
-  int descriptor_ = -1;
+  const Descriptor descriptor_;
   uint64_t size_ = 0;
 };
 
-// A writer of one file. Not thread-safe.
+// A writer of one file. Without finish(), what was written may be lost. Not
+// thread-safe.
 class FileWriter {
  public:
   // Creates the file. Also throws c10::Error if `path` exists.
@@ -53,11 +52,6 @@ class FileWriter {
   // result of open(). `path`: the name of the file in errors.
   FileWriter(std::string path, int descriptor);
 
-  ~FileWriter();  // without finish(), what was written may be lost
-
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
-
   // Appends `size` bytes. An error closes the file.
   void write(const void* bytes, std::size_t size);
 
@@ -66,7 +60,7 @@ class FileWriter {
   void finish();
 
   // Returns false after finish() or an error.
-  bool is_open() const { return descriptor_ >= 0; }
+  bool is_open() const { return descriptor_.get() >= 0; }
 
   // Returns the number of bytes written so far.
   uint64_t size() const { return size_; }
@@ -75,7 +69,7 @@ class FileWriter {
   [[noreturn]] void fail(const char* what);
 
   const std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   uint64_t size_ = 0;
 };
 
