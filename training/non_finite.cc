@@ -6,16 +6,13 @@
 
 #include <cstdint>
 #include <unordered_map>
-#include <utility>
 
 #include "models/weights/state_dict.h"
 
 namespace gpipe {
-namespace {
 
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-std::vector<std::string> non_finite(const Named& named) {
+std::vector<std::string> non_finite_names(
+    const torch::OrderedDict<std::string, at::Tensor>& named) {
   const c10::NoGradGuard no_grad;
   // For each tensor of one device: a tensor that says whether all its values
   // are finite, and its index in `named`.
@@ -25,8 +22,8 @@ std::vector<std::string> non_finite(const Named& named) {
   };
   std::unordered_map<c10::Device, Asked> by_device;
   for (std::size_t k = 0; k < named.size(); ++k) {
-    if (!named[k].second.defined()) continue;
-    const at::Tensor tensor = internal::elements_of(named[k].second);
+    if (!named[k].value().defined()) continue;
+    const at::Tensor tensor = internal::elements_of(named[k].value());
     if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
     Asked& asked = by_device[tensor.device()];
     asked.finite.push_back(at::isfinite(tensor).all());
@@ -41,28 +38,19 @@ std::vector<std::string> non_finite(const Named& named) {
   }
   std::vector<std::string> names;
   for (std::size_t k = 0; k < named.size(); ++k) {
-    if (bad[k]) names.push_back(named[k].first);
+    if (bad[k]) names.push_back(named[k].key());
   }
   return names;
 }
 
-}  // namespace
-
-std::vector<std::string> non_finite_names(
-    const torch::OrderedDict<std::string, at::Tensor>& named) {
-  Named list;
-  for (const auto& each : named) list.emplace_back(each.key(), each.value());
-  return non_finite(list);
-}
-
 std::vector<std::string> non_finite_gradients(
     const torch::OrderedDict<std::string, at::Tensor>& parameters) {
-  Named list;
+  torch::OrderedDict<std::string, at::Tensor> gradients;
   for (const auto& each : parameters) {
-    list.emplace_back(each.key(), each.value().defined() ? each.value().grad()
-                                                         : at::Tensor());
+    gradients.insert(each.key(), each.value().defined() ? each.value().grad()
+                                                        : at::Tensor());
   }
-  return non_finite(list);
+  return non_finite_names(gradients);
 }
 
 }  // namespace gpipe
