@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "gpipe/base/crc32c.h"
@@ -47,17 +47,13 @@ void put_int(std::string& bytes, int field, int64_t number) {
 }
 
 void put_double(std::string& bytes, int field, double number) {
-  uint64_t bits;
-  std::memcpy(&bits, &number, sizeof bits);
   put_key(bytes, field, Wire::kFixed64);
-  put(bytes, bits);
+  put(bytes, std::bit_cast<uint64_t>(number));
 }
 
 void put_float(std::string& bytes, int field, float number) {
-  uint32_t bits;
-  std::memcpy(&bits, &number, sizeof bits);
   put_key(bytes, field, Wire::kFixed32);
-  put(bytes, bits);
+  put(bytes, std::bit_cast<uint32_t>(number));
 }
 
 // Appends a field that holds a text or a nested message.
@@ -84,7 +80,7 @@ std::string record(const std::string& data) {
 std::string new_path(const std::string& folder, double seconds) {
   auto second = static_cast<int64_t>(seconds);
   for (const std::string& name : names_in_folder(folder)) {
-    if (name.rfind(kPrefix, 0) != 0) continue;
+    if (!name.starts_with(kPrefix)) continue;
     const int64_t there =
         std::strtoll(name.c_str() + sizeof kPrefix - 1, nullptr, 10);
     // Ignores names with a second so late that no new file could follow them.
@@ -107,9 +103,7 @@ EventFile::EventFile(const std::string& folder, double seconds)
 std::vector<std::string> EventFile::all_in(const std::string& folder) {
   std::vector<std::string> paths;
   for (const std::string& name : names_in_folder(folder)) {
-    const std::size_t end = name.rfind(kSuffix);
-    if (name.rfind(kPrefix, 0) == 0 && end != std::string::npos &&
-        end + sizeof kSuffix - 1 == name.size()) {
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) {
       paths.push_back((std::filesystem::path(folder) / name).string());
     }
   }
