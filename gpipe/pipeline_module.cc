@@ -92,13 +92,6 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
       options);
 }
 
-StepResult PipelineModule::run_evaluate(const internal::Batch& input,
-                                        const internal::Batch& target,
-                                        const internal::LossFunction& loss,
-                                        const TrainOptions& options) {
-  return run_forward(input, target, &loss, options, /*evaluate=*/true);
-}
-
 void PipelineModule::refuse_to_move() const {
   TORCH_CHECK_TYPE(false, "denied to move parameters and buffers, because ",
                    name().substr(std::string("gpipe::").size()),

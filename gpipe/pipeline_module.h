@@ -110,9 +110,10 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
             typename Loss>
   StepResult evaluate(Input input, Target target, Loss loss,
                       const TrainOptions& options = {}) {
-    return run_evaluate(internal::Batch::wrap(std::move(input)),
-                        internal::Batch::wrap(std::move(target)),
-                        on_values<Output, Target>(loss), options);
+    const auto loss_on_values = on_values<Output, Target>(loss);
+    return run_forward(internal::Batch::wrap(std::move(input)),
+                       internal::Batch::wrap(std::move(target)),
+                       &loss_on_values, options, /*evaluate=*/true);
   }
 
   // Scales the gradients of all parameters of the model, on any devices and in
@@ -236,10 +237,6 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
                             const internal::LossFunction& loss,
                             const Schedule& schedule,
                             const TrainOptions& options);
-  StepResult run_evaluate(const internal::Batch& input,
-                          const internal::Batch& target,
-                          const internal::LossFunction& loss,
-                          const TrainOptions& options);
   [[noreturn]] void refuse_to_move() const;
 
   const std::string devices_option_;
