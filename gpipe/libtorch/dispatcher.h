@@ -23,8 +23,11 @@ namespace gpipe::internal {
 
 // The dispatch keys of the interceptors below. LibTorch and other
 // code leave them unused. kCellKey is dispatched before kMetaKey.
+//
+// kCellKey: random numbers, BatchNorm and casts in the cells of a pipeline.
 constexpr c10::DispatchKey kCellKey =
     c10::DispatchKey::TESTING_ONLY_GenericMode;
+// kMetaKey: dry runs on meta tensors, see meta_scope.h.
 constexpr c10::DispatchKey kMetaKey =
     c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
@@ -44,24 +47,14 @@ bool claim(c10::DispatchKey key, const std::string& what);
 void check_claimed(c10::DispatchKey key);
 
 // ---- Interceptors: kernels of gpipe that run in front of LibTorch's own
-// kernels, on the threads that enable them.
+// kernels, on the threads that enable their dispatch key, or for tensors that
+// have it. An operator without an interceptor falls through the key.
 
-// The kinds of interceptors, each with a dispatch key. An operator without an
-// interceptor falls through both keys.
-enum class Interceptor {
-  kCell,  // random numbers and BatchNorm in the cells of a pipeline
-  kMeta,  // dry runs on meta tensors, see meta_scope.h
-};
-
-// Throws c10::Error if the interceptors of this copy of gpipe do not work,
-// since another copy is loaded.
-void check_interceptors(Interceptor kind);
-
-// Enables the interceptors of one kind on this thread while in scope. Throws as
-// check_interceptors() does.
+// Enables the interceptors of `key` on this thread while in scope. Throws as
+// check_claimed() does.
 class InterceptScope {
  public:
-  explicit InterceptScope(Interceptor kind);
+  explicit InterceptScope(c10::DispatchKey key);
 
  private:
   c10::impl::IncludeDispatchKeyGuard include_;
@@ -72,24 +65,24 @@ class InterceptScope {
 // LibTorch's messages.
 //
 // They register nothing if another copy of gpipe has. An operator has at most
-// one interceptor of each kind. Threads: call these
+// one interceptor for each key. Threads: call these
 // functions before main() only, while no operator can run. They change tables
 // that LibTorch reads without a lock.
-void intercept(Interceptor kind, const c10::OperatorHandle& op,
+void intercept(c10::DispatchKey key, const c10::OperatorHandle& op,
                c10::KernelFunction kernel, const std::string& owner);
-void intercept_all(Interceptor kind, c10::KernelFunction kernel,
+void intercept_all(c10::DispatchKey key, c10::KernelFunction kernel,
                    const std::string& owner);
 
 // Calls the operator that an interceptor is in front of, with the arguments on
 // `stack`. Operators that it calls in turn are intercepted as well. Called by
 // interceptors only.
-void run_intercepted(Interceptor kind, const c10::OperatorHandle& op,
+void run_intercepted(c10::DispatchKey key, const c10::OperatorHandle& op,
                      c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // Calls the operator with the arguments on `stack`, which may differ from the
 // interceptor's own. Operators that it calls in turn are not intercepted.
 // Called by interceptors only.
-void run_uncovered(Interceptor kind, const c10::OperatorHandle& op,
+void run_uncovered(c10::DispatchKey key, const c10::OperatorHandle& op,
                    torch::jit::Stack* stack);
 
 // ---- The arguments and results of an operator that is called boxed.

@@ -687,11 +687,11 @@ thread_local MetaScope* current_scope = nullptr;
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
          torch::jit::Stack* stack) {
   if (MetaScope* scope = MetaScope::current()) scope->divert(op, stack);
-  internal::run_uncovered(internal::Interceptor::kMeta, op, stack);
+  internal::run_uncovered(internal::kMetaKey, op, stack);
 }
 
 [[maybe_unused]] const bool registered = [] {
-  internal::intercept_all(internal::Interceptor::kMeta,
+  internal::intercept_all(internal::kMetaKey,
                           c10::KernelFunction::makeFromBoxedFunction<&run>(),
                           "gpipe: without memory");
   return true;
@@ -702,7 +702,7 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
 MetaScope::MetaScope(Extent extent)
     : extent_(extent),
       outer_(std::exchange(current_scope, this)),
-      intercept_(internal::Interceptor::kMeta) {}
+      intercept_(internal::kMetaKey) {}
 
 MetaScope::~MetaScope() { current_scope = outer_; }
 

@@ -271,10 +271,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     bring(schema, *device, given.weights.any, *stack);
     op.callBoxed(stack);  // the dispatch keys of the arguments have changed
   } else {
-    op.redispatchBoxed(
-        keys &
-            c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPlacementKey),
-        stack);
+    internal::run_intercepted(kPlacementKey, op, keys, stack);
   }
   if (!given.place()) return;
 
@@ -293,11 +290,10 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 [[maybe_unused]] const bool registered = [] {
-  if (!internal::claim(kPlacementKey, "all")) return false;
-  internal::keep_registered(c10::Dispatcher::singleton().registerFallback(
+  internal::intercept_all(
       kPlacementKey,
       c10::KernelFunction::makeFromBoxedFunction<&place_inputs>(),
-      "gpipe: placement"));
+      "gpipe: placement");
   return true;
 }();
 

@@ -335,14 +335,14 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     argument(kVar) = argument(kVar).toTensor().clone();
   }
   if (call.how != NormScope::How::kWithoutStatistics) {
-    return run_intercepted(Interceptor::kCell, op, keys, stack);
+    return run_intercepted(kCellKey, op, keys, stack);
   }
 
   const at::Tensor input = argument(kInput).toTensor();
   const double epsilon = argument(kEpsilon).toDouble();
   argument(kMean) = c10::IValue();
   argument(kVar) = c10::IValue();
-  run_intercepted(Interceptor::kCell, op, keys, stack);
+  run_intercepted(kCellKey, op, keys, stack);
   const std::size_t results = op.schema().returns().size();
   call.scope->end(call.layer, input,
                   torch::jit::peek(*stack, 1, results).toTensor(),
@@ -364,19 +364,19 @@ void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       scope = nullptr;
     }
   }
-  run_intercepted(Interceptor::kCell, op, keys, stack);
+  run_intercepted(kCellKey, op, keys, stack);
   if (scope) scope->count(torch::jit::peek(*stack, 0, 1).toTensor());
 }
 
 [[maybe_unused]] const bool norms_intercepted = [] {
   intercept(
-      Interceptor::kCell,
+      kCellKey,
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Scalar"),
       c10::KernelFunction::makeFromBoxedFunction<&observe_counter>(),
       "gpipe: counters of a recomputed function");
   for (const char* name : kOperators) {
     if (const auto op = c10::Dispatcher::singleton().findSchema({name, ""})) {
-      intercept(Interceptor::kCell, *op,
+      intercept(kCellKey, *op,
                 c10::KernelFunction::makeFromBoxedFunction<&observe>(),
                 "gpipe: deferred BatchNorm");
     }

@@ -179,7 +179,7 @@ class NormScope {
   const Call call_;
   std::size_t next_ = 0;  // of CallRecord::deferred, in a second call
   NormScope* const outer_;
-  InterceptScope intercept_{Interceptor::kCell};
+  InterceptScope intercept_{kCellKey};
 };
 
 }  // namespace gpipe::internal

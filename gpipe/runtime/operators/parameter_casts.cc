@@ -72,7 +72,7 @@ void share(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   ParameterCasts* const casts = current_casts;
   if (!casts || !is_of_autocast(*stack) ||
       !casts->knows(torch::jit::peek(*stack, kSelf, kArguments).toTensor())) {
-    return run_intercepted(Interceptor::kCell, op, keys, stack);
+    return run_intercepted(kCellKey, op, keys, stack);
   }
   const at::Tensor self =
       torch::jit::peek(*stack, kSelf, kArguments).toTensor();
@@ -81,7 +81,7 @@ void share(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   at::Tensor copy = casts->cast(self, dtype, [&] {
     const c10::NoGradGuard no_grad;
     torch::jit::Stack arguments = torch::jit::last(*stack, kArguments).vec();
-    run_intercepted(Interceptor::kCell, op, keys, &arguments);
+    run_intercepted(kCellKey, op, keys, &arguments);
     return arguments.front().toTensor();
   });
   torch::jit::drop(*stack, kArguments);
@@ -90,7 +90,7 @@ void share(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 [[maybe_unused]] const bool casts_intercepted = [] {
   intercept(
-      Interceptor::kCell,
+      kCellKey,
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", ""),
       c10::KernelFunction::makeFromBoxedFunction<&share>(),
       "gpipe: casts of parameters");

@@ -85,7 +85,7 @@ class CastScope {
 
  private:
   ParameterCasts* const outer_;
-  InterceptScope intercept_{Interceptor::kCell};
+  InterceptScope intercept_{kCellKey};
 };
 
 }  // namespace gpipe::internal

@@ -303,11 +303,9 @@ class FillGenerator : public c10::OperatorKernel {
       arguments[generator_] = scope->given(given.toGenerator());
       // Operators called inside this one must use the same generator, as part
       // of this draw.
-      return scope->draw([&] { run_uncovered(Interceptor::kCell, op, stack); });
+      return scope->draw([&] { run_uncovered(kCellKey, op, stack); });
     }
-    const auto run = [&] {
-      run_intercepted(Interceptor::kCell, op, keys, stack);
-    };
+    const auto run = [&] { run_intercepted(kCellKey, op, keys, stack); };
     if (!scope) return run();
     const auto device = device_of(arguments, count_, device_);
     if (auto generator = scope->generator(device)) {
@@ -346,7 +344,7 @@ class LendState : public c10::OperatorKernel {
     thread_local std::array<bool, kMostDevices> is_lent{};
     if (!own || is_lent[place] ||
         *own == at::globalContext().defaultGenerator(device)) {
-      return run_intercepted(Interceptor::kCell, op, keys, stack);
+      return run_intercepted(kCellKey, op, keys, stack);
     }
 
     // Workers of one device run one at a time here.
@@ -365,7 +363,7 @@ class LendState : public c10::OperatorKernel {
         shared.set_state(outer_state);
       }
     } restore{shared, *own, outer_state, is_lent[place] = true};
-    run_intercepted(Interceptor::kCell, op, keys, stack);
+    run_intercepted(kCellKey, op, keys, stack);
   }
 
  private:
@@ -404,7 +402,7 @@ class MakeDropoutState : public c10::OperatorKernel {
             at::TensorOptions(at::kByte).device(device));
       }
     }
-    run_intercepted(Interceptor::kCell, op, keys, stack);
+    run_intercepted(kCellKey, op, keys, stack);
   }
 
  private:
@@ -455,7 +453,7 @@ const std::set<std::string>& drawing_nothing() {
 
 template <typename Kernel>
 void intercept_with(const c10::OperatorHandle& op) {
-  intercept(Interceptor::kCell, op,
+  intercept(kCellKey, op,
             c10::KernelFunction::makeFromBoxedFunctor(
                 std::make_unique<Kernel>(op.schema())),
             "gpipe: random numbers of a cell");

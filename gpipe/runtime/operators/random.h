@@ -162,7 +162,7 @@ class RandomScope {
   bool draws_ = false;
   std::function<void()> after_draw_;
   RandomScope* const outer_;
-  InterceptScope intercept_{Interceptor::kCell};
+  InterceptScope intercept_{kCellKey};
 };
 
 // The way by which an operator gets random numbers.

@@ -24,7 +24,7 @@ Stages::Stages(std::vector<Partition> partitions_in,
     : partitions(std::move(partitions_in)),
       rank_of_stage(std::move(rank_of_stage_in)),
       unsplit(std::move(unsplit_in)) {
-  check_interceptors(Interceptor::kCell);
+  check_claimed(kCellKey);
   for (const c10::Device& device : devices()) {
     copiers.emplace_back(device);
   }
