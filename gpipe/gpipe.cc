@@ -124,19 +124,14 @@ int64_t GPipeImpl::count_microbatches(const internal::Batch& input) {
   return internal::count_microbatches(input, chunks(), options_.unsplit());
 }
 
-StepResult GPipeImpl::run_step(const internal::Batch& input,
-                               const internal::Batch& target,
-                               const internal::LossFunction* loss,
-                               const Schedule* schedule,
-                               const std::function<internal::StepMode()>& mode,
-                               const TrainOptions& options) {
+StepResult GPipeImpl::run_step(internal::StepArguments given) {
   const auto pipeline = pipeline_;
   TORCH_CHECK_VALUE(pipeline, "a pipeline without layers cannot be trained");
-  return pipeline->train({input, target, loss, schedule, mode, options, [&] {
-                            source_->check();
-                            internal::check_input(input, device(),
-                                                  options_.unsplit());
-                          }});
+  given.check = [&] {
+    source_->check();
+    internal::check_input(given.input, device(), options_.unsplit());
+  };
+  return pipeline->train(given);
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type) {

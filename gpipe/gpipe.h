@@ -8,7 +8,6 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -188,12 +187,7 @@ class GPipeImpl : public PipelineModule {
  private:
   internal::Batch run(internal::Batch input);
   int64_t count_microbatches(const internal::Batch& input) override;
-  StepResult run_step(const internal::Batch& input,
-                      const internal::Batch& target,
-                      const internal::LossFunction* loss,
-                      const Schedule* schedule,
-                      const std::function<internal::StepMode()>& mode,
-                      const TrainOptions& options) override;
+  StepResult run_step(internal::StepArguments given) override;
   const std::vector<int>& rank_of_stage() const override {
     return rank_of_stage_;
   }

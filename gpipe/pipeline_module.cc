@@ -58,13 +58,12 @@ StepResult PipelineModule::run_train_step(const internal::Batch& input,
                                           const TrainOptions& options) {
   // Keeps this object alive if the last handle is dropped during the call.
   const auto self = weak_from_this().lock();
-  return run_step(
-      input, target, &loss, &schedule,
-      [this] {
-        return internal::StepMode{is_training() ? checkpoint()
-                                                : Checkpoint::kNever};
-      },
-      options);
+  return run_step({input, target, &loss, &schedule,
+                   [this] {
+                     return internal::StepMode{
+                         is_training() ? checkpoint() : Checkpoint::kNever};
+                   },
+                   options});
 }
 
 StepResult PipelineModule::run_forward(const internal::Batch& input,
@@ -77,19 +76,19 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
   TORCH_CHECK_VALUE(!rank_of_stage().empty(),
                     "a pipeline without layers cannot be evaluated");
   return run_step(
-      input, target, loss, /*schedule=*/nullptr,
-      [&] {
-        internal::StepMode mode;
-        mode.schedule =
-            select(breadth_first(rank_of_stage(),
-                                 static_cast<int>(count_microbatches(input))),
-                   [](const Action& action) {
-                     return action.kind == ActionKind::kForward;
-                   });
-        if (evaluate) mode.scope = std::make_shared<EvalScope>(*this);
-        return mode;
-      },
-      options);
+      {input, target, loss, /*schedule=*/nullptr,
+       [&] {
+         internal::StepMode mode;
+         mode.schedule =
+             select(breadth_first(rank_of_stage(),
+                                  static_cast<int>(count_microbatches(input))),
+                    [](const Action& action) {
+                      return action.kind == ActionKind::kForward;
+                    });
+         if (evaluate) mode.scope = std::make_shared<EvalScope>(*this);
+         return mode;
+       },
+       options});
 }
 
 void PipelineModule::refuse_to_move() const {

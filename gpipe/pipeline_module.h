@@ -5,7 +5,6 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +23,7 @@ namespace gpipe {
 
 namespace internal {
 struct Layer;
-struct StepMode;
+struct StepArguments;
 }  // namespace internal
 
 // A model that trains through a pipeline, in one process (GPipe) or in several
@@ -197,15 +196,8 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // Returns the number of micro-batches of evaluate() for `input`. Called under
   // the pipeline's lock.
   virtual int64_t count_microbatches(const internal::Batch& input) = 0;
-  // Runs a step. `loss`: null for outputs alone, with a schedule without
-  // backwards. `schedule`: null for that of `mode`, which is called under the
-  // pipeline's lock.
-  virtual StepResult run_step(const internal::Batch& input,
-                              const internal::Batch& target,
-                              const internal::LossFunction* loss,
-                              const Schedule* schedule,
-                              const std::function<internal::StepMode()>& mode,
-                              const TrainOptions& options) = 0;
+  // Runs a step, with a `check` of its own.
+  virtual StepResult run_step(internal::StepArguments given) = 0;
   // Returns the rank of each stage.
   virtual const std::vector<int>& rank_of_stage() const = 0;
 

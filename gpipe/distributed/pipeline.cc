@@ -319,21 +319,17 @@ int64_t DistributedPipelineImpl::count_microbatches(
   });
 }
 
-StepResult DistributedPipelineImpl::run_step(
-    const internal::Batch& input, const internal::Batch& target,
-    const internal::LossFunction* loss, const Schedule* schedule,
-    const std::function<internal::StepMode()>& mode,
-    const TrainOptions& options) {
-  return runner()->step(
-      {input, target, loss, schedule, mode, options, [&] {
-         if (source_) source_->check();
-         if (!layout_.has_first()) return;
-         // Input on the CPU is copied by micro-batch. Input on another
-         // accelerator is refused: nothing would make the copy wait for work
-         // still running there.
-         internal::check_device(input, {device_, torch::kCPU}, "device()");
-         internal::check_rows(input, options_.unsplit());
-       }});
+StepResult DistributedPipelineImpl::run_step(internal::StepArguments given) {
+  given.check = [&] {
+    if (source_) source_->check();
+    if (!layout_.has_first()) return;
+    // Input on the CPU is copied by micro-batch. Input on another accelerator
+    // is refused: nothing would make the copy wait for work still running
+    // there.
+    internal::check_device(given.input, {device_, torch::kCPU}, "device()");
+    internal::check_rows(given.input, options_.unsplit());
+  };
+  return runner()->step(given);
 }
 
 double DistributedPipelineImpl::clip_grad_norm_(double max_norm,

@@ -256,12 +256,7 @@ class DistributedPipelineImpl : public PipelineModule {
   // destroys a static pipeline while another thread is in its step.
   std::shared_ptr<internal::Runner> runner() const { return runner_; }
   int64_t count_microbatches(const internal::Batch& input) override;
-  StepResult run_step(const internal::Batch& input,
-                      const internal::Batch& target,
-                      const internal::LossFunction* loss,
-                      const Schedule* schedule,
-                      const std::function<internal::StepMode()>& mode,
-                      const TrainOptions& options) override;
+  StepResult run_step(internal::StepArguments given) override;
   const std::vector<int>& rank_of_stage() const override {
     return layout_.rank_of_stage;
   }

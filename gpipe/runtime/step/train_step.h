@@ -248,7 +248,7 @@ struct StepArguments {
   std::function<StepMode()> mode;
   const TrainOptions& options;
   // Throws if the model or the input cannot be used. Called first.
-  std::function<void()> check;
+  std::function<void()> check = nullptr;
 };
 
 // The part of a training step in which a pipeline of one process and one of
