@@ -185,11 +185,11 @@ class MemoryProfiler {
 
     std::map<SkipKey, int64_t> stashed_by;
     const internal::UseSkipTracker use_tracker(tracker_);
-    kind_ = input.kind();
+    boundary_.kind = input.kind();
     for (const at::Tensor& tensor : input.tensors()) {
-      boundary_.push_back(internal::without_graph(
+      boundary_.inputs.push_back(internal::without_graph(
           tensor.defined() ? tensor.to(at::kMeta) : tensor));
-      passing_.add(boundary_.back().tensor);
+      passing_.add(boundary_.inputs.back().tensor);
     }
     const std::vector<std::string> names = module->named_children().keys();
     for (std::size_t k = 0; k < sandboxes.size(); ++k) {
@@ -237,22 +237,11 @@ class MemoryProfiler {
     std::vector<Edge> graph;
     {
       const internal::Value output = internal::call_layer_on_meta(
-          layer,
-          internal::Value(kind_,
-                          internal::graph_inputs(boundary_, /*leaf=*/false)),
-          index, name);
+          layer, boundary_.graph_input(), index, name);
       memory.forward_peak_bytes = ledger.peak_bytes();
       memory.output_bytes = bytes_of(output);
-      std::vector<at::Tensor> outputs = output.tensors();
-      for (at::Tensor& stashed : tracker_.stashed()) {
-        outputs.push_back(std::move(stashed));
-      }
-      kind_ = output.kind();
-      boundary_.clear();
-      for (const at::Tensor& tensor : output.tensors()) {
-        boundary_.push_back(internal::without_graph(tensor));
-      }
-      for (const at::Tensor& tensor : outputs) {
+      boundary_ = without_graph(output);
+      for (const at::Tensor& tensor : tracker_.outputs(output)) {
         graph.push_back(internal::gradient_edge(tensor));
         memory.kept_bytes += passing_.add(tensor);
       }
@@ -282,16 +271,12 @@ class MemoryProfiler {
       {
         SizingTracker tracker = tracker_;
         const internal::UseSkipTracker use_tracker(tracker);
-        std::vector<at::Tensor> inputs =
-            internal::graph_inputs(boundary_, /*leaf=*/false);
-        std::vector<Edge> edges = internal::gradient_edges(inputs);
+        internal::Value input = boundary_.graph_input();
+        std::vector<Edge> edges = internal::gradient_edges(input.tensors());
         const uint64_t begin = at::sequence_number::peek();
-        const internal::Value output = internal::call_layer_on_meta(
-            layer, internal::Value(kind_, std::move(inputs)), index, name);
-        std::vector<at::Tensor> outputs = output.tensors();
-        for (at::Tensor& each : tracker.stashed()) {
-          outputs.push_back(std::move(each));
-        }
+        const internal::Value output =
+            internal::call_layer_on_meta(layer, std::move(input), index, name);
+        const std::vector<at::Tensor> outputs = tracker.outputs(output);
         edges.insert(edges.end(), tracker.popped().begin(),
                      tracker.popped().end());
         for (const at::Tensor& each : outputs) {
@@ -363,8 +348,7 @@ class MemoryProfiler {
 
   MemoryProfile profile_;
   SizingTracker tracker_{&tensor_bytes};
-  internal::Value::Kind kind_ = internal::Value::Kind::kTensor;
-  std::vector<internal::Activation> boundary_;
+  Boundary boundary_;
   Passing passing_;
 };
 

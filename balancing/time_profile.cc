@@ -42,20 +42,6 @@ namespace {
 using internal::Stamp;
 using torch::autograd::Edge;
 
-// The value between two layers, without a graph.
-struct Boundary {
-  internal::Value::Kind kind;
-  std::vector<internal::Activation> inputs;
-};
-
-Boundary without_graph(const internal::Value& value) {
-  Boundary boundary{value.kind(), {}};
-  for (const at::Tensor& tensor : value.tensors()) {
-    boundary.inputs.push_back(internal::without_graph(tensor));
-  }
-  return boundary;
-}
-
 // Returns the shape, strides and type of a tensor, without its memory.
 at::Tensor shape_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad()) return {};
@@ -166,8 +152,7 @@ class LayerRun {
   LayerRun(torch::nn::AnyModule& layer, Boundary& boundary,
            ProfileTracker& tracker, c10::Device device)
       : device_(device) {
-    internal::Value input(
-        boundary.kind, internal::graph_inputs(boundary.inputs, /*leaf=*/false));
+    internal::Value input = boundary.graph_input();
     std::vector<Edge> input_edges = internal::gradient_edges(input.tensors());
     boundary.inputs.clear();
 
@@ -177,10 +162,7 @@ class LayerRun {
         internal::call_layer(layer, std::move(input));
     stamps_.forward_end = Stamp::now(device_);
 
-    std::vector<at::Tensor> outputs = output.tensors();
-    for (at::Tensor& stashed : tracker.stashed()) {
-      outputs.push_back(std::move(stashed));
-    }
+    const std::vector<at::Tensor> outputs = tracker.outputs(output);
     input_edges.insert(input_edges.end(), tracker.popped().begin(),
                        tracker.popped().end());
     for (const at::Tensor& each : outputs) {

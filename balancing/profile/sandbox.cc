@@ -76,6 +76,18 @@ void Visit::bring(const at::Tensor& tensor, c10::Device device) {
   tensor.set_data(brought);
 }
 
+internal::Value Boundary::graph_input() const {
+  return {kind, internal::graph_inputs(inputs, /*leaf=*/false)};
+}
+
+Boundary without_graph(const internal::Value& value) {
+  Boundary boundary{value.kind(), {}};
+  for (const at::Tensor& tensor : value.tensors()) {
+    boundary.inputs.push_back(internal::without_graph(tensor));
+  }
+  return boundary;
+}
+
 namespace {
 
 std::optional<at::Tensor> none_if_undefined(at::Tensor tensor) {
@@ -103,8 +115,9 @@ std::optional<at::Tensor> ProfileTracker::load(const SkipKey& key) {
   return none_if_undefined(std::move(popped[0]));
 }
 
-std::vector<at::Tensor> ProfileTracker::stashed() const {
-  std::vector<at::Tensor> tensors;
+std::vector<at::Tensor> ProfileTracker::outputs(
+    const internal::Value& output) const {
+  std::vector<at::Tensor> tensors = output.tensors();
   for (const auto& [key, tensor] : stashed_) tensors.push_back(tensor);
   return tensors;
 }

@@ -16,6 +16,7 @@
 
 #include "gpipe/runtime/autograd/graph.h"
 #include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/cell/value.h"
 #include "gpipe/skip/skippable.h"
 
 namespace gpipe::balancing {
@@ -61,6 +62,16 @@ class Visit {
   std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // and old data
 };
 
+// The value between two layers, without a graph.
+struct Boundary {
+  internal::Value::Kind kind = internal::Value::Kind::kTensor;
+  std::vector<internal::Activation> inputs;
+
+  // Returns the input of the next layer, at which the layer's graph begins.
+  internal::Value graph_input() const;
+};
+Boundary without_graph(const internal::Value& value);
+
 // Holds skip tensors between layers. Cuts the autograd graph between the layer
 // that stashes a tensor and the layer that pops it, so that the backward of
 // each layer runs alone.
@@ -69,8 +80,9 @@ class ProfileTracker : public internal::SkipTracker {
   void save(const SkipKey& key, std::optional<at::Tensor> tensor) override;
   std::optional<at::Tensor> load(const SkipKey& key) override;
 
-  // Returns what the current layer has stashed: outputs of its graph.
-  std::vector<at::Tensor> stashed() const;
+  // Returns the outputs of the current layer's graph: the tensors of `output`,
+  // and then what the layer has stashed.
+  std::vector<at::Tensor> outputs(const internal::Value& output) const;
   // Returns the edges at which the gradients of the popped tensors arrive.
   const std::vector<torch::autograd::Edge>& popped() const { return popped_; }
 
