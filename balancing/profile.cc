@@ -111,8 +111,10 @@ class ProfileReader {
       memory.*each.member = reader.whole(each.name);
     }
     if (const Json* kept = reader.find("kept_by")) {
-      memory.operators =
-          operators_of(*kept, reader.inside(*kept, "\"kept_by\""));
+      JsonReader bytes = reader.inside(*kept, "\"kept_by\"");
+      for (const auto& [op, value] : kept->items()) {
+        memory.operators.push_back({op, bytes.whole(op)});
+      }
     }
     for (const SavedList& each : kSaved) {
       const int64_t saved = reader.whole(each.alone);
@@ -120,15 +122,6 @@ class ProfileReader {
     }
     layers.push_back(memory);
     reader.end();
-  }
-
-  static std::vector<OperatorMemory> operators_of(const Json& kept,
-                                                  JsonReader reader) {
-    std::vector<OperatorMemory> operators;
-    for (const auto& [name, bytes] : kept.items()) {
-      operators.push_back({name, reader.whole(name)});
-    }
-    return operators;
   }
 
   int64_t layer(const std::string& name, const std::string& place) const {
