@@ -686,7 +686,7 @@ thread_local MetaScope* current_scope = nullptr;
 
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet,
          torch::jit::Stack* stack) {
-  if (MetaScope* scope = MetaScope::current()) scope->divert(op, stack);
+  if (current_scope) current_scope->divert(op, stack);
   internal::run_uncovered(internal::kMetaKey, op, stack);
 }
 
@@ -705,8 +705,6 @@ MetaScope::MetaScope(Extent extent)
       intercept_(internal::kMetaKey) {}
 
 MetaScope::~MetaScope() { current_scope = outer_; }
-
-MetaScope* MetaScope::current() { return current_scope; }
 
 void MetaScope::divert(const c10::OperatorHandle& op,
                        torch::jit::Stack* stack) {

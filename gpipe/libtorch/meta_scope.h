@@ -33,9 +33,8 @@ class MetaScope {
   MetaScope(const MetaScope&) = delete;
   MetaScope& operator=(const MetaScope&) = delete;
 
-  // Returns the innermost scope of this thread, or null. For the interceptor.
-  static MetaScope* current();
   // Changes the arguments on the stack, so that `op` runs on the meta device.
+  // For the interceptor.
   void divert(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
  private:
