@@ -41,7 +41,6 @@ using testing::mean_square;
 using testing::StepState;
 using testing::Subject;
 using testing::subjects;
-using testing::training_schedules;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -154,7 +153,7 @@ std::string name_of_case(
 
 INSTANTIATE_TEST_SUITE_P(
     All, OffloadOf,
-    ::testing::Combine(::testing::ValuesIn(training_schedules()),
+    ::testing::Combine(::testing::ValuesIn(training_schedule_names()),
                        ::testing::ValuesIn(testing::kModes)),
     name_of_case);
 
@@ -173,7 +172,7 @@ TEST_F(Offload, OfRecomputedCellsHasTheBitsOfTheStepWithoutIt) {
           << size << ", " << model_name;
     }
   };
-  for (const std::string& name : training_schedules()) {
+  for (const std::string& name : training_schedule_names()) {
     SCOPED_TRACE(name);
     for_each_size(name, false, compare);
   }

@@ -56,13 +56,6 @@ inline GPipeOptions options_for(const Schedule& schedule, int64_t layers,
       .threads_per_partition(1);
 }
 
-// Returns the names of all schedules with backwards.
-inline std::vector<std::string> training_schedules() {
-  std::vector<std::string> names = schedule_names();
-  std::erase(names, "forward-only");
-  return names;
-}
-
 // Returns the schedule of that name, or nullopt if it does not exist in this
 // size.
 inline std::optional<Schedule> schedule_of(const std::string& name, int ranks,

@@ -69,7 +69,7 @@ struct Setting {
 // Returns every schedule that has backwards, in several sizes.
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (const std::string& name : testing::training_schedules()) {
+  for (const std::string& name : training_schedule_names()) {
     for (const int ranks : {1, 2, 3}) {
       for (const int stages_per_rank : {1, 2}) {
         const auto fixed = fixed_stages_per_rank(name);

@@ -65,7 +65,7 @@ GPipe pipeline_for(nn::Sequential model, const Schedule& schedule,
 // backwards, on one, two and four ranks.
 template <typename Use>
 void for_schedules(Use use) {
-  for (const std::string& name : testing::training_schedules()) {
+  for (const std::string& name : training_schedule_names()) {
     for (const int ranks : {1, 2, 4}) {
       const auto schedule = testing::schedule_of(
           name, ranks, kSequences, fixed_stages_per_rank(name).value_or(1));
