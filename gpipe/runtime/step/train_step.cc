@@ -116,15 +116,18 @@ double share_of(int64_t rows, int64_t all) {
   return all == 0 ? 0 : static_cast<double>(rows) / static_cast<double>(all);
 }
 
-// Brings a tensor of the target to `device`. The caller may change it after
+// Brings a target, or a part of it, to `device`. The caller may change it after
 // this. `copier`: that of the device's partition, whose worker has no work.
-at::Tensor bring_target(const at::Tensor& tensor, const c10::Device& device,
-                        Copier& copier) {
-  // The current stream still has the previous step, for which the host would
-  // wait.
-  if (is_read_late(tensor)) return copier.to_device(tensor, Event());
-  // A CPU reads the copy at once.
-  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+Value bring_target(Value target, const c10::Device& device, Copier& copier) {
+  for (at::Tensor& each : target.tensors()) {
+    if (!each.defined()) continue;
+    // The current stream still has the previous step, for which the host would
+    // wait. A CPU reads the other copy at once.
+    each = is_read_late(each)
+               ? copier.to_device(each, Event())
+               : each.to(device, /*non_blocking=*/!device.is_cpu());
+  }
+  return target;
 }
 
 // Throws c10::ValueError unless each element of `target` has `rows` rows: those
@@ -150,16 +153,11 @@ void check_target(const Value& target, int64_t rows, bool has_input) {
   }
 }
 
-// Splits `target` into the rows of the micro-batches, on `device`.
+// Splits `target` into the rows of the micro-batches.
 std::vector<Value> split_target(const Value& target, int64_t chunks,
-                                const std::vector<int64_t>& rows,
-                                const c10::Device& device, Copier& copier) {
-  Value there = target;
-  for (at::Tensor& tensor : there.tensors()) {
-    if (tensor.defined()) tensor = bring_target(tensor, device, copier);
-  }
+                                const std::vector<int64_t>& rows) {
   // Not by scatter(), whose pieces a loss could not change in place.
-  std::vector<Value> pieces(chunks, there);
+  std::vector<Value> pieces(chunks, target);
   int64_t row = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (at::Tensor& tensor : pieces[i].tensors()) {
@@ -224,19 +222,15 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
     check_target(target.whole(),
                  std::accumulate(rows_.begin(), rows_.end(), int64_t{0}),
                  batch_.has_value());
-    targets_ =
-        split_target(target.whole(), microbatches_, rows_, device, copier);
+    targets_ = split_target(bring_target(target.whole(), device, copier),
+                            microbatches_, rows_);
     return;
   }
   check_parts(target, microbatches_, "target");
   rows_.clear();
   for (const Value& part : target.values()) {
     rows_.push_back(rows_of(part));
-    Value& there = targets_.emplace_back(part);
-    for (at::Tensor& tensor : there.tensors()) {
-      if (!tensor.defined()) continue;
-      tensor = bring_target(tensor, device, copier);
-    }
+    targets_.push_back(bring_target(part, device, copier));
   }
 }
 
