@@ -126,12 +126,6 @@ struct Arguments {
   }
 };
 
-c10::ArrayRef<c10::IValue> arguments_of(const c10::FunctionSchema& schema,
-                                        const torch::jit::Stack& stack) {
-  const std::size_t count = schema.arguments().size();
-  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
-}
-
 // Returns the device that the operator must run on. Returns nullopt if its
 // inputs can stay where they are, or if LibTorch shall report the error.
 std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
@@ -254,7 +248,7 @@ void place_inputs(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const c10::FunctionSchema& schema = op.schema();
 
   Arguments given;
-  const auto values = arguments_of(schema, *stack);
+  const auto values = torch::jit::last(*stack, schema.arguments().size());
   for (std::size_t k = 0; k < values.size(); ++k) {
     internal::for_each_tensor(values[k], [&](const at::Tensor& tensor) {
       given.add(tensor, is_written(schema.arguments()[k]));
