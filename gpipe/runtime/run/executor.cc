@@ -288,7 +288,7 @@ std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
       devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
 }
 
-void Executor::check_caller() const {
+std::unique_lock<std::mutex> Executor::enter() {
   TORCH_CHECK(!origin_.forked(),
               "a pipeline cannot be used in a fork of the process that made "
               "it: its workers are threads, which fork() does not copy, nor "
@@ -300,6 +300,7 @@ void Executor::check_caller() const {
                 "which would be a deadlock; call it between steps, or make a "
                 "second pipeline of the layers to be called");
   }
+  return std::unique_lock<std::mutex>(running_);
 }
 
 void Executor::check_backward() const {
@@ -309,11 +310,6 @@ void Executor::check_backward() const {
       "the backward of a pipeline on accelerators is called within a backward, "
       "as by a hook of a parameter, which would be a deadlock: it needs the "
       "thread that the hook occupies; call it after the outer backward");
-}
-
-std::unique_lock<std::mutex> Executor::enter() {
-  check_caller();
-  return std::unique_lock<std::mutex>(running_);
 }
 
 void Executor::set_failure(std::optional<Failure> failure) {

@@ -150,7 +150,6 @@ class Executor {
 
  private:
   struct Run;
-  void check_caller() const;
   void execute(Run& run);
   void work(Run& run, int rank);
   std::unique_ptr<Worker> new_worker(std::size_t rank) const;
