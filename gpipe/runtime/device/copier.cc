@@ -116,21 +116,28 @@ const std::optional<c10::Stream>& Copier::use(
   return stream->get();
 }
 
-void Copier::copy_to_host(const OnHost& to) {
-  if (device_.is_meta()) return;
-  for (std::size_t k = 0; k < reading_.size(); ++k) {
-    part(*to.buffer_, to.offsets_[k], to.sizes_[k])
-        .copy_(bytes_of(reading_[k]), /*non_blocking=*/true);
-  }
-}
-
-void Copier::copy_from_host(const OnHost& from,
-                            const std::vector<c10::Storage>& storages) {
-  if (device_.is_meta()) return;
-  for (std::size_t k = 0; k < storages.size(); ++k) {
-    bytes_of(storages[k])
-        .copy_(part(*from.buffer_, from.offsets_[k], from.sizes_[k]),
-               /*non_blocking=*/true);
+Event Copier::run_copy(std::optional<OwnedStream>& stream,
+                       const OnHost& on_host,
+                       const std::vector<c10::Storage>& storages, bool away,
+                       Times* times) {
+  // New memory may have belonged to earlier work of the current stream.
+  const Event made = Event::record(device_);
+  const StreamScope on_copy_stream(use(stream));
+  made.wait(device_);
+  if (times) times->start = Stamp::now(device_);
+  try {
+    for (std::size_t k = 0; k < storages.size() && !device_.is_meta(); ++k) {
+      const at::Tensor here = bytes_of(storages[k]);
+      const at::Tensor there =
+          part(*on_host.buffer_, on_host.offsets_[k], on_host.sizes_[k]);
+      (away ? there : here).copy_(away ? here : there, /*non_blocking=*/true);
+    }
+    if (times) times->end = Stamp::now(device_);
+    return Event::record(device_);
+  } catch (...) {
+    // The copies that have begun still use the memory, which is given back now.
+    if (use(stream)) use(stream)->synchronize();
+    throw;
   }
 }
 
@@ -146,20 +153,8 @@ Copier::OnHost Copier::to_host(std::vector<c10::Storage> storages,
     total += (storage.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   if (!device_.is_meta()) result.buffer_ = HostBuffers::take(buffers_, total);
-  const Event made = Event::record(device_);
-  const StreamScope on_copy_stream(use(to_host_));
-  made.wait(device_);
-  if (times) times->start = Stamp::now(device_);
   reading_ = std::move(storages);
-  try {
-    copy_to_host(result);
-    if (times) times->end = Stamp::now(device_);
-    copied_ = Event::record(device_);
-  } catch (...) {
-    // The copies that have begun still use the buffer, which is given back now.
-    if (use(to_host_)) use(to_host_)->synchronize();
-    throw;
-  }
+  copied_ = run_copy(to_host_, result, reading_, /*away=*/true, times);
   return result;
 }
 
@@ -184,19 +179,7 @@ std::vector<c10::Storage> Copier::from_host(const OnHost& on_host, Event* ready,
   for (const std::size_t size : on_host.sizes_) {
     storages.push_back(bytes_on(device_, size, /*pinned=*/false).storage());
   }
-  // The memory may have belonged to earlier work of the current stream.
-  const Event free = Event::record(device_);
-  const StreamScope on_copy_stream(use(from_host_));
-  free.wait(device_);
-  if (times) times->start = Stamp::now(device_);
-  try {
-    copy_from_host(on_host, storages);
-    if (times) times->end = Stamp::now(device_);
-    *ready = Event::record(device_);
-  } catch (...) {
-    if (use(from_host_)) use(from_host_)->synchronize();
-    throw;
-  }
+  *ready = run_copy(from_host_, on_host, storages, /*away=*/false, times);
   return storages;
 }
 

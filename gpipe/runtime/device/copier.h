@@ -161,10 +161,11 @@ class Copier {
   const std::optional<c10::Stream>& use(std::optional<OwnedStream>& stream);
   // Leaves the memory that the last copy to the host reads to the allocator.
   void release();
-  // Begin the copies of all storages, on the current stream.
-  void copy_to_host(const OnHost& to);
-  void copy_from_host(const OnHost& from,
-                      const std::vector<c10::Storage>& storages);
+  // Begins to copy `storages` to the host (`away`) or back, on `stream`, after
+  // the work that the current stream has. Returns the event of their end.
+  Event run_copy(std::optional<OwnedStream>& stream, const OnHost& on_host,
+                 const std::vector<c10::Storage>& storages, bool away,
+                 Times* times);
 
   const c10::Device device_;
   std::unordered_map<c10::Device, Streams> streams_;  // by source
