@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -23,25 +24,21 @@ using testing::error_of;
 using ::testing::StartsWith;
 using torch::Tensor;
 namespace nn = torch::nn;
-using Grads = std::map<std::string, Tensor>;
-using at::Tensor;
 using ::testing::ElementsAre;
+// The gradients of the leaves, by the name of the parameter.
+using Grads = std::map<std::string, Tensor>;
 
 const auto layer = [](auto function) {
   return testing::layer(std::move(function));
 };
 
 // Returns a partition on the test's device.
-Partition partition_of(std::vector<nn::AnyModule> modules) {
-  std::vector<Layer> layers(modules.size());
-  for (std::size_t k = 0; k < layers.size(); ++k) {
-    modules[k].ptr()->to(testing::device());
-    layers[k].module = std::move(modules[k]);
-    layers[k].name = std::to_string(k);
-    layers[k].index = static_cast<int64_t>(k);
-  }
-  const auto count = static_cast<int64_t>(layers.size());
-  return partition(std::move(layers), {count}, {testing::device()})[0];
+Partition partition_of(const std::vector<nn::AnyModule>& modules) {
+  nn::Sequential model;
+  model->extend(modules);
+  model->to(testing::device());
+  const auto count = static_cast<int64_t>(modules.size());
+  return partition(layers_of(model), {count}, {testing::device()})[0];
 }
 
 Tensor rows(int64_t count) {
@@ -60,8 +57,6 @@ Activations input_of(const Tensor& tensor, bool requires_grad = true) {
 Activations gradients(const Tensor& grad) {
   return {Value::Kind::kVector, {{grad}}, {}};
 }
-
-// The gradients of the leaves, by the name of the parameter.
 
 LeafSink sink_of(const Partition& part, const Cell& cell, Grads& grads) {
   return [&](std::size_t leaf, const Tensor& grad) {

@@ -19,23 +19,13 @@ using ::testing::StartsWith;
 
 const c10::Device kCpu(c10::kCPU);
 
-// Returns layers with the names "0", "1", ... and without skip tensors.
-std::vector<Layer> named(std::vector<nn::AnyModule> modules) {
-  std::vector<Layer> layers(modules.size());
-  for (std::size_t k = 0; k < layers.size(); ++k) {
-    layers[k].module = std::move(modules[k]);
-    layers[k].name = std::to_string(k);
-    layers[k].index = static_cast<int64_t>(k);
-  }
-  return layers;
-}
-
-nn::AnyModule linear() { return nn::AnyModule(nn::Linear(2, 2)); }
+nn::Linear linear() { return nn::Linear(2, 2); }
 
 TEST(Partition, CutsLayersByTheBalance) {
   const c10::Device other(c10::kMeta, 1);
   const auto parts =
-      partition(named({linear(), linear(), linear()}), {1, 2}, {kCpu, other});
+      partition(layers_of(nn::Sequential(linear(), linear(), linear())), {1, 2},
+                {kCpu, other});
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[0].index, 0);
   EXPECT_EQ(parts[1].index, 1);
@@ -54,15 +44,17 @@ TEST(Partition, CutsLayersByTheBalance) {
 TEST(Partition, NamesWhatItsLayersHave) {
   nn::BatchNorm1d first(2);
   nn::Linear last(2, 1);
-  const auto parts = partition(
-      named({nn::AnyModule(first), nn::AnyModule(last)}), {2}, {kCpu});
+  const auto parts =
+      partition(layers_of(nn::Sequential(first, last)), {2}, {kCpu});
   EXPECT_EQ(parts[0].modules.modules()->size(), 2u);
   EXPECT_EQ(parts[0].modules.name_of(last->bias), "1.bias");
   EXPECT_EQ(parts[0].modules.name_of(first->running_var), "0.running_var");
 }
 
 TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
-  auto layers = named({linear(), nn::AnyModule(), nn::AnyModule(), linear()});
+  auto layers =
+      layers_of(nn::Sequential(linear(), linear(), linear(), linear()));
+  layers[1].module = layers[2].module = nn::AnyModule();
   const SkipKey a{Namespace::none(), "a"}, b{Namespace::none(), "b"};
   layers[0].skips.stash = {a};
   layers[1].skips.stash = {b};
