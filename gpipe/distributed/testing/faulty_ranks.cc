@@ -23,6 +23,7 @@
 #include "gpipe/runtime/device/test_hooks.h"
 #include "gpipe/schedule.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/models.h"
 
 namespace gpipe::testing {
 
@@ -137,22 +138,6 @@ std::string bits_of(nn::Module& module) {
   return std::to_string(crc);
 }
 
-std::vector<Tensor> grads_of(nn::Module& module) {
-  std::vector<Tensor> grads;
-  for (const Tensor& each : module.parameters()) {
-    grads.push_back(each.grad().defined() ? each.grad().clone() : Tensor());
-  }
-  return grads;
-}
-
-bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  for (std::size_t k = 0; k < a.size(); ++k) {
-    if (a[k].defined() != b[k].defined()) return false;
-    if (a[k].defined() && !a[k].equal(b[k])) return false;
-  }
-  return a.size() == b.size();
-}
-
 }  // namespace
 
 void say(const std::string& key, const std::string& value) {
@@ -265,7 +250,8 @@ void train(const std::shared_ptr<World>& world, Trainee& trainee) {
       train_step(pipeline);
     } catch (...) {
       say_exception(std::current_exception());
-      say("grads", same(grads, grads_of(*pipeline)) ? "as before" : "changed");
+      const bool same = difference(grads, grads_of(*pipeline)).empty();
+      say("grads", same ? "as before" : "changed");
       say("place", pipeline->last_failure() ? pipeline->last_failure()->place()
                                             : "none");
       // Some ranks release the world late.
