@@ -16,6 +16,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/meta.h"
+#include "gpipe/testing/layers.h"
 #include "gpipe/testing/process.h"
 #include "models/amoebanet.h"
 #include "models/resnet.h"
@@ -62,12 +63,8 @@ std::vector<Model> all_models() {
 
 GPipeOptions options(int64_t layers, int64_t partitions, Checkpoint mode,
                      torch::Device device) {
-  std::vector<int64_t> balance;
-  for (int64_t j = 0; j < partitions; ++j) {
-    balance.push_back(layers * (j + 1) / partitions - layers * j / partitions);
-  }
-  return GPipeOptions(balance)
-      .devices(std::vector<torch::Device>(balance.size(), device))
+  return GPipeOptions(testing::cut(layers, partitions))
+      .devices(std::vector<torch::Device>(partitions, device))
       .chunks(4)
       .checkpoint(mode)
       .threads_per_partition(1)

@@ -20,6 +20,7 @@
 #include "gpipe/meta.h"
 #include "gpipe/schedule.h"
 #include "gpipe/summary.h"
+#include "gpipe/testing/layers.h"
 #include "models/exported/exported.h"
 #include "models/testing/examples.h"
 #include "models/weights/safetensors.h"
@@ -47,13 +48,8 @@ bool is_random(const std::string& name) {
 
 GPipe pipeline_of(const ExportedModel& model, int64_t parts,
                   Checkpoint checkpoint) {
-  const auto layers = static_cast<int64_t>(model.layers->size());
-  std::vector<int64_t> balance;
-  for (int64_t k = 0; k < parts; ++k) {
-    balance.push_back((k + 1) * layers / parts - k * layers / parts);
-  }
   return GPipe(model.layers,
-               GPipeOptions(balance)
+               GPipeOptions(testing::cut(model.layers->size(), parts))
                    .devices(std::vector<torch::Device>(parts, torch::kCPU))
                    .chunks(kMicrobatches)
                    .checkpoint(checkpoint)
@@ -261,10 +257,9 @@ class BufferSetsTest : public ::testing::Test {
   BufferSetsTest()
       : model_(load_exported(testing::example_file("stepped.pt2"))) {
     model_.layers->eval();
-    const auto layers = static_cast<int64_t>(model_.layers->size());
-    pipeline_ =
-        GPipe(model_.layers, GPipeOptions({layers / 2, layers - layers / 2})
-                                 .devices({at::kCPU, at::kCPU}));
+    pipeline_ = GPipe(model_.layers,
+                      GPipeOptions(testing::cut(model_.layers->size(), 2))
+                          .devices({at::kCPU, at::kCPU}));
   }
 
   // Runs one token of each sequence, with these sets of buffers.
