@@ -274,9 +274,7 @@ Benchmark measured_benchmark() {
   benchmark.model = [](const Experiment&) {
     return torch::nn::Sequential(Keep(), torch::nn::Linear(4, 4), Add());
   };
-  benchmark.loss = [](const at::Tensor& output, const at::Tensor& target) {
-    return (output - target).square().mean();
-  };
+  benchmark.loss = gpipe::testing::mean_square;
   benchmark.small.input = [](int64_t rows) { return at::ones({rows, 4}); };
   benchmark.small.target = benchmark.small.input;
   return benchmark;

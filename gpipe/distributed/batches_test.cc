@@ -36,6 +36,7 @@ using testing::EndMask;
 using testing::error_of;
 using testing::expect_ok;
 using testing::kIgnored;
+using testing::mean_square;
 using testing::RankProgramEntry;
 using testing::Sequences;
 using testing::Setting;
@@ -126,9 +127,6 @@ const RankProgramEntry kNoRows("no_rows", [](auto& world) {
     model->to(torch::kDouble);
     return model;
   };
-  const auto loss = [](const Tensor& output, const Tensor& target) {
-    return (output - target).pow(2).mean();
-  };
   for (const int64_t microbatches : {1, 3}) {
     const auto schedule = fill_drain(ranks, static_cast<int>(microbatches));
     DistributedPipeline pipeline(
@@ -144,12 +142,13 @@ const RankProgramEntry kNoRows("no_rows", [](auto& world) {
           all.narrow(0, 0, rows).tensor_split(microbatches)};
     };
     const StepResult result =
-        microbatches == 1
-            ? pipeline->train_step(input.narrow(0, 0, rows),
-                                   target.narrow(0, 0, rows), loss, schedule)
-            : pipeline->train_step(parts(input), parts(target), loss, schedule);
+        microbatches == 1 ? pipeline->train_step(input.narrow(0, 0, rows),
+                                                 target.narrow(0, 0, rows),
+                                                 mean_square, schedule)
+                          : pipeline->train_step(parts(input), parts(target),
+                                                 mean_square, schedule);
     nn::Sequential plain = make();
-    const Tensor expected = loss(plain->forward(input), target);
+    const Tensor expected = mean_square(plain->forward(input), target);
     expected.backward();
     check(result.loss.allclose(expected), "the loss");
     const auto grads = plain->named_parameters();

@@ -346,9 +346,6 @@ const RankProgramEntry kRows("rows", [](auto& world) {
           .chunks(4),
       world);
   const int replica = pipeline->layout().replica;
-  const auto loss = [](const Tensor& output, const Tensor& target) {
-    return (output - target).pow(2).mean();
-  };
   for (const auto& rows :
        std::vector<std::vector<int64_t>>{{8, 6}, {8, 0}, {3, 8}, {1, 2}}) {
     torch::manual_seed(rows[0]);
@@ -361,8 +358,8 @@ const RankProgramEntry kRows("rows", [](auto& world) {
     const std::string name =
         std::to_string(rows[0]) + " and " + std::to_string(rows[1]) + " rows: ";
     const torch::NoGradGuard no_graph;
-    const Tensor expected = loss(plain->forward(x), y);
-    const StepResult result = pipeline->evaluate(input, target, loss);
+    const Tensor expected = mean_square(plain->forward(x), y);
+    const StepResult result = pipeline->evaluate(input, target, mean_square);
     check(result.loss.allclose(expected, 1e-12, 1e-12), name + "the loss");
     const auto output = pipeline->forward(input);
     check(output.has_value() == pipeline->layout().has_last(), name + "rank");
@@ -377,19 +374,19 @@ const RankProgramEntry kRows("rows", [](auto& world) {
                                                : std::vector<Tensor>{tensor}};
     };
     const StepResult split =
-        pipeline->evaluate(parts(input), parts(target), loss);
+        pipeline->evaluate(parts(input), parts(target), mean_square);
     check(split.loss.allclose(expected, 1e-12, 1e-12), name + "of parts");
   }
   // A step with backwards needs one schedule.
   const Tensor x = torch::ones({8, 4}, torch::kDouble);
   const std::string error = error_of([&] {
-    pipeline->train_step(x, x.narrow(1, 0, 2), loss,
+    pipeline->train_step(x, x.narrow(1, 0, 2), mean_square,
                          fill_drain(ranks, replica == 0 ? 4 : 2));
   });
   check(error.find("c10::ValueError: the ranks were given different "
                    "schedules: ") == 0,
         error);
-  pipeline->train_step(x, x.narrow(1, 0, 2), loss, fill_drain(ranks, 4));
+  pipeline->train_step(x, x.narrow(1, 0, 2), mean_square, fill_drain(ranks, 4));
 });
 
 // In training mode, forward() of each micro-batch draws its own numbers, also
