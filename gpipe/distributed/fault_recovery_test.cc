@@ -17,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
@@ -36,7 +35,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using torch::Tensor;
-using Clock = std::chrono::steady_clock;
 
 // Trains on after an error, with what is in memory. With the argument "keep",
 // the World that has failed still exists when the next one is made.
@@ -76,10 +74,7 @@ const RankProgramEntry kAgain("again", [] {
     if (k == 0) before = count_threads();
   }
   // A thread that has just ended may still be listed.
-  const auto deadline = Clock::now() + seconds(10);
-  while (count_threads() > before && Clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  comes_true([&] { return count_threads() <= before; });
   say("threads", std::to_string(count_threads() - before));
   say("longest", std::to_string(longest));
   return 0;

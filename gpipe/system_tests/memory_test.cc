@@ -15,18 +15,17 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gpipe/base/instruments.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/system_tests/options.h"
 #include "gpipe/testing/devices.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe {
 namespace {
@@ -126,11 +125,8 @@ class Memory : public ::testing::Test {
   // than backward() takes.
   static void expect_live(int64_t partitions, const Bytes& before,
                           const Bytes& expected) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (minus(live(partitions), before) != expected &&
-           std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    testing::comes_true(
+        [&] { return minus(live(partitions), before) == expected; });
     EXPECT_EQ(minus(live(partitions), before), expected);
   }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpipe/base/processes.h"
+#include "gpipe/testing/process.h"
 
 namespace gpipe::testing {
 namespace {
@@ -125,20 +126,16 @@ TEST(RankServerTest, NoRankOutlivesATestThatIsKilled) {
   Log log;
   Processes parent({{"/proc/self/exe", {}, {{kRole, "parent"}}}},
                    log.listener());
-  const auto deadline = Clock::now() + std::chrono::minutes(1);
-  while (log.lines().empty() && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  comes_true([&] { return !log.lines().empty(); });
   ASSERT_EQ(log.lines().size(), 1u);
   const pid_t left = std::stoi(log.lines()[0]);
   ASSERT_EQ(kill(left, 0), 0);
   kill(parent.pid_of(0), SIGKILL);  // not the process group
   // This process may be the reaper of its orphans.
-  while (kill(left, 0) == 0 && Clock::now() < deadline) {
+  EXPECT_TRUE(comes_true([&] {
     waitpid(left, nullptr, WNOHANG);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(kill(left, 0), -1);
+    return kill(left, 0) == -1;
+  }));
 }
 
 }  // namespace
