@@ -145,13 +145,14 @@ def _as_one_unit(name, srcs):
     )
     return [file for file in srcs if file not in units] + [name + "_unit.cc"]
 
-def gpipe_cc_library(name, linkstatic = True, one_unit = False, **kwargs):
+def gpipe_cc_library(name, one_unit = False, **kwargs):
     """cc_library with gpipe's options.
+
+    Builds no shared library, so that a test is a single file that contains everything
+    except LibTorch.
 
     Args:
       name: as in cc_library.
-      linkstatic: True builds no shared library, so that a test is a single file
-        that contains everything except LibTorch.
       one_unit: compiles all sources as one translation unit. LibTorch's headers take
         10 s with g++, most of the time of a file. So no two sources can define the same
         name, not even in an unnamed namespace. The compiler reports the second definition.
@@ -162,17 +163,16 @@ def gpipe_cc_library(name, linkstatic = True, one_unit = False, **kwargs):
     """
     if one_unit:
         kwargs["srcs"] = _as_one_unit(name, kwargs["srcs"])
-    _library(_COPTS, name, linkstatic = linkstatic, **kwargs)
+    _library(_COPTS, name, linkstatic = True, **kwargs)
 
-def gpipe_cc_test_library(name, linkstatic = True, **kwargs):
+def gpipe_cc_test_library(name, **kwargs):
     """gpipe_cc_library that only tests use, compiled with their options (-O0).
 
     Args:
       name: as in gpipe_cc_library.
-      linkstatic: as in gpipe_cc_library.
       **kwargs: as in gpipe_cc_library.
     """
-    _library(_TEST_COPTS, name, linkstatic = linkstatic, testonly = True, **kwargs)
+    _library(_TEST_COPTS, name, linkstatic = True, testonly = True, **kwargs)
 
 def _gtest_main(deps):
     """Returns [:gtest_main], or [] if `deps` names another part of GoogleTest."""
@@ -229,7 +229,7 @@ def gpipe_cc_test(name, copts = [], srcs = None, deps = [], precompiled = None, 
     kwargs["deps"] = kwargs["deps"] + extra
     cc_test(name = name, srcs = srcs, linkstatic = True, **kwargs)
 
-def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
+def gpipe_device_test(name, srcs = None, deps = [], size = "small"):
     """A test for each kind of device.
 
     The variants are [name]_cpu, [name]_simulated (four simulated accelerators) and
@@ -243,8 +243,6 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
       deps: deps of the source, in addition to devices.h. A label of
         @com_google_googletest in it is as in gpipe_cc_test.
       size: as in cc_test.
-      tags: as in cc_test.
-      **kwargs: as in cc_library, for the source.
     """
     srcs, extra = _grouped(name, [name + ".cc"] if srcs == None else srcs)
     main = _gtest_main(deps)
@@ -257,7 +255,6 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
                (["@com_google_googletest//:gtest"] if main else []),
         alwayslink = True,
         visibility = ["//visibility:private"],
-        **kwargs
     )
     variants = {
         "cpu": [],
@@ -271,7 +268,7 @@ def gpipe_device_test(name, srcs = None, deps = [], size = "small", tags = [], *
         cc_test(
             name = name + "_" + variant,
             size = size,
-            tags = tags + [variant],
+            tags = [variant],
             linkstatic = True,
             target_compatible_with = compatible_with,
             deps = [
@@ -297,7 +294,7 @@ def gpipe_sanitized_test(name, size = "small", **kwargs):
     """
     sanitized_test(name = name, size = size, **kwargs)
 
-def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True, **kwargs):
+def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True):
     """A fuzz target: a test that runs libFuzzer for a fixed number of inputs.
 
     [name].cc defines libFuzzer's LLVMFuzzerTestOneInput() and, optionally,
@@ -317,7 +314,6 @@ def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True, **kwargs):
       sanitized: whether the test is built with ASan, UBSan and libFuzzer's coverage.
         Then everything that it links is compiled a second time. Otherwise it is built
         as other tests, and libFuzzer goes on with parsed inputs of new sizes only.
-      **kwargs: as in cc_library, for the source.
     """
     prefix = native.package_name() + "/" + name
     inputs = "fuzz_corpus/%s.*" % name[:-len("_fuzz")]
@@ -347,7 +343,6 @@ def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True, **kwargs):
         deps = deps + ["//gpipe/testing:fuzz_check"],
         alwayslink = True,
         visibility = ["//visibility:private"],
-        **kwargs
     )
     cc_test(
         name = name + "_libfuzzer",
