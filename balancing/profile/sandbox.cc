@@ -44,9 +44,7 @@ Sandbox::Sandbox(const AnyModule& layer, bool values) {
   auto copy = try_clone(layer);
   is_copy_ = copy.has_value();
   layer_ = is_copy_ ? std::move(*copy) : layer;
-  const auto module = layer_.ptr();
-  if (!is_copy_) guard_.emplace(*module, values);
-  module->train();
+  if (!is_copy_) guard_.emplace(*layer_.ptr(), values);
 }
 
 std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module,
@@ -54,6 +52,8 @@ std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module,
   std::vector<Sandbox> sandboxes;
   sandboxes.reserve(module->size());
   for (const auto& layer : *module) sandboxes.emplace_back(layer, values);
+  // After all have noted the modes: layers may share a submodule.
+  for (Sandbox& each : sandboxes) each.layer().ptr()->train();
   return sandboxes;
 }
 

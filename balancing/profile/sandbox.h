@@ -21,12 +21,11 @@
 
 namespace gpipe::balancing {
 
-// A layer in training mode whose runs do not change the original. It is a deep
-// copy if the layer can be cloned. A layer that cannot (LibTorch's clone() is
-// opt-in, see torch/nn/cloneable.h) is used itself. The destructor then
-// restores its modes, parameters and buffers (see internal::RegistryGuard).
-// Members that are not registered with the module keep the values that a run
-// gave them.
+// A layer whose runs do not change the original. It is a deep copy if the layer
+// can be cloned. A layer that cannot (LibTorch's clone() is opt-in, see
+// torch/nn/cloneable.h) is used itself. The destructor then restores its modes,
+// parameters and buffers (see internal::RegistryGuard). Members that are not
+// registered with the module keep the values that a run gave them.
 //
 // The caller must not accumulate gradients.
 class Sandbox {
@@ -43,7 +42,7 @@ class Sandbox {
   std::optional<internal::RegistryGuard> guard_;  // of a layer that is no copy
 };
 
-// Returns a sandbox for each layer of `module`.
+// Returns a sandbox for each layer of `module`, all in training mode.
 std::vector<Sandbox> sandboxes_of(const torch::nn::Sequential& module,
                                   bool values = true);
 

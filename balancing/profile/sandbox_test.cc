@@ -61,7 +61,8 @@ TORCH_MODULE(Derived);
 TEST(SandboxTest, CopiesALayerInTrainingMode) {
   Linear linear(2, 3);
   linear->eval();
-  Sandbox sandbox{AnyModule(linear)};
+  auto sandboxes = sandboxes_of(torch::nn::Sequential(linear));
+  Sandbox& sandbox = sandboxes[0];
   const auto copy = sandbox.layer().ptr();
   EXPECT_TRUE(sandbox.is_copy());
   EXPECT_NE(copy, linear.ptr());
@@ -85,7 +86,8 @@ TEST(SandboxTest, LendsALayerThatCannotBeCopied) {
   layer->eval();
   layer->inner->train();
   {
-    Sandbox sandbox{AnyModule(layer)};
+    auto sandboxes = sandboxes_of(torch::nn::Sequential(layer));
+    Sandbox& sandbox = sandboxes[0];
     EXPECT_FALSE(sandbox.is_copy());
     EXPECT_EQ(sandbox.layer().ptr(), layer.ptr());
     EXPECT_TRUE(layer->is_training());
@@ -97,6 +99,22 @@ TEST(SandboxTest, LendsALayerThatCannotBeCopied) {
   EXPECT_EQ(layer->count.item<float>(), 0);
   EXPECT_TRUE(layer->expanded.equal(torch::arange(3).expand({2, 3})));
   EXPECT_TRUE(layer->sparse.to_dense().equal(torch::eye(3)));
+}
+
+TEST(SandboxTest, RestoresTheModeOfASubmoduleThatLayersShare) {
+  Uncloneable first, second;
+  second->inner = second->replace_module("inner", first->inner);
+  first->eval();
+  second->eval();
+  {
+    const auto sandboxes =
+        sandboxes_of(torch::nn::Sequential(first, second, first));
+    EXPECT_TRUE(first->is_training());
+    EXPECT_TRUE(first->inner->is_training());
+  }
+  EXPECT_FALSE(first->is_training());
+  EXPECT_FALSE(second->is_training());
+  EXPECT_FALSE(first->inner->is_training());
 }
 
 TEST(SandboxTest, RestoresWhatIsRegisteredWithALentLayer) {
