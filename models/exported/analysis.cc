@@ -405,31 +405,37 @@ std::set<ValueId> joined_rows(const Program& program) {
     return sizes.empty() ? Extent() : sizes[0];
   };
   for (const Node& node : program.nodes) {
+    const auto is_one_of = [&](const auto& names) {
+      return std::ranges::any_of(names, [&](const std::string& name) {
+        return operator_name(node) == "aten." + name;
+      });
+    };
     // Others make one dimension of the rows and of the next ones.
-    const bool joins = std::ranges::any_of(
-        std::array{"cat", "concat", "concatenate", "vstack", "row_stack",
-                   "hstack", "cartesian_prod", "pad", "constant_pad_nd",
-                   "repeat", "tile"},
-        [&](const std::string& name) {
-          return operator_name(node) == "aten." + name;
-        });
+    const bool joins = is_one_of(std::array{
+        "cat", "concat", "concatenate", "vstack", "row_stack", "hstack",
+        "cartesian_prod", "pad", "constant_pad_nd", "repeat", "tile"});
+    // These have all elements, in the same order.
+    const bool is_view =
+        is_one_of(std::array{"view", "reshape", "flatten", "unflatten",
+                             "_unsafe_view", "view_as", "reshape_as"});
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
       const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
       const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
-        return joined.contains(each) && is_as_long(each);
+        return joined.contains(each) && (is_view || is_as_long(each));
       });
       const bool has_other_rows =
           std::ranges::none_of(node.reads, is_as_long) &&
           std::ranges::any_of(node.reads, [&](ValueId each) {
             return rows(each).symbol == own.symbol;
           });
-      // torch.stack() along dimension 0, and then one dimension of both.
+      // torch.stack() along dimension 0, and then one dimension of both, and
+      // maybe of further ones.
       const bool flattens = std::ranges::any_of(node.reads, [&](ValueId each) {
         const std::vector<Extent>& sizes = program.values[each].sizes;
         return sizes.size() > 1 && sizes[0].symbol == Extent::kNone &&
                sizes[0].factor > 1 && sizes[1].symbol == own.symbol &&
-               sizes[0].factor * sizes[1].factor == own.factor;
+               own.factor % (sizes[0].factor * sizes[1].factor) == 0;
       });
       if (own.symbol != Extent::kNone &&
           (keeps || flattens || (joins && has_other_rows))) {

@@ -133,13 +133,29 @@ TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
   draft.program.values[stack].sizes = {{Extent::kNone, 2}, draft.rows};
   const ValueId flat = draft.node({stack});
   draft.program.values[flat].sizes = {twice};
+  const Extent many{twice.symbol, 6 * twice.factor};
+  const ValueId long_flat = draft.node({stack});
+  draft.program.values[long_flat].sizes = {many};
+  const ValueId tokens = draft.node({loss});
+  draft.program.nodes.back().target = "torch.ops.aten.view.default";
+  draft.program.values[tokens].sizes = {many};
+  const ValueId product = draft.node({tokens});
+  draft.program.values[product].sizes = {many};
+  const ValueId texts = draft.node({product});
+  draft.program.nodes.back().target = "torch.ops.aten.reshape.default";
+  draft.program.values[texts].sizes = {twice};
+  const ValueId apart = draft.node({tokens});
+  draft.program.nodes.back().target = "torch.ops.aten.view.default";
+  draft.program.values[apart].sizes = {{Extent::kNone, 2}, draft.rows};
+  const ValueId one = draft.node({apart});
   const ValueId rows = draft.node({input, other});
   draft.program.nodes.back().target = "torch.ops.aten.vstack.default";
   draft.program.values[rows].sizes = {twice};
-  draft.program.outputs = {loss, half, wide, wide_loss, queries, flat, rows};
+  draft.program.outputs = {loss, half,      wide,  wide_loss, queries,
+                           flat, long_flat, texts, one,       rows};
   analyze(draft.program, /*keep_random=*/true);
   std::vector<std::string> expected;
-  for (const ValueId each : {loss, wide_loss, flat, rows}) {
+  for (const ValueId each : {loss, wide_loss, flat, long_flat, texts, rows}) {
     expected.push_back(
         "output '" + draft.program.values[each].name +
         "' has the rows of several tensors one after the other, as of "
