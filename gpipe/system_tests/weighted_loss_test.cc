@@ -456,6 +456,30 @@ TEST(TiedWeightTest, GoesToEachDeviceOnceAStep) {
   }
 }
 
+TEST(TiedWeightTest, EachMicroBatchHasItsOwnIfALayerChangesIt) {
+  struct CountImpl : nn::Module, Skippable {
+    CountImpl() : Skippable({/*stash=*/{"weight"}, /*pop=*/{}}) {
+      weight = register_parameter("weight", torch::ones({3, 3}));
+    }
+    Tensor forward(const Tensor& x) {
+      {
+        const torch::NoGradGuard no_grad;
+        weight.add_(1);
+      }
+      stash("weight", weight);
+      return x;
+    }
+    Tensor weight;
+  };
+  GPipe pipeline(nn::Sequential(nn::ModuleHolder<CountImpl>(), nn::Identity(),
+                                TakeWeight()),
+                 testing::options({1, 1, 1}).chunks(4));
+  const torch::NoGradGuard no_grad;
+  const Tensor y = pipeline->forward(torch::ones({8, 3}).to(device()));
+  const Tensor weights = torch::arange(2.f, 6.f).repeat_interleave(2);
+  EXPECT_TRUE(y.cpu().equal(3 * weights.view({8, 1}).expand({8, 3}))) << y;
+}
+
 TEST(UnsplitTest, InPlaceWorkOnTheElementIsRefused) {
   using Pair = std::tuple<Tensor, Tensor>;
   const auto change = testing::layer<Tensor, Pair>([](Pair value) {

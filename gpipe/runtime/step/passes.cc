@@ -45,6 +45,12 @@ StepPass::StepPass(Stages& stages, Step& step, Options options,
   for (int64_t j = 0; j < stages.size(); ++j) {
     sums_.emplace_back(options_.order, step.microbatches());
   }
+  for (std::size_t k = 0; k < stages.links.size(); ++k) {
+    const Partition& from = stages.partitions[stages.links[k].from];
+    for (const at::Tensor& each : from.modules.parameters()) {
+      link_parameters_[k].versions.emplace_back(each);
+    }
+  }
 }
 
 StepPass::~StepPass() {
@@ -164,15 +170,25 @@ void StepPass::bring(int64_t stage, Activation& input, const Event& ready,
 
 void StepPass::mark_parameter(std::size_t link, Activation& skip) {
   if (skip.unsplit >= 0) return;
-  std::optional<at::Tensor>& known = link_parameters_[link];
-  if (!known) {
-    known.emplace();
+  LinkParameter& known = link_parameters_[link];
+  if (!known.tensor) {
+    known.tensor.emplace();
     const Partition& from = stages_.partitions[stages_.links[link].from];
-    for (const at::Tensor& each : from.modules.parameters()) {
-      if (is_same_view(each, skip.tensor)) *known = skip.tensor;
+    const std::vector<at::Tensor>& parameters = from.modules.parameters();
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      if (!is_same_view(parameters[k], skip.tensor)) continue;
+      known.tensor = skip.tensor;
+      known.version = known.versions[k];
     }
+    known.versions.clear();
   }
-  if (!is_same_view(*known, skip.tensor)) return;
+  if (!is_same_view(*known.tensor, skip.tensor)) return;
+  if (known.version.is_changed()) {
+    // The layers change it in each forward, as an Embedding with max_norm does.
+    const c10::NoGradGuard no_grad;
+    skip.tensor = skip.tensor.clone();
+    return;
+  }
   skip.unsplit = 2 * static_cast<int>(link) + 1;
   skip.shared = step_.microbatches() > 1;
 }
@@ -180,6 +196,10 @@ void StepPass::mark_parameter(std::size_t link, Activation& skip) {
 Activations StepPass::pass_on(const Action& action, Activations output) {
   const int64_t j = action.stage;
   const bool backward = is_backward(action);
+  for (std::size_t k = 0; k < stages_.links.size() && !backward; ++k) {
+    const SkipRoute& link = stages_.links[k];
+    if (link.from == j) mark_parameter(k, output.skips[link.exported]);
+  }
   const Event made = Event::record(stages_.partitions[j].device);
   std::vector<StageOutput> leaving;
   const auto pass = [&](int64_t to, int64_t link, Value::Kind kind,
@@ -194,7 +214,6 @@ Activations StepPass::pass_on(const Action& action, Activations output) {
   for (std::size_t k = 0; k < stages_.links.size(); ++k) {
     const SkipRoute& link = stages_.links[k];
     if ((backward ? link.to : link.from) != j) continue;
-    if (!backward) mark_parameter(k, output.skips[link.exported]);
     pass(backward ? link.from : link.to, static_cast<int64_t>(k),
          backward ? Value::Kind::kVector : Value::Kind::kTensor,
          {std::move(output.skips[backward ? link.imported : link.exported])});

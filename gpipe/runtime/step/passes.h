@@ -20,6 +20,7 @@
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/device/copier.h"
 #include "gpipe/runtime/device/stream.h"
+#include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/run/executor.h"
 #include "gpipe/runtime/run/recording.h"
 #include "gpipe/runtime/step/step.h"
@@ -171,7 +172,7 @@ class StepPass : public Actor {
   void bring(int64_t stage, Activation& input, const Event& ready,
              CopyLog* log);
   // Marks a tensor that leaves along a skip link if it is a parameter, the same
-  // in all micro-batches.
+  // in all micro-batches. Copies a parameter that the layers have changed.
   void mark_parameter(std::size_t link, Activation& skip);
   // Passes what the action has made to the stages that need it. Returns the
   // boundary tensors of the last stage in this direction, and nothing for other
@@ -211,10 +212,16 @@ class StepPass : public Actor {
   int64_t first_wanted_ = 0;
   Inboxes forward_, backward_;
   std::vector<std::map<int, UnsplitCopy>> unsplit_copies_;
-  // The parameter that goes along each skip link; undefined if another tensor
-  // does, nullopt before the first micro-batch. Used by the worker of the stage
+  // The parameter that goes along a skip link. Used by the worker of the stage
   // that makes the skip tensor.
-  std::vector<std::optional<at::Tensor>> link_parameters_;
+  struct LinkParameter {
+    // Undefined if another tensor does, nullopt before the first micro-batch.
+    std::optional<at::Tensor> tensor;
+    WatchedVersion version;  // at the beginning of the step
+    // Those of all parameters of the stage, before the first micro-batch.
+    std::vector<WatchedVersion> versions;
+  };
+  std::vector<LinkParameter> link_parameters_;  // by link
   std::vector<Activations> outputs_;
   std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;
