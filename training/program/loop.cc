@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -380,7 +381,14 @@ Loop::Step Loop::make_step(const StepData& data) {
 }
 
 int Loop::stop_for(const Step& step) {
-  finish();  // before the repeated step, which may end the world
+  // Before the repeated step, which may end the world. If a save in the
+  // background has failed, the cause of the step's end is told nevertheless.
+  std::exception_ptr of_save;
+  try {
+    finish();
+  } catch (...) {
+    of_save = std::current_exception();
+  }
   const NonFinite found = find_non_finite(
       engine_, names_, generators_,
       [this](const TrainOptions& options) { train(load(step_), options); });
@@ -390,6 +398,7 @@ int Loop::stop_for(const Step& step) {
       "not saved. %s",
       step_ + 1, number_text(step.loss), number_text(step.norm), found.where,
       found.remedy));
+  if (of_save) std::rethrow_exception(of_save);
   return kNotFinite;
 }
 
