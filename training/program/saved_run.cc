@@ -362,6 +362,9 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
     standing.next.losses = sums.at(0);
     standing.next.steps = static_cast<int64_t>(sums.at(1));
     standing.next.train = {sums.at(2), sums.at(3), sums.at(4)};
+  } else if (standing.untested) {  // a file without sums has the last loss
+    standing.next.losses = standing.untested->at("loss");
+    standing.next.steps = 1;
   }
   return standing;
 }
