@@ -344,6 +344,32 @@ void save_adapter(Engine& engine, const Options& options) {
 
 namespace {
 
+// Returns the module after which the names of --save_weights begin; "" for
+// none. A folder of transformers has names of its own.
+std::string wrapper_of_files(const Options& options) {
+  return std::filesystem::is_directory(options.weights) ? ""
+                                                        : options.lora_wrapper;
+}
+
+// Returns `name` without the module `wrapper` in front, which may be empty.
+std::string without_wrapper(const std::string& name,
+                            const std::string& wrapper) {
+  const bool is_inside = !wrapper.empty() && name.starts_with(wrapper + ".");
+  return is_inside ? name.substr(wrapper.size() + 1) : name;
+}
+
+// Throws c10::ValueError if two of Python's names are equal without the
+// wrapper, so that a file cannot have both.
+void check_wrapper(const StateDict& python, const std::string& wrapper) {
+  for (const std::string& name : python.keys()) {
+    const std::string inside = without_wrapper(name, wrapper);
+    TORCH_CHECK_VALUE(inside == name || !python.contains(inside),
+                      "--lora_wrapper=", wrapper,
+                      ": --save_weights cannot write '", name, "' as '", inside,
+                      "', since the model has both; leave out --lora_wrapper");
+  }
+}
+
 // Loads the values of Options::adapter, if it is set. `whole`: `layers` are the
 // whole model, so that they must have all adapters of the folder.
 void load_adapter(torch::nn::Sequential layers, const Options& options,
@@ -383,6 +409,9 @@ LoadedModel load_model(const Options& options, ModelSource& source,
     std::optional<MetaGuard> meta;
     if (reads_parts) meta.emplace();
     model.layers = make();
+  }
+  if (source.exported() && !options.save_weights.empty()) {
+    check_wrapper(source.exported()->state_dict(), wrapper_of_files(options));
   }
   std::function<void(ExportedModel&)> load_part;
   bool reads_weights = true;  // from the exported program
@@ -445,9 +474,7 @@ StateDict with_pythons_names(const StateDict& dict, const StateDict& python,
   for (const auto& item : dict) {
     std::string name = python_name(item.key());
     if (!python.contains(name)) continue;
-    if (!wrapper.empty() && name.starts_with(wrapper + ".")) {
-      name.erase(0, wrapper.size() + 1);
-    }
+    name = without_wrapper(name, wrapper);
     // A constant buffer may be in several layers.
     if (!result.contains(name)) result.insert(name, item.value());
   }
@@ -466,10 +493,9 @@ std::string save_weights(const Options& options, Engine& engine,
   if (engine.replica() == 0) {
     tensors = state_dict(engine.module());
     if (ExportedModel* const exported = source.exported()) {
-      const bool of_folder = std::filesystem::is_directory(options.weights);
       tensors = with_pythons_names(tensors, exported->state_dict(),
-                                   of_folder ? "" : options.lora_wrapper);
-      if (of_folder) {
+                                   wrapper_of_files(options));
+      if (std::filesystem::is_directory(options.weights)) {
         tensors =
             rename(tensors, hugging_face_names(options.weights, *exported));
       }
