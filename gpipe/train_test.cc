@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,28 @@ TEST(EvalScope, GivesEachModuleItsOwnModeBack) {
   model->eval();
   { const EvalScope scope(*model); }
   EXPECT_EQ(modes_of(*model), std::vector<bool>(7, false));
+}
+
+TEST(EvalScope, RestoresAllModesIfALayerRefusesIts) {
+  struct Refuses : nn::Module {
+    void train(bool on) override {
+      if (is_refusing) throw std::runtime_error("this layer stays as it is");
+      nn::Module::train(on);
+    }
+    bool is_refusing = false;
+  };
+  const auto first = holder_of({});
+  const auto last = std::make_shared<Refuses>();
+  const auto model = holder_of({first, last});
+  last->is_refusing = true;
+  EXPECT_THROW(const EvalScope scope(*model), std::runtime_error);
+  EXPECT_TRUE(first->is_training());
+  last->is_refusing = false;
+  {
+    const EvalScope scope(*model);
+    last->is_refusing = true;
+  }
+  EXPECT_TRUE(first->is_training());
 }
 
 const Failure kInLayer{1, 3, Phase::kRecomputing, "5", ""};

@@ -568,9 +568,10 @@ StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
   executor.set_failure(std::nullopt);
   const WorkScope work;
   peers.open();
-  StepMode mode = given.mode();
+  StepMode mode;
   Training training(stages, executor, given, mode, peers);
   try {
+    mode = given.mode();
     training.begin();
     training.run();
     return training.end([&] {
