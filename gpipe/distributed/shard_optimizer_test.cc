@@ -190,6 +190,13 @@ const RankProgramEntry kClip("clip", [](auto& world) {
             "parameters, but with shard_optimizer each replica has parts of "
             "them; give another norm_type",
         "the norm of order 0");
+  const int type = world->rank() == 0 ? 0 : 2;
+  check(testing::error_of([&] { sharded->clip_grad_norm_(1, type); })
+                .find("c10::ValueError: clip_grad_norm_() has max_norm 1 and "
+                      "norm_type 0 on rank 0, but max_norm 1 and norm_type 2 "
+                      "on rank 1") == 0,
+        "norms of different orders");
+  check(sharded->clip_grad_norm_(1) <= 0.0101, "the World is usable");
 });
 
 // Returns SGD with the weights in one group and the other parameters in a

@@ -25,10 +25,12 @@ struct Norm {
   at::Tensor value;
 };
 
-// Throws on all ranks if two of them have other arguments. `all`: by rank, each
-// beginning with its `max_norm` and `norm_type`.
+// Throws on all ranks if two of them have other arguments, or if these are not
+// for shards. `all`: by rank, each beginning with its `max_norm` and
+// `norm_type`.
 void check_arguments(Communicator& world, int tag,
-                     const std::vector<std::string>& all, bool& agreed) {
+                     const std::vector<std::string>& all, double norm_type,
+                     bool of_shards, bool& agreed) {
   const auto text = [&](std::size_t rank) {
     std::size_t at = 0;
     double max_norm = 0, norm_type = 0;
@@ -36,14 +38,23 @@ void check_arguments(Communicator& world, int tag,
     return c10::str("max_norm ", max_norm, " and norm_type ", norm_type,
                     " on rank ", rank);
   };
-  for (std::size_t k = 1; k < all.size(); ++k) {
-    if (all[k].compare(0, kArguments, all[0], 0, kArguments) == 0) continue;
+  const auto refuse_together = [&] {
     agreed = true;
     // No rank may end before all know the error.
     all_gather(world, tag, "", "the end of a refused clipping");
+  };
+  for (std::size_t k = 1; k < all.size(); ++k) {
+    if (all[k].compare(0, kArguments, all[0], 0, kArguments) == 0) continue;
+    refuse_together();
     TORCH_CHECK_VALUE(false, "clip_grad_norm_() has ", text(0), ", but ",
                       text(k), "; call it with the same on all ranks");
   }
+  if (!of_shards || norm_type != 0) return;
+  refuse_together();
+  TORCH_CHECK_VALUE(false,
+                    "clip_grad_norm_() with norm_type 0 counts the parameters, "
+                    "but with shard_optimizer each replica has parts of them; "
+                    "give another norm_type");
 }
 
 }  // namespace
@@ -51,7 +62,8 @@ void check_arguments(Communicator& world, int tag,
 double clip_grad_norm(Communicator& world, const std::vector<int>& members,
                       int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
-                      double max_norm, double norm_type, bool& agreed) {
+                      double max_norm, double norm_type, bool of_shards,
+                      bool& agreed) {
   const c10::AutoGradMode no_graph(false);
   std::string mine = pack(max_norm, norm_type);
   std::vector<at::Tensor> grads, own_norms;
@@ -70,7 +82,7 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
   // Also with other replicas: clipped to another norm there, equal gradients
   // would differ.
   const auto texts = all_gather(world, tag, mine, "the norm of the gradients");
-  check_arguments(world, tag, texts, agreed);
+  check_arguments(world, tag, texts, norm_type, of_shards, agreed);
   std::vector<Norm> all;
   for (const int member : members) {
     const std::string& bytes = texts[member];

@@ -21,14 +21,16 @@ namespace gpipe::internal {
 // without a gradient are skipped.
 // `members`: ranks of the world, this rank among them.
 // `tag`: see all_gather().
+// `of_shards`: whether `own` are parts of parameters.
 //
 // Throws c10::ValueError on all ranks, and sets `agreed`, if they have other
-// values of `max_norm` or `norm_type`; gradients are then as before. Throws
-// PeerError if the world has failed. Threads: one call at a time for each
-// `tag`.
+// values of `max_norm` or `norm_type`, or if `norm_type` is 0, which counts
+// parameters, of shards; gradients are then as before. Throws PeerError if the
+// world has failed. Threads: one call at a time for each `tag`.
 double clip_grad_norm(Communicator& world, const std::vector<int>& members,
                       int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,
-                      double max_norm, double norm_type, bool& agreed);
+                      double max_norm, double norm_type, bool of_shards,
+                      bool& agreed);
 
 }  // namespace gpipe::internal

@@ -86,8 +86,9 @@ const CommunicatorProgramEntry kClip("clip", [](auto& world) {
           }
         }
         bool agreed = false;
-        const double norm = clip_grad_norm(*world, {0, 1, 2}, kNormTag, own,
-                                           most, type, agreed);
+        const double norm =
+            clip_grad_norm(*world, {0, 1, 2}, kNormTag, own, most, type,
+                           /*of_shards=*/false, agreed);
         const double expected =
             torch::nn::utils::clip_grad_norm_(whole, most, type);
         const std::string where =

@@ -438,10 +438,6 @@ bool Runner::any(bool here) {
 }
 
 double Runner::clip_grad_norm(double max_norm, double norm_type) {
-  TORCH_CHECK_VALUE(!shards_ || norm_type != 0,
-                    "clip_grad_norm_() with norm_type 0 counts the parameters, "
-                    "but with shard_optimizer each replica has parts of them; "
-                    "give another norm_type");
   const auto running = enter();
   bool agreed = false;
   try {
@@ -457,7 +453,8 @@ double Runner::clip_grad_norm(double max_norm, double norm_type) {
     const std::vector<int> members =
         shards_ ? world_->all_ranks() : layout_.pipeline();
     return gpipe::internal::clip_grad_norm(*world_, members, tags_.words, own,
-                                           max_norm, norm_type, agreed);
+                                           max_norm, norm_type,
+                                           shards_.has_value(), agreed);
   } catch (...) {
     if (!agreed) world_->fail(std::current_exception(), "clip_grad_norm_()");
     throw;
