@@ -103,10 +103,17 @@ std::shared_ptr<Communicator> Communicator::connect(
 
 Communicator::Communicator(const WorldOptions& options)
     : options_(completed(options)), meeting_(meet(options_)) {
-  detector_ = std::make_unique<FailureDetector>(
-      meeting_.control, options_.rank, options_.size,
-      options_.heartbeat_timeout,
-      [this](RankFailure failure) { fail(std::move(failure)); });
+  try {
+    detector_ = std::make_unique<FailureDetector>(
+        meeting_.control, options_.rank, options_.size,
+        options_.heartbeat_timeout,
+        [this](RankFailure failure) { fail(std::move(failure)); });
+  } catch (...) {
+    // Its first threads may have called fail() before a later one could not
+    // start.
+    if (aborter_.joinable()) aborter_.join();
+    throw;
+  }
   announcer_ = detector_.get();
   // Its threads may have called fail() before it could announce.
   if (const auto early = failure()) detector_->announce(*early);
