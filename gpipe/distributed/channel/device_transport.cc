@@ -134,6 +134,7 @@ std::unique_lock<std::timed_mutex> take_turn(
 // when `failed` is set.
 c10::intrusive_ptr<c10d::Store> store_of(
     Communicator& world, std::shared_ptr<const std::atomic<bool>> failed) {
+  world.check();  // rank 0 closes the store's port after a failure
   auto own = world.store().clone();
   own->setTimeout(world.options().timeout);
   return c10::make_intrusive<InterruptibleStore>(
