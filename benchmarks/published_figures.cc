@@ -22,7 +22,9 @@ std::string text_of(double value) { return absl::StrFormat("%.4f", value); }
 double largest_deviation(const Comparison& comparison) {
   double largest = 0;
   for (const PublishedFigure& figure : comparison.figures) {
-    largest = std::max(largest, std::abs(figure.ours - figure.theirs));
+    const double deviation = std::abs(figure.ours - figure.theirs);
+    if (std::isnan(deviation)) return deviation;
+    largest = std::max(largest, deviation);
   }
   return largest;
 }

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -64,6 +65,7 @@ double largest_difference(Sequential (*make)(), const Tensor& input) {
     const double apart =
         ((whole[k] - parts[k]).abs().max() / whole[k].abs().max())
             .item<double>();
+    EXPECT_FALSE(std::isnan(apart));
     largest = std::max(largest, apart);
   }
   return largest;

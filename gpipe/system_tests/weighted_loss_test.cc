@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <future>
 #include <mutex>
@@ -81,9 +82,10 @@ double largest_difference(
   double largest = 0;
   const auto parameters = module.named_parameters();
   for (const auto& [name, grad] : grads) {
-    largest = std::max(
-        largest,
-        (parameters[name].grad().cpu() - grad).abs().max().item<double>());
+    const double difference =
+        (parameters[name].grad().cpu() - grad).abs().max().item<double>();
+    EXPECT_FALSE(std::isnan(difference)) << name;
+    largest = std::max(largest, difference);
   }
   return largest;
 }

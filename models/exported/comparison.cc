@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace gpipe::exported {
@@ -63,7 +64,8 @@ void compare(Difference& difference, const std::string& name,
   const at::Tensor x = as_double(found), y = as_double(expected);
   const double scale = std::max(y.abs().max().item<double>(), 1e-30);
   const double largest = (x - y).abs().max().item<double>() / scale;
-  // The comparison is this way round so that NaN counts as largest.
+  // NaN counts as largest.
+  if (std::isnan(difference.largest)) return;
   if (!(largest <= difference.largest)) {
     difference.largest = largest;
     difference.where = name;

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "models/testing/files.h"
@@ -40,6 +41,17 @@ TEST(ComparisonTest, ADifferenceIsRelativeToTheLargestElement) {
   EXPECT_EQ(found.grads.largest, 0.125);
   EXPECT_EQ(text_of(found.grads, "gradients"),
             "1 gradients differ by up to 1.2e-01 of the largest element (w)");
+}
+
+TEST(ComparisonTest, NaNIsTheLargestDifference) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ExportedStep expected = step_with(at::zeros({1}), at::tensor({1.0}));
+  ExportedStep step = step_with(at::zeros({1}), at::tensor({nan}));
+  expected.grads.insert("x", at::tensor({2.0}));
+  step.grads.insert("x", at::tensor({2.5}));
+  const Difference grads = differences(step, expected).grads;
+  EXPECT_TRUE(std::isnan(grads.largest));
+  EXPECT_EQ(grads.where, "w");
 }
 
 TEST(ComparisonTest, OutputsInEvalModeAreComparedOnTheirOwn) {

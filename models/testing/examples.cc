@@ -39,7 +39,10 @@ bool is_close(const at::Tensor& a, const at::Tensor& b, double tolerance,
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
     return false;
   }
-  if (tolerance == 0) return at::equal(a.nan_to_num(), b.nan_to_num());
+  if (tolerance == 0) {
+    return at::equal(a.nan_to_num(), b.nan_to_num()) &&
+           at::equal(a.isnan(), b.isnan());
+  }
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
   if (x.numel() == 0) return true;
   return (x - y).abs().max().item<double>() <= tolerance * largest;

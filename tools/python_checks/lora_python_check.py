@@ -18,6 +18,7 @@ convert_weights --merge_lora, by the model of transformers. Outputs must be equa
 All bits must be equal.
 """
 
+import math
 import pathlib
 import re
 import subprocess
@@ -100,13 +101,14 @@ def adapter_in(folder):
 
 def distance(found, expected):
     """The largest difference of two dicts of tensors, relative to the largest number of
-    each tensor. 0 for equal bits."""
+    each tensor. 0 for equal bits, inf where one of both is NaN."""
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
     largest = 0.0
     for name, value in expected.items():
         if not torch.equal(found[name], value):
             apart = (found[name].double() - value.double()).abs().max()
-            largest = max(largest, (apart / value.double().abs().max()).item())
+            apart = (apart / value.double().abs().max()).nan_to_num(nan=math.inf)
+            largest = max(largest, apart.item())
     return largest
 
 

@@ -13,6 +13,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -110,11 +111,12 @@ Gradients in_two_parts(const Piece& piece, bool input_wanted = true) {
 }
 
 // Returns the largest difference divided by the largest value of `b`; 0 for
-// equal bits.
+// equal bits, and 1 if a value is NaN.
 double distance(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined() ? 0 : 1;
   if (a.equal(b)) return 0;
-  return ((a - b).abs().max() / b.abs().max()).item<double>();
+  const double apart = ((a - b).abs().max() / b.abs().max()).item<double>();
+  return std::isnan(apart) ? 1 : apart;
 }
 
 double distance(const Gradients& a, const Gradients& b) {
