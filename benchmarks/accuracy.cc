@@ -244,6 +244,7 @@ void add_settings(const AccuracyOutcome& outcome, Row& row) {
 void add_result(const AccuracyOutcome& outcome, Row& row) {
   std::vector<double> speeds;
   for (const Evaluation& epoch : outcome.epochs) {
+    if (epoch.untimed_steps > 0) continue;
     row.durations.push_back({epoch.seconds, epoch.cpu_seconds});
     speeds.push_back(epoch.train.items / epoch.seconds);
   }
@@ -253,7 +254,7 @@ void add_result(const AccuracyOutcome& outcome, Row& row) {
   }
   add_score(outcome.epochs.back().train, row);
   add_score(outcome.epochs.back().test, row);
-  row.cells.emplace_back(median(speeds), 2);
+  row.cells.push_back(speeds.empty() ? Cell() : Cell(median(speeds), 2));
   row.cells.emplace_back(absl::StrFormat("%08x", outcome.checksum));
 }
 
@@ -276,6 +277,11 @@ void train_row(train_program::Task& task, AccuracyOutcome& outcome) {
     throw std::runtime_error("the loss or a gradient is not finite in epoch " +
                              std::to_string(outcome.epochs.size() + 1) +
                              " (see the log); try a smaller --lr");
+  }
+  if (outcome.epochs.empty()) {
+    throw std::runtime_error(
+        "no epoch was evaluated: all steps of the run in --run_dir were done, "
+        "or --eval_every is negative");
   }
 }
 

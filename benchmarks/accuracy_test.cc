@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "models/testing/files.h"
 #include "training/learning_rate.h"
 #include "training/program/task.h"
 #include "training/testing/small_runs.h"
@@ -136,6 +137,15 @@ Evaluation epoch(double seconds) {
   return epoch;
 }
 
+TEST(AccuracyTable, EpochsThatAnotherProcessHasBegunHaveNoSpeed) {
+  AccuracyOutcome outcome = outcome_of("pipeline-256");
+  outcome.epochs = {epoch(1), epoch(2), epoch(4)};
+  outcome.epochs[2].untimed_steps = 1;
+  EXPECT_EQ(texts(accuracy_rows_table({outcome}).rows[0]).at(10), "6.00");
+  outcome.epochs.erase(outcome.epochs.begin(), outcome.epochs.begin() + 2);
+  EXPECT_EQ(texts(accuracy_rows_table({outcome}).rows[0]).at(10), "");
+}
+
 TEST(AccuracyTable, RowsTellTheLastEpochBesideThePublishedFigures) {
   AccuracyOutcome outcome = outcome_of("pipeline-256");
   outcome.options.batch = 256;
@@ -178,7 +188,7 @@ torch::nn::Sequential tiny_model() {
 
 // Trains two epochs of two steps on the CPU.
 AccuracyOutcome train(const std::string& balance, int64_t partitions,
-                      double lr = 0.001) {
+                      double lr = 0.001, const std::string& run_dir = "") {
   AccuracyOutcome outcome;
   auto& options = outcome.options;
   options = train_program::small_options("amoebanetd");  // see tiny_model()
@@ -194,6 +204,7 @@ AccuracyOutcome train(const std::string& balance, int64_t partitions,
   options.eval_every = 0;
   options.optimizer = "sgd";
   options.lr = lr;
+  options.run_dir = run_dir;
   options.train_score = true;
   const auto shapes = train_program::make_task(options);
   train_program::TaskWith task(*shapes, nullptr);
@@ -221,6 +232,14 @@ TEST(TrainRowTest, ALossThatIsNotFiniteEndsIt) {
   EXPECT_THAT(
       [] { train("6", 1, /*lr=*/1e38); },
       ThrowsMessage<std::runtime_error>(HasSubstr("try a smaller --lr")));
+}
+
+TEST(TrainRowTest, ARunThatIsDoneHasNoResults) {
+  const std::string run_dir = testing::new_folder() + "run";
+  EXPECT_THAT(train("6", 1, 0.001, run_dir).epochs, SizeIs(2));
+  EXPECT_THAT([&] { train("6", 1, 0.001, run_dir); },
+              ThrowsMessage<std::runtime_error>(
+                  HasSubstr("all steps of the run in --run_dir were done")));
 }
 
 }  // namespace

@@ -48,8 +48,10 @@ struct Evaluation {
   // items unless Options::train_score is set.
   Score train;
   Score test;
-  // Of these steps: wall time, and CPU time of all threads of this process.
+  // Of these steps, but those that a process before this one has run: wall
+  // time, and CPU time of all threads of this process.
   double seconds = 0, cpu_seconds = 0;
+  int64_t untimed_steps = 0;  // the number of those
 };
 
 // Returns the score on the whole test set, the same in all processes. The

@@ -366,6 +366,7 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
     standing.next.losses = standing.untested->at("loss");
     standing.next.steps = 1;
   }
+  standing.next.untimed_steps = standing.next.steps;
   return standing;
 }
 
