@@ -297,8 +297,7 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   for (const at::Tensor& each : outputs) {
     Activation& output = leaving.emplace_back(without_graph(each));
     output.leaf = each.defined() && each.requires_grad() && each.is_leaf();
-    // The next micro-batch may change it before others have read it.
-    if (partition_->modules.has_memory_of_buffer(each)) {
+    if (is_changed_later(each)) {
       output.tensor = output.tensor.clone();
     }
   }
@@ -315,6 +314,11 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
     graph_.drop_graph();
   }
   return output;
+}
+
+bool Cell::is_changed_later(const at::Tensor& output) const {
+  return partition_->modules.has_memory_of_buffer(output) ||
+         past_.has_memory_of_counter(output);
 }
 
 void Cell::begin_checkpoint(const std::vector<Activation>& inputs) {
@@ -504,9 +508,7 @@ Value Cell::run_head(Value output) {
     head_->output = output;
     for (at::Tensor& each : head_->output.tensors()) {
       if (!each.defined()) continue;
-      each = partition_->modules.has_memory_of_buffer(each)
-                 ? each.detach().clone()
-                 : each.detach();
+      each = is_changed_later(each) ? each.detach().clone() : each.detach();
     }
   }
   std::vector<WatchedVersion> targets(head_->target.tensors().begin(),

@@ -238,6 +238,9 @@ class Cell {
                     const CellTracker& tracker) const;
   // Throws c10::Error if the graph reaches an input of another cell.
   void check_no_other_input();
+  // Returns whether the next micro-batch or a recompute changes the memory of
+  // an output, maybe before others have read it.
+  bool is_changed_later(const at::Tensor& output) const;
   // Notes what the forward is about to see, for a recompute.
   void begin_checkpoint(const std::vector<Activation>& inputs);
   // Returns the name of the layer that made the node with this sequence number,

@@ -224,6 +224,26 @@ TEST(Cell, ARecomputeDrawsTheSameNumbersAndRestoresBuffers) {
   EXPECT_TRUE(grads[0].equal(grads[1]));
 }
 
+// Another worker reads the output meanwhile.
+TEST(Cell, ARecomputeLeavesAnOutputThatTheLayersCount) {
+  Tensor given;
+  std::vector<double> seen;
+  const auto count = [&](const Tensor& x) {
+    if (given.defined()) seen.push_back(given.item<double>());
+    Tensor rows = torch::full({}, 2., x.options());
+    rows += 1;
+    return std::vector<Tensor>{x * rows, rows};
+  };
+  Partition part = partition_of(
+      {testing::layer<std::vector<Tensor>, Tensor>(std::move(count))});
+  Cell cell(part, 0, true);
+  StepSeed seed;
+  given = cell.forward(input_of(rows(5)), seed, false).boundary.at(1).tensor;
+  cell.recompute(seed);
+  EXPECT_THAT(seen, ElementsAre(3));
+  EXPECT_EQ(given.item<double>(), 3);
+}
+
 // Returns the error of a recompute after `change`.
 std::string error_after(Model& model, const std::function<void()>& change) {
   Cell cell(model.part, 0, true);

@@ -380,6 +380,10 @@ Value CheckpointedCall::run(std::vector<Value> inputs) {
     output = function_(std::move(inputs));
   }
   past_.first_call_done(output.tensors(), /*with_grad=*/false);
+  // Others may read it during the second call.
+  for (at::Tensor& each : output.tensors()) {
+    if (past_.has_memory_of_counter(each)) each = each.clone();
+  }
   past_.keep_changed_buffers();
   watch_leaves_of(output, begin);
   of_inputs_.clear();

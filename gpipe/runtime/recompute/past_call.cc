@@ -149,6 +149,14 @@ bool PastCall::is_norm(const BufferValue& buffer) const {
          contains(record_.statistics, buffer.buffer);
 }
 
+bool PastCall::has_memory_of_counter(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  return std::ranges::any_of(
+      record_.counters, [&](const CallRecord::Counter& each) {
+        return each.tensor.has_storage() && each.tensor.is_alias_of(tensor);
+      });
+}
+
 std::vector<BufferValue> PastCall::changed_buffers() const {
   std::vector<BufferValue> changed;
   for (BufferValue each : buffers_) {

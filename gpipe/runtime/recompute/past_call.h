@@ -67,6 +67,10 @@ class PastCall {
   // an input in place.
   void first_call_done(const std::vector<at::Tensor>& outputs, bool with_grad);
 
+  // Returns whether `tensor` shares memory with a counter, which has its old
+  // value during the second call.
+  bool has_memory_of_counter(const at::Tensor& tensor) const;
+
   // Drops the copies of the buffers that the first call has not changed, except
   // those of a PastBuffers, which change at its end. From now on these must not
   // change (check_unchanged()). Without this function, other code may change
