@@ -205,12 +205,15 @@ void Receiver::expect(std::vector<MessageId> messages, Deliver deliver) {
   if (messages.empty()) return;
   worker_.post(
       [this, messages = std::move(messages), deliver = std::move(deliver)] {
-        const StreamScope scope(stream_.get());
+        std::optional<StreamScope> scope;
         Incoming next;
         Unsplit unsplit;
         for (std::size_t k = 0; k < messages.size() && !world_.failure(); ++k) {
           guard(messages[k], [&] {
-            if (k == 0) next = post(messages[k]);
+            if (k == 0) {
+              scope.emplace(stream_.get(), Site::here());
+              next = post(messages[k]);
+            }
             std::vector<Posted> posted;
             const Message message = read(std::move(next), messages[k], posted);
             const Time began = std::chrono::steady_clock::now();

@@ -27,6 +27,7 @@
 #include "gpipe/distributed/world/bytes.h"
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/distributed/world/stores.h"
+#include "gpipe/runtime/device/origin.h"
 #include "gpipe/runtime/device/stream.h"
 
 namespace gpipe::internal {
@@ -70,8 +71,9 @@ std::future<void> close_all(std::vector<DeviceGroup> groups,
     try {
       background_thread([group = std::move(each), device, close,
                          all]() mutable {
-        const c10::DeviceGuard on_device(device);  // see record_event()
+        c10::OptionalDeviceGuard on_device;  // see record_event()
         try {
+          on_device.reset_device(device);  // throws if the device has failed
           ((*group).*close)();
         } catch (const std::exception&) {
         }
@@ -175,6 +177,11 @@ class DeviceTransport final : public Transport {
   // Blocks until the other ranks close their ends, too; at most for some
   // seconds. All transfers are complete.
   ~DeviceTransport() override {
+    if (origin_.forked()) {
+      // Neither CUDA nor the threads of the groups are here.
+      new auto(std::move(groups_));
+      return;
+    }
     const auto deadline = Clock::now() + kPatience;
     const auto closed = close_all(groups(), device_, &c10d::Backend::shutdown);
     while (closed.wait_for(kCheckInterval) != std::future_status::ready) {
@@ -314,6 +321,7 @@ class DeviceTransport final : public Transport {
   const std::shared_ptr<std::atomic<bool>> failed_;
   const c10::intrusive_ptr<c10d::Store> store_;
 
+  const Origin origin_;
   std::mutex mutex_;
   std::map<std::string, DeviceGroup> groups_;
   const int callback_;  // last: may be called at once
@@ -399,11 +407,15 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
     for (auto& each : std::exchange(unfinished_, {})) each.wait_for(kPatience);
     // The memory of an abandoned transfer is free when the device is. If it
     // never is, the thread keeps the memory.
-    start([this] {
-      wait_for_device();
-      std::lock_guard<std::mutex> lock(mutex_);
-      kept_.clear();
-    }).wait_for(kPatience);
+    try {
+      start([this] {
+        wait_for_device();
+        std::lock_guard<std::mutex> lock(mutex_);
+        kept_.clear();
+      }).wait_for(kPatience);
+    } catch (const std::system_error&) {
+      // No thread can start. The memory goes with this object.
+    }
   }
 
  private:
@@ -448,9 +460,9 @@ class SelfTest : public std::enable_shared_from_this<SelfTest> {
   std::future<std::string> start(std::function<void()> part) {
     std::packaged_task<std::string()> task(
         [self = shared_from_this(), part = std::move(part)]() -> std::string {
-          const c10::DeviceGuard on_device(
-              self->device_);  // see record_event()
+          c10::OptionalDeviceGuard on_device;  // see record_event()
           try {
+            on_device.reset_device(self->device_);
             part();
           } catch (const std::exception& error) {
             return reason_of(error);

@@ -416,10 +416,10 @@ void ReplicaSums::begin(std::vector<Summand> parameters, int64_t stages) {
   worker_->post([this, floating_point] {
     std::fesetenv(&floating_point);
     c10::OptionalDeviceGuard on_device;  // see record_event()
-    if (!summands_.empty()) {
-      on_device.reset_device(summands_.front().like.device());
-    }
     try {
+      if (!summands_.empty()) {
+        on_device.reset_device(summands_.front().like.device());
+      }
       add_up();
     } catch (...) {
       error_ = std::current_exception();
