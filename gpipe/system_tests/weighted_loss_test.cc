@@ -555,6 +555,30 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheMean) {
   }
 }
 
+// The loss of no rows is NaN, and so is its product with the learned weight.
+TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientOfALearnedWeight) {
+  const auto loss_with = [](const Tensor& weight) {
+    return [weight](const Tensor& output, const Tensor& target) {
+      return mean_square(output, target) * weight;
+    };
+  };
+  const Tensor input = torch::arange(9.).view({3, 3}) / 9;
+  const Tensor target = torch::ones({3, 2});
+  const auto weight = [] { return torch::full({}, 3.).requires_grad_(); };
+  torch::manual_seed(1);
+  nn::Sequential plain(nn::Linear(3, 2));
+  const Tensor expected = weight();
+  loss_with(expected)(plain->forward(input), target).backward();
+  torch::manual_seed(1);
+  GPipe pipeline(nn::Sequential(nn::Linear(3, 2)), testing::options({1}));
+  const Tensor found = weight();
+  pipeline->train_step(parts_of(input.split_with_sizes({3, 0})),
+                       parts_of(target.split_with_sizes({3, 0})),
+                       loss_with(found), fill_drain(1, 2));
+  EXPECT_TRUE(found.grad().allclose(expected.grad())) << found.grad();
+  EXPECT_EQ(difference(grads_of(*pipeline), grads_of(*plain), 1e-5, 1e-7), "");
+}
+
 TEST(RowsTest, AMiniBatchWithoutRowsHasNoMean) {
   GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
   const Tensor input = torch::ones({0, 2}).to(device());

@@ -371,9 +371,14 @@ void StepPass::backward(const Action& action) {
   const bool each_is_complete = offers_gradients_ &&
                                 action.kind == ActionKind::kBackward &&
                                 sums_[j].last(i);
+  // The loss of a part without rows is NaN, and 0 * NaN is NaN.
+  const bool counts_nothing = options_.loss_weights &&
+                              j + 1 == stages_.size() &&
+                              (*options_.loss_weights)[i] == 0;
   NonFiniteGradients non_finite;
   const LeafSink sink = [&](std::size_t leaf, at::Tensor grad) {
     fault_point("gradient sum", j, i);
+    if (counts_nothing) grad = at::zeros_like(grad);
     const auto number = cell.leaf_numbers()[leaf];
     if (options_.check_finite) {
       non_finite.watch(grad, [this, j, &tensor = cell.leaves()[leaf]] {
@@ -384,6 +389,13 @@ void StepPass::backward(const Action& action) {
     if (each_is_complete) complete(j, number);
   };
   Activations back = run_cell(action, sink);
+  for (auto* const list : {&back.boundary, &back.skips}) {
+    for (Activation& each : *list) {
+      if (counts_nothing && each.tensor.defined()) {
+        each.tensor = at::zeros_like(each.tensor);
+      }
+    }
+  }
   if (options_.check_finite) {
     watch(j, back, non_finite);
     non_finite.check();
