@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/jit_type.h>
+#include <absl/strings/ascii.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -369,9 +370,23 @@ std::set<int> row_symbols(const Program& program) {
   return rows;
 }
 
+// Returns whether the expression of a size has the symbol `name`.
+bool is_computed_from(const std::string& expression, const std::string& name) {
+  const auto is_of_name = [&](std::size_t at) {
+    return at < expression.size() &&
+           (absl::ascii_isalnum(expression[at]) || expression[at] == '_');
+  };
+  for (std::size_t at = expression.find(name); at != std::string::npos;
+       at = expression.find(name, at + 1)) {
+    if (!is_of_name(at - 1) && !is_of_name(at + name.size())) return true;
+  }
+  return false;
+}
+
 // Returns why the outputs of micro-batches cannot be concatenated along
 // dimension 0 to `output`; "" if they can.
-std::string output_problem(const Value& output, const std::set<int>& rows) {
+std::string output_problem(const Value& output, const std::set<int>& rows,
+                           const Symbols& symbols) {
   const std::vector<Extent>& sizes = output.sizes;
   if (sizes.empty()) {
     return "has no dimension 0, as a loss that is computed in the model";
@@ -391,19 +406,33 @@ std::string output_problem(const Value& output, const std::set<int>& rows) {
              place +
              " (export an input that all rows share with a fixed dimension 0)";
     }
+    if (sizes[k].symbol == Extent::kNone) continue;
+    const std::string& expression = symbols.name(sizes[k].symbol);
+    for (const int each : rows) {
+      if (is_computed_from(expression, symbols.name(each))) {
+        return "has a size that is computed from the rows of the inputs " +
+               place;
+      }
+    }
   }
   return "";
 }
 
 // Returns the values that have the rows of several tensors one after the other,
-// as torch.cat() along dimension 0 gives them. The concatenated outputs of
-// micro-batches have these rows in another order.
-std::set<ValueId> joined_rows(const Program& program) {
+// as torch.cat() along dimension 0 gives them, or a part of the rows of inputs
+// that begin so. The concatenated outputs of micro-batches have these rows in
+// another order.
+std::set<ValueId> joined_rows(const Program& program,
+                              const std::set<int>& symbols) {
   std::set<ValueId> joined;
   const auto rows = [&](ValueId each) {
     const std::vector<Extent>& sizes = program.values[each].sizes;
     return sizes.empty() ? Extent() : sizes[0];
   };
+  const bool inputs_in_groups =
+      std::ranges::any_of(program.inputs, [&](ValueId each) {
+        return symbols.contains(rows(each).symbol) && rows(each).factor > 1;
+      });
   for (const Node& node : program.nodes) {
     const auto is_one_of = [&](const auto& names) {
       return std::ranges::any_of(names, [&](const std::string& name) {
@@ -411,18 +440,26 @@ std::set<ValueId> joined_rows(const Program& program) {
       });
     };
     // Others make one dimension of the rows and of the next ones.
-    const bool joins = is_one_of(std::array{
-        "cat", "concat", "concatenate", "vstack", "row_stack", "hstack",
-        "cartesian_prod", "pad", "constant_pad_nd", "repeat", "tile"});
+    const bool joins =
+        is_one_of(std::array{"cat", "concat", "concatenate", "vstack",
+                             "row_stack", "hstack", "cartesian_prod", "pad",
+                             "constant_pad_nd", "repeat", "tile"}) ||
+        !node.bodies.empty();
     // These have all elements, in the same order.
     const bool is_view =
         is_one_of(std::array{"view", "reshape", "flatten", "unflatten",
                              "_unsafe_view", "view_as", "reshape_as"});
+    // Parts of inputs that have, say, 2 * s rows.
+    const bool cuts = is_one_of(
+        std::array{"chunk", "split", "split_with_sizes", "tensor_split",
+                   "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"});
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
       const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
       const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
-        return joined.contains(each) && (is_view || is_as_long(each));
+        return joined.contains(each) &&
+               (is_view || (rows(each).symbol == own.symbol &&
+                            own.factor % rows(each).factor == 0));
       });
       const bool has_other_rows =
           std::ranges::none_of(node.reads, is_as_long) &&
@@ -433,12 +470,25 @@ std::set<ValueId> joined_rows(const Program& program) {
       // maybe of further ones.
       const bool flattens = std::ranges::any_of(node.reads, [&](ValueId each) {
         const std::vector<Extent>& sizes = program.values[each].sizes;
+        int64_t before = 1;  // elements of the dimensions before the rows
+        for (const Extent& size : sizes) {
+          if (is_view && before > 1 && symbols.contains(size.symbol)) {
+            return true;
+          }
+          if (size.symbol != Extent::kNone) break;
+          before *= size.factor;
+        }
         return sizes.size() > 1 && sizes[0].symbol == Extent::kNone &&
                sizes[0].factor > 1 && sizes[1].symbol == own.symbol &&
                own.factor % (sizes[0].factor * sizes[1].factor) == 0;
       });
+      const bool is_part =
+          cuts && std::ranges::any_of(node.reads, [&](ValueId each) {
+            return inputs_in_groups && rows(each).symbol == own.symbol &&
+                   rows(each).factor > own.factor && !joined.contains(each);
+          });
       if (own.symbol != Extent::kNone &&
-          (keeps || flattens || (joins && has_other_rows))) {
+          (keeps || flattens || is_part || (joins && has_other_rows))) {
         joined.insert(result);
       }
     });
@@ -452,14 +502,14 @@ void check_outputs(Program& program, bool concatenates) {
   }
   if (!concatenates) return;
   const std::set<int> rows = row_symbols(program);
-  const std::set<ValueId> joined = joined_rows(program);
+  const std::set<ValueId> joined = joined_rows(program, rows);
   for (const ValueId each : program.outputs) {
     const Value& output = program.values[each];
     const std::string problem =
         joined.contains(each)
             ? "has the rows of several tensors one after the other, as of "
               "torch.cat() along dimension 0"
-            : output_problem(output, rows);
+            : output_problem(output, rows, program.symbols);
     if (problem.empty()) continue;
     program.problems.push_back(
         "output '" + output.name + "' " + problem +

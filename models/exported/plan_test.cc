@@ -136,6 +136,9 @@ TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
   const Extent many{twice.symbol, 6 * twice.factor};
   const ValueId long_flat = draft.node({stack});
   draft.program.values[long_flat].sizes = {many};
+  // view(-1, 2 * width) of it, which mixes rows.
+  const ValueId mixed = draft.node({stack});
+  draft.program.nodes.back().target = "torch.ops.aten.view.default";
   const ValueId tokens = draft.node({loss});
   draft.program.nodes.back().target = "torch.ops.aten.view.default";
   draft.program.values[tokens].sizes = {many};
@@ -151,11 +154,12 @@ TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
   const ValueId rows = draft.node({input, other});
   draft.program.nodes.back().target = "torch.ops.aten.vstack.default";
   draft.program.values[rows].sizes = {twice};
-  draft.program.outputs = {loss, half,      wide,  wide_loss, queries,
-                           flat, long_flat, texts, one,       rows};
+  draft.program.outputs = {loss,      half,  wide,  wide_loss, queries, flat,
+                           long_flat, mixed, texts, one,       rows};
   analyze(draft.program, /*keep_random=*/true);
   std::vector<std::string> expected;
-  for (const ValueId each : {loss, wide_loss, flat, long_flat, texts, rows}) {
+  for (const ValueId each :
+       {loss, wide_loss, flat, long_flat, mixed, texts, rows}) {
     expected.push_back(
         "output '" + draft.program.values[each].name +
         "' has the rows of several tensors one after the other, as of "
@@ -163,6 +167,37 @@ TEST(AnalysisTest, OutputsWithTheRowsOfSeveralTensorsAreRefused) {
         "be concatenated; choose other outputs with ExportedOptions::outputs");
   }
   EXPECT_EQ(draft.program.problems, expected);
+}
+
+// Rows a0 a1 b0 b1 that the program takes as two tensors of two rows.
+TEST(AnalysisTest, PartsOfInputsThatBeginWithSeveralTensorsAreRefused) {
+  Draft draft;
+  const ValueId input = draft.input();
+  draft.program.values[input].sizes = {{draft.rows.symbol, 2}};
+  const ValueId half = draft.node({input});
+  draft.program.nodes.back().target = "torch.ops.aten.chunk.default";
+  draft.program.values[half].sizes = {{draft.rows.symbol, 1}};
+  draft.program.outputs = {half};
+  analyze(draft.program, /*keep_random=*/true);
+  ASSERT_EQ(draft.program.problems.size(), 1u);
+}
+
+TEST(AnalysisTest, SizesThatAreComputedFromTheRowsAreRefused) {
+  Draft draft;
+  const std::string name = draft.program.symbols.name(draft.rows.symbol);
+  const Extent more = draft.program.symbols.parse(name + " + 5");
+  const Extent other = draft.program.symbols.parse(name + "0 + 5");
+  const ValueId input = draft.input();
+  const ValueId queue = draft.node({input}), free = draft.node({input});
+  draft.program.values[queue].sizes = {draft.rows, more};
+  draft.program.values[free].sizes = {draft.rows, other};
+  draft.program.outputs = {queue, free};
+  analyze(draft.program, /*keep_random=*/true);
+  ASSERT_EQ(draft.program.problems.size(), 1u);
+  EXPECT_NE(draft.program.problems[0].find(
+                "has a size that is computed from the rows of the inputs in "
+                "dimension 1"),
+            std::string::npos);
 }
 
 // Dim.AUTO gives inputs that meet in no operator a symbol each.
