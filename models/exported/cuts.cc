@@ -181,6 +181,12 @@ void add_changing_weights(const Program& program,
       changes[group[program.values[each].memory]] = true;
     }
   }
+  // The last layer returns outputs, and a layer reads its own weights.
+  for (const ValueId each : program.outputs) {
+    const auto found = spans.find(group[each]);
+    if (found == spans.end() || program.values[each].weight < 0) continue;
+    found->second.end = static_cast<int>(program.nodes.size());
+  }
   for (const auto& [memory, span] : spans) {
     if (changes[memory]) {
       obstacles.push_back({Obstacle::Kind::kBuffer, memory, span});

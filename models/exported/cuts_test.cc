@@ -177,6 +177,16 @@ TEST(CutObstaclesTest, AChangingBufferCountsFromItsFirstUseToItsLast) {
   }
 }
 
+TEST(CutObstaclesTest, AChangingBufferThatIsReturnedCountsToTheEnd) {
+  Draft draft;
+  const ValueId buffer = draft.add(Origin::kBuffer);
+  ValueId x = draft.node({draft.input()});
+  x = draft.node({x, buffer}, {buffer});
+  Program& program = draft.finish(draft.node({x}));
+  program.outputs.push_back(buffer);
+  EXPECT_EQ(obstacles(program), Reasons({0, 0, 1}));
+}
+
 TEST(CutObstaclesTest, TheStatisticsOfANormStayTogether) {
   for (const bool same_module : {true, false}) {
     Draft draft;
