@@ -171,7 +171,7 @@ void add_entries(const Json& list, const std::string& folder, Archive& archive,
 
 void find_ties(std::vector<Weight>& weights) {
   std::map<std::tuple<std::string, int64_t, std::vector<int64_t>,
-                      std::vector<int64_t>, c10::ScalarType>,
+                      std::vector<int64_t>, c10::ScalarType, bool>,
            int>
       first_with;
   for (std::size_t k = 0; k < weights.size(); ++k) {
@@ -179,10 +179,10 @@ void find_ties(std::vector<Weight>& weights) {
     weight.tied_to = static_cast<int>(k);
     // Tensors without elements have no record, and all name the same one.
     if (!weight.has_values || bytes_of(weight) == 0) continue;
-    const auto found =
-        first_with.try_emplace({weight.record, weight.offset, weight.sizes,
-                                weight.strides, weight.dtype},
-                               weight.tied_to);
+    const auto found = first_with.try_emplace(
+        {weight.record, weight.offset, weight.sizes, weight.strides,
+         weight.dtype, weight.requires_grad},
+        weight.tied_to);
     weight.tied_to = found.first->second;
   }
 }
