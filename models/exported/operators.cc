@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <unordered_map>
 
 namespace gpipe::exported {
@@ -411,6 +412,29 @@ void note_argument(Node& node, const c10::Argument& formal,
   } else if (formal.name() == "running_var") {
     node.running_var = argument.elements[0].value;
   }
+}
+
+void squeeze_fixed_sizes(Node& node, const std::vector<Extent>& sizes) {
+  if (operator_name(node) != "aten.squeeze") return;
+  const auto rank = static_cast<int64_t>(sizes.size());
+  std::vector<int64_t> wanted(rank);
+  std::iota(wanted.begin(), wanted.end(), 0);
+  if (node.arguments.size() > 1) {
+    const IValue& dims = node.arguments[1].constant;
+    if (!dims.isInt() && !dims.isIntList()) return;
+    wanted = dims.isInt() ? std::vector{dims.toInt()} : dims.toIntVector();
+  }
+  std::vector<int64_t> fixed;
+  for (int64_t d : wanted) {
+    if (d < 0) d += rank;
+    if (d < 0 || d >= rank) return;  // LibTorch reports it
+    if (sizes[d].symbol == Extent::kNone) fixed.push_back(d);
+  }
+  if (fixed.size() == wanted.size()) return;
+  node.target = "torch.ops.aten.squeeze.dims";
+  node.op = find_operator(node.target);
+  node.arguments.resize(1);
+  node.arguments.emplace_back().constant = fixed;
 }
 
 void note_operator(Node& node) {

@@ -110,6 +110,29 @@ Node noted(const std::string& target, const std::vector<std::string>& values,
   return node;
 }
 
+TEST(SqueezeTest, RowsAreKeptAlsoIfThereIsOne) {
+  const std::vector<Extent> sizes = {
+      {0, 1}, {Extent::kNone, 3}, {Extent::kNone, 1}, {Extent::kNone, 1}};
+  const auto squeezed = [&](const std::string& overload,
+                            const c10::IValue& dims) {
+    Node node = noted("torch.ops.aten.squeeze." + overload, {"self"},
+                      dims.isNone() ? "" : "dim", dims);
+    node.target = "torch.ops.aten.squeeze." + overload;
+    squeeze_fixed_sizes(node, sizes);
+    torch::jit::Stack stack{at::ones({1, 3, 1, 1})};
+    for (std::size_t k = 1; k < node.arguments.size(); ++k) {
+      stack.push_back(node.arguments[k].constant);
+    }
+    node.op->callBoxed(stack);
+    return stack[0].toTensor().sizes().vec();
+  };
+  using Sizes = std::vector<int64_t>;
+  EXPECT_EQ(squeezed("default", {}), Sizes({1, 3}));
+  EXPECT_EQ(squeezed("dim", 0), Sizes({1, 3, 1, 1}));
+  EXPECT_EQ(squeezed("dim", -1), Sizes({1, 3, 1}));
+  EXPECT_EQ(squeezed("dims", Sizes({0, 2})), Sizes({1, 3, 1}));
+}
+
 TEST(OperatorSchemaTest, OperatorsAreFoundByTheirTargets) {
   EXPECT_TRUE(is_operator("torch.ops.aten.add.Tensor"));
   EXPECT_FALSE(is_operator("_operator.add"));

@@ -293,6 +293,12 @@ class GraphReader {
                  "with the same version of PyTorch");
       return false;
     }
+    if (!node.arguments.empty() && !node.arguments[0].elements.empty()) {
+      const ValueId tensor = node.arguments[0].elements[0].value;
+      if (tensor != kNoValue) {
+        squeeze_fixed_sizes(node, program_.values[tensor].sizes);
+      }
+    }
     note_operator(node);
     return true;
   }
