@@ -33,6 +33,7 @@ StepPass::StepPass(Stages& stages, Step& step, Options options,
       backward_(make_inboxes(/*backward=*/true)),
       unsplit_copies_(stages.partitions.size()),
       link_parameters_(stages.links.size()),
+      versions_(stages.partitions.size()),
       outputs_(step.microbatches()),
       input_grads_(step.microbatches()) {
   if (!options_.input_wanted && !options_.leaf_wanted.empty()) {
@@ -45,11 +46,10 @@ StepPass::StepPass(Stages& stages, Step& step, Options options,
   for (int64_t j = 0; j < stages.size(); ++j) {
     sums_.emplace_back(options_.order, step.microbatches());
   }
-  for (std::size_t k = 0; k < stages.links.size(); ++k) {
-    const Partition& from = stages.partitions[stages.links[k].from];
-    for (const at::Tensor& each : from.modules.parameters()) {
-      link_parameters_[k].versions.emplace_back(each);
-    }
+  for (const SkipRoute& link : stages.links) {
+    if (!versions_[link.from].empty()) continue;
+    const auto& all = stages.partitions[link.from].modules.parameters();
+    versions_[link.from] = std::vector<WatchedVersion>(all.begin(), all.end());
   }
 }
 
@@ -178,9 +178,8 @@ void StepPass::mark_parameter(std::size_t link, Activation& skip) {
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       if (!is_same_view(parameters[k], skip.tensor)) continue;
       known.tensor = skip.tensor;
-      known.version = known.versions[k];
+      known.version = versions_[stages_.links[link].from][k];
     }
-    known.versions.clear();
   }
   if (!is_same_view(*known.tensor, skip.tensor)) return;
   if (known.version.is_changed()) {

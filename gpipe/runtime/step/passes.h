@@ -218,10 +218,11 @@ class StepPass : public Actor {
     // Undefined if another tensor does, nullopt before the first micro-batch.
     std::optional<at::Tensor> tensor;
     WatchedVersion version;  // at the beginning of the step
-    // Those of all parameters of the stage, before the first micro-batch.
-    std::vector<WatchedVersion> versions;
   };
   std::vector<LinkParameter> link_parameters_;  // by link
+  // The versions of the parameters at the beginning of the step, by stage;
+  // empty if no skip link leaves it.
+  std::vector<std::vector<WatchedVersion>> versions_;
   std::vector<Activations> outputs_;
   std::vector<GradSum> sums_;  // by partition
   std::vector<std::vector<at::Tensor>> input_grads_;
