@@ -15,14 +15,6 @@ namespace gpipe::exported {
 
 namespace {
 
-// Returns the tensor in an argument; kNoValue if there is none.
-ValueId tensor_in(const Node& node, std::size_t place) {
-  if (place >= node.arguments.size()) return kNoValue;
-  const Argument& argument = node.arguments[place];
-  return argument.kind == Argument::Kind::kValue ? argument.elements[0].value
-                                                 : kNoValue;
-}
-
 // The last node that uses each memory, and the last one that computes or
 // changes it, by the value that owns the memory; -1 for none.
 struct LastNodes {
@@ -450,9 +442,11 @@ std::set<ValueId> joined_rows(const Program& program,
         is_one_of(std::array{"view", "reshape", "flatten", "unflatten",
                              "_unsafe_view", "view_as", "reshape_as"});
     // Parts of inputs that have, say, 2 * s rows.
-    const bool cuts = is_one_of(
-        std::array{"chunk", "split", "split_with_sizes", "tensor_split",
-                   "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"});
+    const bool cuts =
+        inputs_in_groups &&
+        is_one_of(std::array{"chunk", "split", "split_with_sizes",
+                             "tensor_split", "unsafe_chunk", "unsafe_split",
+                             "unsafe_split_with_sizes"});
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
       const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
@@ -484,7 +478,7 @@ std::set<ValueId> joined_rows(const Program& program,
       });
       const bool is_part =
           cuts && std::ranges::any_of(node.reads, [&](ValueId each) {
-            return inputs_in_groups && rows(each).symbol == own.symbol &&
+            return rows(each).symbol == own.symbol &&
                    rows(each).factor > own.factor && !joined.contains(each);
           });
       if (own.symbol != Extent::kNone &&

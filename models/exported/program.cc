@@ -115,6 +115,13 @@ const Extent* size_extent(const Program& program, const Node& node) {
   return &*program.values[id].extent;
 }
 
+ValueId tensor_in(const Node& node, std::size_t place) {
+  if (place >= node.arguments.size()) return kNoValue;
+  const Argument& argument = node.arguments[place];
+  return argument.kind == Argument::Kind::kValue ? argument.elements[0].value
+                                                 : kNoValue;
+}
+
 std::string operator_name(const Node& node) {
   std::string_view name = node.target;
   if (drop_prefix(name, "torch.ops.")) {

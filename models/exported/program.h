@@ -259,6 +259,9 @@ std::string shape_text(const Program& program, ValueId tensor);
 // the extent is known; else null.
 const Extent* size_extent(const Program& program, const Node& node);
 
+// Returns the tensor in the argument at `place`; kNoValue if there is none.
+ValueId tensor_in(const Node& node, std::size_t place);
+
 // Returns the operator's name without its packages: "aten.linear".
 std::string operator_name(const Node& node);
 

@@ -293,11 +293,8 @@ class GraphReader {
                  "with the same version of PyTorch");
       return false;
     }
-    if (!node.arguments.empty() && !node.arguments[0].elements.empty()) {
-      const ValueId tensor = node.arguments[0].elements[0].value;
-      if (tensor != kNoValue) {
-        squeeze_fixed_sizes(node, program_.values[tensor].sizes);
-      }
+    if (const ValueId tensor = tensor_in(node, 0); tensor != kNoValue) {
+      squeeze_fixed_sizes(node, program_.values[tensor].sizes);
     }
     note_operator(node);
     return true;
