@@ -99,7 +99,10 @@ class Run:
         time.sleep(delay)
         ranks = ranks_of(self._launch.pid)
         if len(ranks) == RANKS:
-            os.kill(random.choice(ranks), signal.SIGKILL)
+            try:
+                os.kill(random.choice(ranks), signal.SIGKILL)
+            except ProcessLookupError:
+                return  # it has ended meanwhile
             self.killed += 1
 
     def restarts(self):

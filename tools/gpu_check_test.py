@@ -107,7 +107,7 @@ def runs(pid):
     """
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends meanwhile
         return False
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
