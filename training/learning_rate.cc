@@ -5,10 +5,11 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <utility>
+
+#include "gpipe/base/text.h"
 
 namespace gpipe {
 namespace {
@@ -48,13 +49,9 @@ class Item {
  private:
   template <typename Number>
   Number number(std::size_t k) const {
-    const std::string& text = parts_[k];
-    Number value = 0;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), value);
-    check(error == std::errc() && end == text.data() + text.size(),
-          "has '" + text + "' instead of a number");
-    return value;
+    const auto value = internal::read_number<Number>(parts_[k]);
+    check(value.has_value(), "has '" + parts_[k] + "' instead of a number");
+    return *value;
   }
 
   const std::string& spec_;

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "gpipe/base/text.h"
 #include "models/weights/files.h"
 #include "training/files/file_operations.h"
 
@@ -68,33 +68,19 @@ struct Row {
   std::vector<std::optional<double>> values;  // by column
 };
 
-// Reads all of `text` as a number.
-template <typename Number>
-bool read_number(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  return result.ec == std::errc() && result.ptr == end;
-}
-
 // Returns nullopt if `line` is not a row with this number of columns. A crash
 // of the machine can leave such a line.
 std::optional<Row> read_row(std::string_view line, std::size_t columns) {
   const std::vector<std::string> fields =
       absl::StrSplit(std::string(line), ',');
-  Row row;
-  if (fields.size() != columns + 2 || !read_number(fields[0], row.step) ||
-      !read_number(fields[1], row.seconds)) {
-    return std::nullopt;
-  }
+  if (fields.size() != columns + 2) return std::nullopt;
+  const auto step = internal::read_number<int64_t>(fields[0]);
+  const auto seconds = internal::read_number<double>(fields[1]);
+  if (!step || !seconds) return std::nullopt;
+  Row row{*step, *seconds, {}};
   for (std::size_t k = 2; k < fields.size(); ++k) {
-    double value = 0;
-    if (fields[k].empty()) {
-      row.values.emplace_back();
-    } else if (read_number(fields[k], value)) {
-      row.values.emplace_back(value);
-    } else {
-      return std::nullopt;
-    }
+    row.values.push_back(internal::read_number<double>(fields[k]));
+    if (!row.values.back() && !fields[k].empty()) return std::nullopt;
   }
   return row;
 }

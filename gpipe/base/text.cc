@@ -10,12 +10,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numeric>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -48,14 +46,12 @@ std::vector<Number> parse_list(std::string_view flag, std::string_view text,
                                Number least, Number most, const char* kind) {
   std::vector<Number> values;
   for (const std::string& entry : split_list(text)) {
-    Number value{};
-    const char* const end = entry.data() + entry.size();
-    const auto [stop, error] = std::from_chars(entry.data(), end, value);
+    const auto value = internal::read_number<Number>(entry);
     const bool in_range = value >= least && value <= most;  // false for NaN
-    if (error != std::errc() || stop != end || !in_range) {
+    if (!in_range) {
       refuse("--", flag, "=", text, ": '", entry, "' is not a ", kind);
     }
-    values.push_back(value);
+    values.push_back(*value);
   }
   return values;
 }

@@ -2,13 +2,16 @@
 // No LibTorch.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace gpipe::internal {
@@ -20,6 +23,17 @@ template <typename... Parts>
   std::ostringstream text;
   (text << ... << parts);
   throw std::invalid_argument(text.str());
+}
+
+// Reads all of `text` as a number; nullopt if it is not one, or is out of
+// range. Thread-safe.
+template <typename Number>
+std::optional<Number> read_number(std::string_view text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
 }
 
 // Returns `text` in single quotes, cut after 100 bytes. Control characters are

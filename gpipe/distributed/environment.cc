@@ -4,12 +4,10 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "gpipe/base/text.h"
@@ -25,11 +23,8 @@ constexpr int kNoLimit = std::numeric_limits<int>::max();
 // Returns nullopt if `text` has anything but digits, or does not fit into an
 // int.
 std::optional<int> to_number(std::string_view text) {
-  int number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || text[0] == '-') return {};
-  return number;
+  if (text.starts_with('-')) return {};
+  return internal::read_number<int>(text);
 }
 
 // The variables of the environment, with checks.

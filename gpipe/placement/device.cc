@@ -6,9 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -105,16 +103,14 @@ c10::Device get_device(const std::string& name) {
   if (colon == std::string::npos) return c10::Device(found->type);
 
   const std::string digits = name.substr(colon + 1);
-  c10::DeviceIndex index = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, index);
-  // from_chars() accepts a minus sign.
-  TORCH_CHECK_VALUE(
-      error == std::errc() && stop == end && digits.front() != '-',
-      "the device '", name, "' has the index '", digits,
-      "', which must be a number from 0 to 127, as in '", type_name, ":0'");
-  check_index(found->type, index, count_of(found->type));
-  return c10::Device(found->type, index);
+  const auto index = internal::read_number<c10::DeviceIndex>(digits);
+  // "-0" is a number, too.
+  TORCH_CHECK_VALUE(index && digits.front() != '-', "the device '", name,
+                    "' has the index '", digits,
+                    "', which must be a number from 0 to 127, as in '",
+                    type_name, ":0'");
+  check_index(found->type, *index, count_of(found->type));
+  return c10::Device(found->type, *index);
 }
 
 c10::Device get_device(c10::Device device) {

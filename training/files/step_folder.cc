@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -43,13 +41,8 @@ std::optional<int64_t> step_of(const std::string& name) {
 }  // namespace
 
 std::optional<int64_t> number_of(std::string_view text) {
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end || number < 0) {
-    return std::nullopt;
-  }
-  return number;
+  const auto number = read_number<int64_t>(text);
+  return number >= 0 ? number : std::nullopt;
 }
 
 std::string step_name(int64_t step) {

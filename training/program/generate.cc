@@ -9,7 +9,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -28,6 +27,7 @@
 
 #include "balancing/partition.h"
 #include "gpipe/base/program.h"
+#include "gpipe/base/text.h"
 #include "gpipe/eval_scope.h"
 #include "gpipe/schedule.h"
 #include "training/data/random.h"
@@ -453,15 +453,13 @@ Tokens parse_tokens(const std::string& flag, absl::string_view list) {
                       ": a number is missing beside a comma of '",
                       std::string(list), "'");
     for (const absl::string_view word : words) {
-      int64_t token = 0;
-      const auto [end, error] =
-          std::from_chars(word.data(), word.data() + word.size(), token);
+      const auto token =
+          internal::read_number<int64_t>({word.data(), word.size()});
       TORCH_CHECK_VALUE(
-          error == std::errc() && end == word.data() + word.size(), flag, ": '",
-          std::string(word),
+          token, flag, ": '", std::string(word),
           "' is no number of a token; "
           "tools/tokenize_text.py --encode turns a text into numbers");
-      tokens.push_back(token);
+      tokens.push_back(*token);
     }
   }
   return tokens;
