@@ -28,9 +28,9 @@ std::vector<int64_t> balance_by_size(int64_t partitions,
   const auto profile = profile_memory(
       module, first_microbatch(input, options.chunks(), options.unsplit()));
   for (const LayerMemory& layer : profile.layers) {
-    costs.push_back(static_cast<double>(layer.kept_bytes) +
-                    options.param_scale() *
-                        static_cast<double>(layer.parameter_bytes));
+    costs.push_back(
+        static_cast<double>(layer.kept_bytes + layer.fixed_bytes()) +
+        options.param_scale() * static_cast<double>(layer.trained_bytes));
   }
   return balance_cost(costs, partitions);
 }

@@ -24,10 +24,10 @@ struct SizeOptions {
   // Elements of the input that each micro-batch gets whole: see
   // GPipeOptions::unsplit.
   TORCH_ARG(std::vector<int64_t>, unsplit) = {};
-  // Total bytes per byte of parameters, >= 0: the parameter, its gradient and
-  // the optimizer state. Use 2 for SGD, 3 for SGD with momentum; 3 for Adagrad
-  // and RMSprop, 4 for RMSprop if centered or with momentum, 5 with both; 4 for
-  // Adam and AdamW, 5 with amsgrad.
+  // Total bytes per byte of parameters that require a gradient, >= 0: the
+  // parameter, its gradient and the optimizer state. Use 2 for SGD, 3 for SGD
+  // with momentum; 3 for Adagrad and RMSprop, 4 for RMSprop if centered or with
+  // momentum, 5 with both; 4 for Adam and AdamW, 5 with amsgrad.
   TORCH_ARG(double, param_scale) = 2.0;
   // Ignored, because bytes are counted without a device. Exists so that code
   // written for torchgpipe can be ported.
@@ -87,7 +87,8 @@ std::vector<int64_t> balance_by_time(int64_t partitions, int64_t layers,
 // Cuts `module` so that the partition with the most memory needs as little as
 // possible. Returns the layers per partition, for GPipeOptions. The cost of a
 // layer, in bytes, is LayerMemory::kept_bytes (balancing/memory_profile.h) for
-// one micro-batch, plus `param_scale` times the bytes of its parameters.
+// one micro-batch, plus `param_scale` times the bytes of its parameters that
+// require a gradient, plus the bytes of its other parameters and its buffers.
 //
 // The layers run on the meta device, so no memory is allocated and no
 // accelerator is needed.

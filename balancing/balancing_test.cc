@@ -160,6 +160,20 @@ TEST(BalanceBySizeTest, WeighsParametersAsTold) {
               ElementsAre(4, 2));
 }
 
+TEST(BalanceBySizeTest, CountsFrozenParametersOnce) {
+  Sequential model;
+  for (int k = 0; k < 4; ++k) model->push_back(torch::nn::Linear(30, 30));
+  const auto options = SizeOptions().param_scale(4);
+  const auto input = torch::ones({1, 30});
+  EXPECT_THAT(balance_by_size(2, model, input, options), ElementsAre(2, 2));
+  // 4 and 1 + 1 + 1.
+  for (int k = 1; k < 4; ++k) {
+    for (auto& weight : model->ptr(k)->parameters())
+      weight.requires_grad_(false);
+  }
+  EXPECT_THAT(balance_by_size(2, model, input, options), ElementsAre(1, 3));
+}
+
 TEST(BalanceBySizeTest, CountsTheMemoryOfOneMicroBatch) {
   // Per byte in a row of the input there are 6 bytes of parameters.
   Sequential model;

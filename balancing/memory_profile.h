@@ -34,6 +34,10 @@ struct LayerMemory {
   int64_t parameter_bytes = 0;
   int64_t trained_bytes = 0;  // the part of them that requires a gradient
   int64_t buffer_bytes = 0;
+  // The bytes of buffers and of parameters that require no gradient.
+  int64_t fixed_bytes() const {
+    return parameter_bytes - trained_bytes + buffer_bytes;
+  }
   int64_t output_bytes = 0;  // of the returned tensors
   // How much more memory is allocated after the layer's forward than before:
   // its new outputs, its new stashed tensors, and what it keeps for backward

@@ -64,8 +64,7 @@ planner::Workload scaled(const Profile& profile, int64_t microbatches,
         (split ? mean * time.backward_weight : backward / 2) + sums;
     layer.output_bytes = largest * static_cast<double>(memory.output_bytes);
     layer.trained_bytes = static_cast<double>(memory.trained_bytes);
-    layer.fixed_bytes = static_cast<double>(
-        memory.parameter_bytes - memory.trained_bytes + memory.buffer_bytes);
+    layer.fixed_bytes = static_cast<double>(memory.fixed_bytes());
   }
   const auto add = [&](const std::vector<SavedTensor>& from,
                        std::vector<planner::SavedBytes>& to) {
