@@ -528,5 +528,28 @@ TEST(Moving, ToADtypeIsAllowedAndTrains) {
   }
 }
 
+TEST(Moving, ToADtypeKeepsCountersAndMasks) {
+  torch::nn::Sequential layers = two_layers();
+  layers->push_back(torch::nn::BatchNorm1d(1));
+  const Tensor mask = layers->ptr(0)->register_buffer(
+      "mask", torch::tensor({true, false}, device()));
+  layers->ptr(1)->register_parameter(
+      "codes", torch::tensor({257}, device()).to(torch::kInt),
+      /*requires_grad=*/false);
+  GPipe pipeline(layers, options({1, 2}));
+  pipeline->to(torch::kBFloat16);
+  for (int k = 0; k < 257; ++k) {
+    pipeline->forward(torch::ones({2, 1}, torch::kBFloat16).to(device()));
+  }
+  const auto buffers = pipeline->named_buffers();
+  EXPECT_EQ(buffers["2.running_mean"].scalar_type(), torch::kBFloat16);
+  // bfloat16 has no 257.
+  EXPECT_EQ(buffers["2.num_batches_tracked"].item<int64_t>(), 257);
+  EXPECT_EQ(buffers["2.num_batches_tracked"].scalar_type(), torch::kLong);
+  EXPECT_EQ(buffers["a.mask"].scalar_type(), torch::kBool);
+  EXPECT_TRUE(mask.is_alias_of(buffers["a.mask"]));
+  EXPECT_EQ(pipeline->named_parameters()["b.codes"].item<int>(), 257);
+}
+
 }  // namespace
 }  // namespace gpipe

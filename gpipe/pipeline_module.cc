@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "gpipe/eval_scope.h"
 #include "gpipe/runtime/cell/partition.h"
@@ -115,7 +117,15 @@ std::shared_ptr<torch::nn::Module> PipelineModule::clone(
 }
 
 void PipelineModule::to(torch::Dtype dtype, bool non_blocking) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+  for (const auto& tensors : {parameters(), buffers()}) {
+    for (const at::Tensor& each : tensors) {
+      if (each.is_floating_point() || each.is_complex()) continue;
+      kept.emplace_back(each, each.variable_data());
+    }
+  }
   torch::nn::Module::to(dtype, non_blocking);
+  for (const auto& [tensor, values] : kept) tensor.set_data(values);
 }
 
 }  // namespace gpipe

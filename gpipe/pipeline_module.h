@@ -183,7 +183,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // Throws c10::TypeError: a copy would need workers and devices of its own.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
-  // Casts parameters and buffers, as Module::to does.
+  // Casts parameters and buffers. Counters, indices and masks, whose numbers
+  // are neither floating-point nor complex, stay as they are, as in Python;
+  // LibTorch's Module::to() casts them, too.
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
  protected:
