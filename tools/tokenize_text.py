@@ -19,6 +19,7 @@ Needs transformers. The file is written without torch.
 """
 import argparse
 import array
+import functools
 import json
 import os
 import struct
@@ -107,10 +108,9 @@ def examples_of_text(tokens, length):
             for k in range(0, max(len(tokens) - 1, 0), length)]
 
 
-def example_of_line(line, encode, end):
+def example_of_line(line, encode, end, end_of_answer):
     """Returns the example of a JSON line. `encode()`: see encoder(). `end`: the token that
-    ends a text, or None."""
-    ends = [] if end is None else [end]
+    ends a text, `end_of_answer()`: that of an answer. They may be None."""
     if not isinstance(line, dict):
         raise ValueError(f"is {json.dumps(line)[:40]}, but must be an object with text, or prompt "
                          "and answer")
@@ -118,13 +118,14 @@ def example_of_line(line, encode, end):
         if not isinstance(line.get(name, ""), str):
             raise ValueError(f"has the {name} {json.dumps(line[name])[:40]}, which is no text")
     if "text" in line:
-        tokens = encode(line["text"], True) + ends
+        tokens = encode(line["text"], True) + ([] if end is None else [end])
         return tokens, [True] * len(tokens)
     if "prompt" not in line or "answer" not in line:
         raise ValueError(f"has {', '.join(line) or 'nothing'}, but needs text, or prompt and "
                          "answer")
     prompt = encode(line["prompt"], True, is_prompt=True)
-    answer = encode(line["answer"], False) + ends
+    end = end_of_answer()
+    answer = encode(line["answer"], False) + ([] if end is None else [end])
     return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
 
@@ -252,9 +253,24 @@ def encoder(tokenizer, chat):
     return encode
 
 
+def find_end_of_answer(tokenizer, chat):
+    """Returns the token that ends an answer: with the chat template, that of the template,
+    which may be another one than the end of a text."""
+    tail = []
+    if chat:
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "1"}, {"role": "assistant", "content": "7391"}],
+            tokenize=False)
+        tail = tokenizer(text.partition("7391")[2], add_special_tokens=False).input_ids
+    added = set(tokenizer.get_added_vocab().values()) if tail else ()
+    return next((each for each in tail if each in added), tokenizer.eos_token_id)
+
+
 def read_examples(path, length, tokenizer, chat):
     """Returns the examples of a file."""
     encode, end = encoder(tokenizer, chat), tokenizer.eos_token_id
+    # A tokenizer without a template can write texts.
+    end_of_answer = functools.cache(lambda: find_end_of_answer(tokenizer, chat))
     with open(path, encoding="utf-8") as file:
         if not path.endswith((".jsonl", ".json")):
             return examples_of_text(encode(file.read(), True), length)
@@ -263,7 +279,8 @@ def read_examples(path, length, tokenizer, chat):
             if not line.strip():
                 continue
             try:
-                examples.append(example_of_line(json.loads(line), encode, end))
+                examples.append(example_of_line(json.loads(line), encode, end,
+                                                end_of_answer))
             except ValueError as error:
                 raise ValueError(f"--in={path}, line {number}: {error}") from None
         return examples
@@ -305,7 +322,8 @@ def parse(arguments):
         help="tokens of a row; not needed if the program has a fixed number")
     add("--pack", action="store_true", help="put several JSON lines into a row")
     add("--chat", action="store_true",
-        help="write prompts as the tokenizer's chat template does")
+        help="write prompts as the tokenizer's chat template does, and end answers with its "
+             "token")
     add("--encode", action="store_true", help="turn lines of text into numbers of tokens")
     add("--decode", action="store_true", help="turn lines of numbers of tokens into text")
     flags = parser.parse_args(arguments)

@@ -145,15 +145,26 @@ class TokenizeTextTest(unittest.TestCase):
                               False, False, True, False, False, False, False, True])
             self.assertEqual(set(values), {seen, unseen})
 
-    def test_a_chat_template_is_for_prompts_alone(self):
+    def test_a_chat_template_is_for_prompts_and_for_the_end_of_answers(self):
         class Chat(Letters):
-            def apply_chat_template(self, messages, **_):
-                return {"input_ids": [25, *self(messages[0]["content"], False).input_ids, 26]}
+            def apply_chat_template(self, messages, tokenize=True, **_):
+                if tokenize:
+                    return {"input_ids": [25, *self(messages[0]["content"], False).input_ids, 26]}
+                return "y".join(each["content"] for each in messages) + self.tail
 
-        encode = program.encoder(Chat(), chat=True)
-        self.assertEqual(program.example_of_line({"prompt": "ab", "answer": "c"}, encode, 27),
-                         ([25, 1, 2, 26, 3, 27], [False] * 4 + [True] * 2))
-        self.assertEqual(program.example_of_line({"text": "ab"}, encode, 27),
+            def get_added_vocab(self):
+                return {"y": 25, "z": 26, "x": 24}
+
+        tokenizer = Chat()
+        encode = program.encoder(tokenizer, chat=True)
+        for tail, end in ("nxnz", 24), ("n", 27), ("", 27), ("x7391z", 24):
+            tokenizer.tail = tail
+            self.assertEqual(program.find_end_of_answer(tokenizer, True), end)
+        self.assertEqual(program.find_end_of_answer(tokenizer, False), 27)
+        self.assertEqual(program.example_of_line({"prompt": "ab", "answer": "c"}, encode, 27,
+                                                 lambda: 24),
+                         ([25, 1, 2, 26, 3, 24], [False] * 4 + [True] * 2))
+        self.assertEqual(program.example_of_line({"text": "ab"}, encode, 27, None),
                          ([0, 1, 2, 27], [True] * 4))
 
     def test_packing_puts_long_lines_first_and_fills_rows(self):
