@@ -32,6 +32,10 @@ case $* in
     echo " 1 FAILED TEST"
     exit 1
     ;;
+  ${FAILING:-none}\ *)
+    echo "out of memory" >&2
+    exit 2
+    ;;
   *--gtest_filter=\*.${KILLED:-none}*) kill -KILL $$ ;;
   *--gtest_filter=\*.Devices) echo "accelerators: $GPUS" ;;
   *--gtest_filter=\*.NearlyFull*)
@@ -322,31 +326,36 @@ class GpuCheckTest(unittest.TestCase):
                                          "[  FAILED  ] Hardware.Bits (3 ms)"),
                                 "order": ("passed", "fine")})
 
+    def test_a_program_of_figures_that_fails_fails_its_row(self):
+        rows, _ = self.run_script("--only=offload_2,plan,amp", status=1, FAILING="train")
+        for name in ("offload_2", "plan", "amp"):
+            self.assertEqual(rows[name], ("FAILED", "exit status 2: out of memory"))
+
     def test_failed_test_cases_are_named(self):
         rows, output = self.run_script("--only=tests_one", status=1, BROKEN_TEST="Step.Sums")
         self.assertEqual(rows["tests_one"], ("FAILED", "exit status 1: 2 passed, 1 failed"))
         self.assertIn("a_cuda.log:[  FAILED  ] Step.Sums (3 ms)", output)
 
     def test_a_row_that_does_not_end_is_killed_and_the_next_row_runs(self):
-        rows, _ = self.run_script("--only=order,memory", "--limit=1", status=1,
+        rows, _ = self.run_script("--only=order,memory", "--limit=4", status=1,
                                   STUCK="RandomDelays")
         self.assertEqual(rows["order"],
-                         ("FAILED", "killed after 1 s; last line: waits for ever"))
+                         ("FAILED", "killed after 4 s; last line: waits for ever"))
         self.assertEqual(rows["memory"], ("passed", "fine"))
         self.assertFalse(runs((self.home / "calls.pid").read_text().strip()))
 
     def test_a_program_that_ends_after_sigterm_is_stopped(self):
         self.place("packed/run", RUN.replace("trap '' TERM\n", ""))
-        rows, _ = self.run_script("--only=memory", "--limit=1", status=1, STUCK="Peaks")
+        rows, _ = self.run_script("--only=memory", "--limit=4", status=1, STUCK="Peaks")
         self.assertEqual(rows["memory"][0], "FAILED")
-        self.assertRegex(rows["memory"][1], "^stopped after 1 s; last line: ")
+        self.assertRegex(rows["memory"][1], "^stopped after 4 s; last line: ")
 
     def test_nothing_starts_after_the_budget_and_a_row_gets_what_is_left(self):
-        rows, _ = self.run_script("--only=order,memory", "--budget=3", STUCK="RandomDelays")
+        rows, _ = self.run_script("--only=order,memory", "--budget=8", STUCK="RandomDelays")
         self.assertEqual(rows["order"][0], "no time")
         self.assertRegex(rows["order"][1],
-                         "^killed after [123] s, at the end of the budget; last line: waits")
-        self.assertEqual(rows["memory"], ("no time", "the budget of 3 s is used up"))
+                         "^killed after [1-8] s, at the end of the budget; last line: waits")
+        self.assertEqual(rows["memory"], ("no time", "the budget of 8 s is used up"))
         self.assertFalse([call for call in self.calls() if "Peaks" in call])
 
     def test_the_budget_does_not_count_the_packing(self):
