@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -253,6 +254,70 @@ const RankProgramEntry kNoWeight("no weight", [](auto& world) {
   check(pipeline->parameters()[0].grad().defined(), "no gradient");
 });
 
+// A refused step draws no random numbers, as in one process.
+const RankProgramEntry kNoDraw("no draw", [](auto& world) {
+  DistributedPipeline pipeline(
+      nn::Sequential(nn::Linear(4, 4), nn::Dropout(0.5), nn::Linear(4, 2)),
+      testing::on_cpu({2, 1}), world);
+  const Tensor x = torch::ones({4, 4});
+  const auto seed_after = [&](int64_t weight) {
+    torch::manual_seed(6);
+    const std::string error = error_of([&] {
+      pipeline->train_step(
+          x, x,
+          [&](const Tensor& y, const Tensor&) {
+            return WeightedLoss{y.sum(), torch::tensor(weight)};
+          },
+          fill_drain(2, 2));
+    });
+    check(error.empty() == (weight > 0), error);
+    return torch::randint(1 << 30, {1}).item<int64_t>();
+  };
+  const int64_t after_refusal = seed_after(0), after_step = seed_after(1);
+  torch::manual_seed(6);
+  check(after_refusal == torch::randint(1 << 30, {1}).item<int64_t>(),
+        "a refused step has drawn");
+  check(after_step != after_refusal, "a step has not drawn");
+});
+
+// A replica without rows passes parts, the other one a whole mini-batch whose
+// first tensor has no rows.
+const RankProgramEntry kTwoForms("two forms", [](auto& world) {
+  using Pair = std::tuple<Tensor, Tensor>;
+  const auto make = [] {
+    torch::manual_seed(3);
+    nn::Sequential model;
+    model->push_back(testing::layer<Tensor, Pair>([](Pair mask_and_x) {
+      return std::get<1>(mask_and_x) * std::get<0>(mask_and_x).sum();
+    }));
+    model->push_back(nn::Linear(3, 2));
+    return model;
+  };
+  DistributedPipeline pipeline(
+      make(), testing::on_cpu({1, 1}).data_parallel(2).unsplit({0}), world);
+  const Tensor mask = torch::ones({5}), x = torch::rand({4, 3});
+  const Tensor y = torch::rand({4, 2});
+  const auto schedule = fill_drain(2, 2);
+  StepResult result;
+  if (pipeline->layout().replica == 0) {
+    result = pipeline->train_step(Pair(mask, x), y, mean_square, schedule);
+  } else {
+    const Pair input(mask, x.narrow(0, 0, 0));
+    const Tensor target = y.narrow(0, 0, 0);
+    result = pipeline->train_step(Microbatches<Pair>{{input, input}},
+                                  Microbatches<Tensor>{{target, target}},
+                                  mean_square, schedule);
+  }
+  nn::Sequential plain = make();
+  const Tensor expected = mean_square(plain->forward(Pair(mask, x)), y);
+  expected.backward();
+  check(result.loss.allclose(expected), "the loss");
+  const auto grads = plain->named_parameters();
+  for (const auto& each : pipeline->named_parameters()) {
+    check(each.value().grad().allclose(grads[each.key()].grad()), each.key());
+  }
+});
+
 // Losses that are means count by the rows of the targets.
 const RankProgramEntry kMeans("means", [](auto& world) {
   const int ranks = world->size() / 2;
@@ -420,6 +485,12 @@ TEST(Batches, WeightedLossesOfReplicasAreThoseOfOnePlainStep) {
 
 TEST(Batches, ATotalWeightOfZeroIsAnErrorOnAllRanksAndTheWorldGoesOn) {
   expect_ok("no weight", 4);
+}
+
+TEST(Batches, ARefusedStepDrawsNoRandomNumbers) { expect_ok("no draw", 2); }
+
+TEST(Batches, OfOneReplicaMayBePartsAndOfAnotherOneValue) {
+  expect_ok("two forms", 4);
 }
 
 TEST(Batches, MeansOfPartsCountByTheRowsOfTheTargets) {

@@ -50,14 +50,16 @@ std::exception_ptr value_error(const std::string& text) {
 }  // namespace
 
 std::string StartReport::encode() const {
-  return pack(refused, refusal, schedule, with_backward, rows, split, seed);
+  return pack(refused, refusal, schedule, with_backward, has_loss, rows, split,
+              seed);
 }
 
 StartReport StartReport::decode(const std::string& bytes) {
   StartReport report;
   std::size_t at = 0;
   unpack(bytes, at, report.refused, report.refusal, report.schedule,
-         report.with_backward, report.rows, report.split, report.seed);
+         report.with_backward, report.has_loss, report.rows, report.split,
+         report.seed);
   TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
               " bytes, but its content takes ", at,
               "; run the same gpipe on all ranks");
@@ -77,15 +79,16 @@ std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
     const int from = replica * layout.ranks + first;
     const int to = replica * layout.ranks + last;
     const StartReport &input = all[from], &target = all[to];
-    if (input.rows < 0 || target.rows < 0) continue;
+    if (!target.has_loss) continue;
     if (input.split != target.split) {
       return RowMismatch{
           to, c10::str("the input of rank ", from, " is ", form(input.split),
                        ", but the target of rank ", to, " is ",
                        form(target.split), "; give both in the same way")};
     }
-    // The rows of parts are those of the targets.
-    if (input.split || input.rows == target.rows) continue;
+    // The rows of parts are those of the targets. A target without tensors has
+    // none.
+    if (input.split || target.rows < 0 || input.rows == target.rows) continue;
     return RowMismatch{
         to, c10::str("the input of rank ", from, " has ", input.rows,
                      input.rows == 1 ? " row" : " rows",
@@ -231,8 +234,6 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
           each.totals.losses[k], at::TensorOptions(each.types[k])));
     }
   }
-  // One process would have drawn the seed from the default generator, too.
-  if (drew) StepSeed::draw();
   LossTotals totals;
   is_refused_ = true;  // all ranks have the same totals
   try {
@@ -243,6 +244,9 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
     throw;
   }
   is_refused_ = false;
+  // One process would have drawn the seed from the default generator, too, but
+  // not for a refused step.
+  if (drew) StepSeed::draw();
   if (layout_.has_last() && totals.sum.defined()) {
     result.loss = result.losses.back();  // for its device
   }

@@ -27,10 +27,12 @@ struct StartReport {
   uint32_t schedule = 0;
   // Whether the schedule has backwards.
   bool with_backward = false;
+  // Whether this rank has the last stage and computes a loss.
+  bool has_loss = false;
   // On the first rank of a pipeline the rows of the input, on its last rank
   // those of the target; -1 if this rank has neither.
   int64_t rows = -1;
-  // Whether this input or target is given as Microbatches.
+  // Whether this input, or else the target of a loss, is given as Microbatches.
   bool split = false;
   // The seed of the step's random numbers, if this rank has the first stage.
   uint64_t seed = 0;

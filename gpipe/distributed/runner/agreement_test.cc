@@ -20,6 +20,7 @@ StartReport start_report() {
   report.refusal = "no";
   report.schedule = 0xfedcba98;
   report.with_backward = true;
+  report.has_loss = true;
   report.rows = int64_t{1} << 40;
   report.split = true;
   report.seed = ~uint64_t{0};
@@ -28,6 +29,7 @@ StartReport start_report() {
 
 StartReport rows(int64_t count, bool split = false) {
   StartReport report;
+  report.has_loss = true;
   report.rows = count;
   report.split = split;
   return report;
@@ -61,6 +63,7 @@ TEST(StartReport, ComesBack) {
   EXPECT_EQ(back.refusal, "no");
   EXPECT_EQ(back.schedule, 0xfedcba98);
   EXPECT_TRUE(back.with_backward);
+  EXPECT_TRUE(back.has_loss);
   EXPECT_EQ(back.rows, int64_t{1} << 40);
   EXPECT_TRUE(back.split);
   EXPECT_EQ(back.seed, ~uint64_t{0});
@@ -102,6 +105,12 @@ TEST(FindOtherRows, ComparesHowInputAndTargetAreGiven) {
   EXPECT_EQ(misfit->what,
             "the input of rank 0 is one value, but the target of rank 1 is "
             "given as Microbatches; give both in the same way");
+  // A target without tensors is one value, too.
+  EXPECT_TRUE(find_other_rows({rows(8, true), rows(-1), rows(8), rows(8)},
+                              two_by_two()));
+  // Without a loss, the last rank was given no target.
+  EXPECT_FALSE(find_other_rows(
+      {rows(8, true), StartReport(), rows(8), StartReport()}, two_by_two()));
 }
 
 TEST(FindOtherSchedule, IsTheFirstThatIsNotTheMostCommon) {

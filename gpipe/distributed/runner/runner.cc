@@ -235,20 +235,28 @@ std::optional<int64_t> Runner::begin(
       given.loss ? "the beginning of a step" : "the beginning of forward()");
 
   int64_t sum = 0;
-  for (const int member : layout_.same_stages()) {
-    // Another replica may have a target without tensors, which has no rows.
-    sum += std::max(all[member].rows, int64_t{0});
+  // What ranks without the target take for the sum: rows of the input.
+  std::optional<int64_t> of_input;
+  for (int replica = 0; replica < layout_.replicas; ++replica) {
+    const StartReport* const of = &all[replica * layout_.ranks];
+    const StartReport& first = of[layout_.rank_of_stage.front()];
+    const StartReport& last = of[layout_.rank_of_stage.back()];
+    const bool by_target = first.split && last.has_loss;
+    // A target without tensors has no rows.
+    sum += std::max((by_target ? last : first).rows, int64_t{0});
+    if (by_target && replica == layout_.replica) of_input = first.rows;
   }
   if (layout_.has_first()) {
     const StartReport& first = all[layout_.same_stages().front()];
     // before() numbers the micro-batches of all replicas only if each replica
     // has as many. Other ones of evaluation draw from a seed of their replica.
     const bool numbered = prepared_->incoming.schedule == first.schedule;
-    messages_.begin(step->rows(), sum,
+    const int64_t all_rows = layout_.has_last() ? sum : of_input.value_or(sum);
+    messages_.begin(step->rows(), all_rows,
                     numbered
                         ? first.seed
                         : first.seed + static_cast<uint64_t>(layout_.replica));
-    return sum;
+    return all_rows;
   }
   messages_.begin(std::vector<int64_t>(step->microbatches()), 0, 0);
   if (layout_.has_last() && given.loss && given.target.split()) return sum;
@@ -261,12 +269,11 @@ StartReport Runner::start_report(const TrainStep& step,
   mine.schedule = prepared_->incoming.schedule;
   mine.with_backward = step.with_backward();
   mine.seed = StepSeed::peek();
-  const bool has_target =
-      layout_.has_last() && given.loss &&
-      (given.target.split() || has_tensors(given.target.whole()));
-  if (layout_.has_first() || has_target) {
-    mine.split =
-        layout_.has_first() ? given.input.split() : given.target.split();
+  mine.has_loss = layout_.has_last() && given.loss;
+  mine.split = layout_.has_first() ? given.input.split()
+                                   : mine.has_loss && given.target.split();
+  if (layout_.has_first() ||
+      (mine.has_loss && (mine.split || has_tensors(given.target.whole())))) {
     mine.rows =
         std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0});
   }
