@@ -291,6 +291,15 @@ struct DrawsImpl : nn::Module {
 };
 TORCH_MODULE(Draws);
 
+// Returns the parameters of all replicas as texts of bytes.
+std::vector<std::string> parameters_of_all(World& world,
+                                           const PipelineModule& pipeline) {
+  const Tensor all = nn::utils::parameters_to_vector(pipeline.parameters());
+  return all_gather(world,
+                    std::string(static_cast<const char*>(all.const_data_ptr()),
+                                all.nbytes()));
+}
+
 const RankProgramEntry kDraws("draws", [](auto& world) {
   for (const bool sharded : {false, true}) {
     torch::manual_seed(3);
@@ -299,14 +308,7 @@ const RankProgramEntry kDraws("draws", [](auto& world) {
         layers, replicas_of({2}, world->size()).shard_optimizer(sharded),
         world);
     const Tensor x = torch::ones({4, 4}) + world->rank();
-    // Returns the parameters of all replicas as texts of bytes.
-    const auto values = [&] {
-      const Tensor all =
-          nn::utils::parameters_to_vector(pipeline->parameters());
-      return all_gather(
-          *world, std::string(static_cast<const char*>(all.const_data_ptr()),
-                              all.nbytes()));
-    };
+    const auto values = [&] { return parameters_of_all(*world, *pipeline); };
     pipeline->forward(x);
     check(layers[1]->parameters().size() == 1, "the parameter");
     const auto drawn = values();
@@ -327,6 +329,46 @@ const RankProgramEntry kDraws("draws", [](auto& world) {
         check(each != drawn[0], "all have trained");
         check(each == now[0], "all are equal");
       }
+    }
+  }
+});
+
+struct HeadedImpl : nn::Module {
+  Tensor forward(Tensor x) { return head(x); }
+  void replace_head() { head = replace_module("head", nn::Linear(4, 4)); }
+  nn::Linear head = register_module("head", nn::Linear(4, 4));
+};
+TORCH_MODULE(Headed);
+
+// A layer of all replicas, and then of replica 0 alone, gets another head.
+const RankProgramEntry kReplaces("replaces", [](auto& world) {
+  for (const bool sharded : {false, true}) {
+    torch::manual_seed(3);
+    Headed layer;
+    DistributedPipeline pipeline(
+        nn::Sequential(layer),
+        replicas_of({1}, world->size()).shard_optimizer(sharded), world);
+    const Tensor x = torch::ones({4, 4}) + world->rank();
+    const auto train = [&] {
+      pipeline->train_step(x, x, mean_square, fill_drain(1, 2));
+    };
+    const auto values = [&] { return parameters_of_all(*world, *pipeline); };
+    train();
+    for (const int replacing : {world->size(), 1}) {
+      torch::manual_seed(10 * replacing + world->rank());
+      if (world->rank() < replacing) layer->replace_head();
+      const auto drawn = values();
+      check(drawn[0] != drawn[1], "replicas draw other numbers");
+      train();
+      for (const std::string& each : values()) {
+        check(each == drawn[0], "all have those of replica 0");
+      }
+      int64_t numel = 0;
+      for (const Tensor& each : pipeline->optimizer_parameters()) {
+        numel += each.numel();
+      }
+      check(numel == (sharded ? 20 / world->size() : 20),
+            "the optimizer has the present parameters");
     }
   }
 });
@@ -485,6 +527,10 @@ TEST(Replicas, ThatFrozeOtherLayersAreAnErrorThatNamesTheParameters) {
 
 TEST(Replicas, GetTheParametersThatReplica0RegistersInAForward) {
   expect_ok("draws", 2);
+}
+
+TEST(Replicas, GetTheParametersWithWhichReplica0ReplacesOthers) {
+  expect_ok("replaces", 2);
 }
 
 TEST(Replicas, MayEvaluateOtherNumbersOfRows) {

@@ -51,7 +51,7 @@ std::exception_ptr value_error(const std::string& text) {
 
 std::string StartReport::encode() const {
   return pack(refused, refusal, schedule, with_backward, has_loss, rows, split,
-              seed);
+              has_new_parameters, seed);
 }
 
 StartReport StartReport::decode(const std::string& bytes) {
@@ -59,7 +59,7 @@ StartReport StartReport::decode(const std::string& bytes) {
   std::size_t at = 0;
   unpack(bytes, at, report.refused, report.refusal, report.schedule,
          report.with_backward, report.has_loss, report.rows, report.split,
-         report.seed);
+         report.has_new_parameters, report.seed);
   TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
               " bytes, but its content takes ", at,
               "; run the same gpipe on all ranks");

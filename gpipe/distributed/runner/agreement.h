@@ -34,6 +34,9 @@ struct StartReport {
   int64_t rows = -1;
   // Whether this input, or else the target of a loss, is given as Microbatches.
   bool split = false;
+  // Whether layers have other parameters than when all replicas last got those
+  // of replica 0.
+  bool has_new_parameters = false;
   // The seed of the step's random numbers, if this rank has the first stage.
   uint64_t seed = 0;
 

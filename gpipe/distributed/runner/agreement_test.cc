@@ -23,6 +23,7 @@ StartReport start_report() {
   report.has_loss = true;
   report.rows = int64_t{1} << 40;
   report.split = true;
+  report.has_new_parameters = true;
   report.seed = ~uint64_t{0};
   return report;
 }
@@ -66,6 +67,7 @@ TEST(StartReport, ComesBack) {
   EXPECT_TRUE(back.has_loss);
   EXPECT_EQ(back.rows, int64_t{1} << 40);
   EXPECT_TRUE(back.split);
+  EXPECT_TRUE(back.has_new_parameters);
   EXPECT_EQ(back.seed, ~uint64_t{0});
   EXPECT_EQ(StartReport::decode(StartReport().encode()).rows, -1);
 }

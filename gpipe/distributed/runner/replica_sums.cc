@@ -527,31 +527,39 @@ ParameterShards::ParameterShards(const std::vector<at::Tensor>& parameters,
 void ParameterShards::add(const at::Tensor& parameter,
                           const std::string& name) {
   const auto [entry, is_new] =
-      numbers_.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
-  const std::size_t k = entry->second;
+      all_.try_emplace(parameter.unsafeGetTensorImpl());
+  Sharded& added = entry->second;
   if (is_new) {
-    parameters_.push_back(parameter);
-    names_.push_back(name);
-    shards_.emplace_back();
-    has_trained_.push_back(false);
-    follow(k);
+    added.parameter = parameter;
+    added.name = name;
+    follow(added);
   }
-  if (parameter.requires_grad()) has_trained_[k] = true;
+  if (!std::exchange(added.is_present, true)) present_.push_back(&added);
+  if (parameter.requires_grad()) added.has_trained = true;
 }
 
-void ParameterShards::follow(std::size_t k) {
+void ParameterShards::clear() {
+  for (Sharded* const each : std::exchange(present_, {})) {
+    each->is_present = false;
+  }
+  std::erase_if(all_, [](const auto& each) {
+    return each.second.parameter.use_count() == 1;
+  });
+}
+
+void ParameterShards::follow(Sharded& of) const {
   const at::Tensor view =
-      slice_of_member(parameters_[k].detach(), members_, own_);
+      slice_of_member(of.parameter.detach(), members_, own_);
   if (!view.defined()) return;
-  at::Tensor& shard = shards_[k];
+  at::Tensor& shard = of.shard;
   if (!shard.defined()) {
     // A tensor of its own, because views cannot become leaves again.
     shard = view.alias().detach();
   } else {
     shard.set_data(view);
   }
-  shard.requires_grad_(parameters_[k].requires_grad());
-  const at::ScalarType type = type_of_grad(parameters_[k]);
+  shard.requires_grad_(of.parameter.requires_grad());
+  const at::ScalarType type = type_of_grad(of.parameter);
   if (shard.grad().defined() && shard.grad().scalar_type() != type) {
     shard.mutable_grad() = shard.grad().to(type);
   }
@@ -560,29 +568,29 @@ void ParameterShards::follow(std::size_t k) {
 
 std::vector<at::Tensor> ParameterShards::own() {
   std::vector<at::Tensor> result;
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    if (!parameters_[k].requires_grad()) continue;
-    at::Tensor shard = shard_of(parameters_[k]);
+  for (const Sharded* const each : present_) {
+    if (!each->parameter.requires_grad()) continue;
+    at::Tensor shard = shard_of(each->parameter);
     if (shard.defined()) result.push_back(std::move(shard));
   }
   return result;
 }
 
 at::Tensor ParameterShards::shard_of(const at::Tensor& parameter) {
-  const std::size_t k = numbers_.at(parameter.unsafeGetTensorImpl());
-  const at::Tensor& shard = shards_[k];
+  Sharded& of = all_.at(parameter.unsafeGetTensorImpl());
+  const at::Tensor& shard = of.shard;
   if (shard.defined() && (!shard.is_alias_of(parameter) ||
                           shard.requires_grad() != parameter.requires_grad() ||
                           type_of_grad(shard) != type_of_grad(parameter))) {
-    follow(k);
+    follow(of);
   }
   return shard;
 }
 
 void ParameterShards::zero_grad(bool set_to_none) {
-  for (const at::Tensor& each : shards_) {
-    if (!each.defined() || !each.grad().defined()) continue;
-    at::Tensor& grad = each.mutable_grad();
+  for (const Sharded* const each : present_) {
+    if (!each->shard.defined() || !each->shard.grad().defined()) continue;
+    at::Tensor& grad = each->shard.mutable_grad();
     grad = set_to_none ? at::Tensor() : grad.detach().zero_();
   }
 }
@@ -591,13 +599,13 @@ void ParameterShards::spread(Reducer& reducer) {
   const c10::AutoGradMode no_graph(false);
   std::vector<at::Tensor> trained;
   std::vector<Summand> all;
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
-    if (!has_trained_[k]) continue;
-    const bool is_frozen = !parameters_[k].requires_grad();
-    trained.push_back(parameters_[k]);
-    all.push_back({parameters_[k].detach(),
+  for (const Sharded* const each : present_) {
+    if (!each->has_trained) continue;
+    const bool is_frozen = !each->parameter.requires_grad();
+    trained.push_back(each->parameter);
+    all.push_back({each->parameter.detach(),
                    {},
-                   names_[k] + (is_frozen ? " (frozen)" : "")});
+                   each->name + (is_frozen ? " (frozen)" : "")});
   }
   const std::string action = "sharing the parameters of the replicas";
   // A message of another length than its receiver expects would end it.

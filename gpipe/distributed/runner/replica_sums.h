@@ -261,6 +261,9 @@ class ParameterShards {
   // Adds a parameter, unless it is one already, and notes whether it requires a
   // gradient now. `name`: for errors.
   void add(const at::Tensor& parameter, const std::string& name = "");
+  // Removes all parameters. A layer may have replaced some, and may put them
+  // back: one that is still in use has the same shard when it is added again.
+  void clear();
 
   // Returns the shards that this replica owns of the parameters that require a
   // gradient, in their order; none for a parameter with fewer rows than
@@ -275,9 +278,9 @@ class ParameterShards {
 
   // Clears the gradients of all shards, as Module::zero_grad() does.
   void zero_grad(bool set_to_none);
-  // Returns whether `tensor` is one of the parameters.
+  // Returns whether `tensor` has a shard, also after clear().
   bool has(const at::Tensor& tensor) const {
-    return numbers_.count(tensor.unsafeGetTensorImpl()) > 0;
+    return all_.contains(tensor.unsafeGetTensorImpl());
   }
 
   // Brings the rows of the other replicas here, and sends this replica's; not
@@ -288,16 +291,21 @@ class ParameterShards {
   void spread(Reducer& reducer);
 
  private:
-  // Makes the shard of parameter `k` a view of its present memory, with its
-  // present requires_grad.
-  void follow(std::size_t k);
+  struct Sharded {
+    at::Tensor parameter, shard;
+    std::string name;
+    bool is_present = false;  // added since clear()
+    // Whether the parameter required a gradient at any add(). Equal on all
+    // replicas, also on those that own no row of it.
+    bool has_trained = false;
+  };
 
-  std::vector<at::Tensor> parameters_, shards_;
-  // Whether the parameter required a gradient at any add(). Equal on all
-  // replicas, also on those that own no row of it.
-  std::vector<bool> has_trained_;
-  std::vector<std::string> names_;
-  std::unordered_map<c10::TensorImpl*, std::size_t> numbers_;
+  // Makes the shard a view of the parameter's present memory, with its present
+  // requires_grad.
+  void follow(Sharded& of) const;
+
+  std::unordered_map<const at::TensorImpl*, Sharded> all_;
+  std::vector<Sharded*> present_;  // in the order of add()
   const std::size_t members_, own_;
 };
 

@@ -655,6 +655,21 @@ TEST(ParameterShards, OfLaterParametersAreAddedOnce) {
   EXPECT_EQ(shards.shard_of(b).numel(), 1);
 }
 
+TEST(ParameterShards, OfReplacedParametersComeBackIfTheseAreInUse) {
+  const at::Tensor a = at::ones({4}).requires_grad_(),
+                   b = at::ones({2}).requires_grad_();
+  ParameterShards shards({a, b}, 2, 0);
+  shards.add(at::ones({6}).requires_grad_());
+  EXPECT_EQ(shards.own().size(), 3u);
+  const at::Tensor shard = shards.shard_of(a);
+  for (const auto& present : {b, a}) {
+    shards.clear();
+    shards.add(present);
+    EXPECT_EQ(shards.own().size(), 1u);
+  }
+  EXPECT_TRUE(shards.own()[0].is_same(shard));
+}
+
 TEST(ParameterShards, TheirGradientsAreCleared) {
   const at::Tensor weight = at::ones({4}).requires_grad_();
   ParameterShards shards({weight}, 2, 0);

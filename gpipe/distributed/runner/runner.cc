@@ -89,17 +89,13 @@ Runner::Runner(std::shared_ptr<Communicator> world,
     sums_.emplace(*world_, *sums_transport_, layout_.same_stages(), tags_.sums,
                   shard_optimizer ? SumShare::kOwnRows : SumShare::kAll,
                   kBucketBytes, sum_method_);
-    std::vector<OwnTensor> weights = own_tensors();
-    copied_ = weights.size();
+    const std::vector<OwnTensor> weights = own_tensors();
     if (shard_optimizer) {
       shards_.emplace(std::vector<at::Tensor>(), layout_.replicas,
                       layout_.replica);
       add_shards(weights);
     }
-    for (OwnTensor& each : own_tensors(/*buffers=*/true)) {
-      weights.push_back(std::move(each));
-    }
-    copy_first(weights);
+    copy_first(weights, own_tensors(/*buffers=*/true));
   }
   callback_ = world_->on_failure([this] { executor_.notify(0); });
 }
@@ -132,14 +128,21 @@ std::vector<Runner::OwnTensor> Runner::own_tensors(bool buffers) const {
 
 void Runner::add_shards(const std::vector<OwnTensor>& parameters) {
   if (!shards_) return;
+  shards_->clear();
   for (const OwnTensor& each : parameters) {
     shards_->add(each.tensor, each.name);
   }
 }
 
-void Runner::copy_first(const std::vector<OwnTensor>& tensors) {
+void Runner::copy_first(const std::vector<OwnTensor>& parameters,
+                        const std::vector<OwnTensor>& buffers) {
+  copied_.clear();
   std::vector<std::pair<std::string, at::Tensor>> named;
-  for (const OwnTensor& each : tensors) {
+  for (const OwnTensor& each : parameters) {
+    named.emplace_back(each.name, each.tensor);
+    copied_.emplace_back(each.tensor.getIntrusivePtr());
+  }
+  for (const OwnTensor& each : buffers) {
     named.emplace_back(each.name, each.tensor);
   }
   sums_->reducer().copy_first(named);
@@ -246,6 +249,9 @@ std::optional<int64_t> Runner::begin(
     sum += std::max((by_target ? last : first).rows, int64_t{0});
     if (by_target && replica == layout_.replica) of_input = first.rows;
   }
+  copies_ = std::ranges::any_of(layout_.same_stages(), [&](int member) {
+    return all[member].has_new_parameters;
+  });
   if (layout_.has_first()) {
     const StartReport& first = all[layout_.same_stages().front()];
     // before() numbers the micro-batches of all replicas only if each replica
@@ -277,6 +283,12 @@ StartReport Runner::start_report(const TrainStep& step,
     mine.rows =
         std::accumulate(step.rows().begin(), step.rows().end(), int64_t{0});
   }
+  mine.has_new_parameters =
+      sums_ && mine.with_backward &&
+      !std::ranges::equal(
+          own_tensors(), copied_, [](const OwnTensor& a, const WeakTensor& b) {
+            return a.tensor.unsafeGetTensorImpl() == b._unsafe_get_target();
+          });
   return mine;
 }
 
@@ -291,12 +303,9 @@ void Runner::begin_sums(const TrainStep& step) {
   // Backwards complete gradients in this order, if ranks run stages in order.
   std::vector<Summand> parameters;
   auto own = own_tensors();
-  if (own.size() != copied_) {
-    // Layers have registered parameters in a forward. If the values are random,
-    // each replica has drawn its own.
-    copy_first(own);
-    copied_ = own.size();
-  }
+  // Layers have registered or replaced parameters. If the values are random,
+  // each replica has drawn its own.
+  if (copies_) copy_first(own);
   for (auto each = own.rbegin(); each != own.rend(); ++each) {
     // Parameters of several stages are added up over these stages first, at the
     // end.

@@ -39,6 +39,10 @@
 
 namespace gpipe::internal {
 
+// While it exists, no other TensorImpl gets the same address.
+using WeakTensor =
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
 // A set of parameters that belong to other ranks. Holds weak references: it
 // does not keep the parameters alive.
 //
@@ -59,8 +63,7 @@ class ForeignParameters {
   struct Foreign {
     std::string name;
     int rank;
-    // A weak reference, so that no other TensorImpl gets the same address.
-    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    WeakTensor tensor;
   };
   std::unordered_map<const c10::TensorImpl*, Foreign> all_;
 };
@@ -129,10 +132,12 @@ class Runner : private StepPeers, private RemoteStages {
   // Returns the parameters of this rank's layers, or the buffers, each once, in
   // the order of the modules. Layers may register more of them in a forward.
   std::vector<OwnTensor> own_tensors(bool buffers = false) const;
-  // Makes shards of the parameters that have none yet.
+  // Makes shards of the parameters that have none yet, and drops those of
+  // parameters that are not there any more. `parameters`: all of this rank.
   void add_shards(const std::vector<OwnTensor>& parameters);
   // Gives the tensors the values that they have in replica 0.
-  void copy_first(const std::vector<OwnTensor>& tensors);
+  void copy_first(const std::vector<OwnTensor>& parameters,
+                  const std::vector<OwnTensor>& buffers = {});
 
   // Returns the ranks with which this one exchanges messages, whatever the
   // schedule.
@@ -203,8 +208,10 @@ class Runner : private StepPeers, private RemoteStages {
   SumMethod sum_method_ = SumMethod::kMemberOrder;
   std::optional<ReplicaSums> sums_;        // none without replicas
   std::optional<ParameterShards> shards_;  // none without sharded optimizers
-  // How many parameters this rank had when all replicas got those of replica 0.
-  std::size_t copied_ = 0;
+  // The parameters of this rank when all replicas last got those of replica 0.
+  std::vector<WeakTensor> copied_;
+  // Whether they get them in the running step.
+  bool copies_ = false;
 };
 
 }  // namespace gpipe::internal
