@@ -61,6 +61,14 @@ class Search {
     return blocks_[tried.candidate.workload];
   }
 
+  // Returns how many cuts of a candidate try_cuts() tries at most.
+  int64_t most_cuts(const Evaluator& evaluator) const {
+    return static_cast<int64_t>(
+        std::min(static_cast<double>(effort_.all_cuts),
+                 effort_.actions_per_candidate /
+                     static_cast<double>(evaluator.actions())));
+  }
+
   bool has_few_cuts(const Tried& tried, const Evaluator& evaluator,
                     int64_t most) const {
     return detail::has_few_cuts(blocks_of(tried).layers(),
@@ -91,10 +99,7 @@ class Search {
     for (const Balance& balance : starts) {
       take(tried, balance, evaluator.seconds(balance));
     }
-    const auto actions = static_cast<double>(evaluator.actions());
-    const auto most =
-        static_cast<int64_t>(std::min(static_cast<double>(effort_.all_cuts),
-                                      effort_.actions_per_candidate / actions));
+    const int64_t most = most_cuts(evaluator);
     if (has_few_cuts(tried, evaluator, most)) {
       // refine() tries all of them.
       refine(starts[0],
@@ -160,8 +165,7 @@ class Search {
     Evaluator evaluator(problem_, tried.candidate, blocks_of(tried));
     auto calls = static_cast<int64_t>(actions /
                                       static_cast<double>(evaluator.actions()));
-    if (calls == 0 ||
-        has_few_cuts(tried, evaluator, std::min(effort_.all_cuts, calls))) {
+    if (calls == 0 || has_few_cuts(tried, evaluator, most_cuts(evaluator))) {
       return;
     }
     // If refine() tries all cuts, one search is enough.

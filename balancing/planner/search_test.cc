@@ -284,6 +284,23 @@ TEST(ChooseTest, ImprovesCutsThatAreTooManyToTryAll) {
   EXPECT_GE(improved->best.seconds, improved->best.lower_bound);
 }
 
+TEST(ChooseTest, TriesAllCutsWhereOnlyTheImprovementHasEnoughActions) {
+  // Three cuts, and only the most even one has a slow copy.
+  Problem problem = simple_problem({1, 1, 1, 1}, 2, 1, {"1f1b"});
+  for (Layer& layer : problem.workloads[0].layers) layer.output_bytes = 0;
+  problem.workloads[0].layers[1].output_bytes = 100;
+  problem.links = {{0, 1}};
+  // A step has 4 actions. A candidate may simulate two cuts, and each of the 6
+  // improvements three.
+  Effort effort;
+  effort.actions_per_candidate = 2 * 4;
+  effort.actions_to_improve = 6 * 3 * 4;
+  const auto choice = choose(problem, effort);
+  ASSERT_TRUE(choice);
+  EXPECT_THAT(choice->best.balance, ElementsAre(1, 3));
+  EXPECT_EQ(choice->best.seconds, 4 * 3);
+}
+
 TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
   for (unsigned seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(seed);
