@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/InferenceMode.h>
@@ -256,6 +257,21 @@ class KeepRandomState {
   at::Tensor state_;
 };
 
+// Turns off the cache of autocast on this thread while in scope. A cached cast
+// of a weight keeps the weight in memory until the caller's autocast scope
+// ends, also after its layer has been dropped. Workers of a pipeline have no
+// such cache either.
+class NoCastCache {
+ public:
+  NoCastCache() { at::autocast::set_autocast_cache_enabled(false); }
+  ~NoCastCache() { at::autocast::set_autocast_cache_enabled(outer_); }
+  NoCastCache(const NoCastCache&) = delete;
+  NoCastCache& operator=(const NoCastCache&) = delete;
+
+ private:
+  const bool outer_ = at::autocast::is_autocast_cache_enabled();
+};
+
 // Calls its second argument with a layer in training mode.
 using VisitLayer = std::function<void(
     std::size_t layer, const std::function<void(torch::nn::AnyModule&)>& run)>;
@@ -327,6 +343,7 @@ void sweep(const VisitLayer& visit_layer, const internal::Value& sample,
            c10::Device device, SweepMode mode, ProfileSums& sums,
            std::vector<LayerSamples>& times, HeadStart& head_start,
            const std::atomic<bool>* stop = nullptr) {
+  const NoCastCache no_cast_cache;
   ProfileTracker tracker;
   internal::UseSkipTracker use_tracker(tracker);
   Boundary boundary = copy_to(sample, device);

@@ -1,5 +1,8 @@
 #include "balancing/time_profile.h"
 
+#include <ATen/autocast_mode.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -381,6 +384,32 @@ TEST(ProfileTimesTest, MakesOneLayerAtATime) {
   const auto none = [](int64_t, int64_t) { return Sequential(); };
   EXPECT_THROW(profile_times(1, none, torch::ones({1}), once()),
                c10::ValueError);
+}
+
+// Autocast's cache would keep each weight until the caller's scope ends.
+TEST(ProfileTimesTest, DropsTheWeightsOfEachLayerUnderAutocast) {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> weights;
+  const auto expect_none = [&] {
+    for (const auto& each : weights) EXPECT_TRUE(each.expired());
+  };
+  const auto make = [&](int64_t, int64_t) {
+    expect_none();
+    const auto weight = torch::ones({1, 1}, torch::requires_grad());
+    weights.push_back(weight.storage().getWeakStorageImpl());
+    return Sequential(layer([weight](const torch::Tensor& x) {
+      const torch::Tensor product = torch::linear(x, weight);
+      EXPECT_EQ(product.scalar_type(), torch::kBFloat16);
+      return product;
+    }));
+  };
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::increment_nesting();
+  profile_times(2, make, torch::ones({1, 1}), once());
+  expect_none();
+  EXPECT_THAT(weights, SizeIs(4));
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
 TEST(ProfileTimesTest, TellsHowFarItIs) {
