@@ -34,6 +34,11 @@ void check_number(const char* name, double number) {
 
 }  // namespace
 
+bool internal::has_memory(const Costs& costs) {
+  return !(costs.resident_bytes.empty() && costs.activation_bytes.empty() &&
+           costs.input_bytes.empty() && costs.weight_activation_bytes.empty());
+}
+
 void check_costs(const Costs& costs) {
   for (const auto& [name, list] : internal::kActionCosts) {
     check_list(name, costs.*list);
@@ -47,14 +52,16 @@ void check_costs(const Costs& costs) {
     internal::refuse("the overlap is ", costs.overlap,
                      ": it is a part of the shorter action, 0 to 1");
   }
-  const std::size_t stages =
-      std::min(costs.offload_bytes.size(), costs.activation_bytes.size());
+  std::vector<double> kept = costs.activation_bytes;
+  if (kept.empty() && internal::has_memory(costs)) {
+    kept.resize(costs.offload_bytes.size());
+  }
+  const std::size_t stages = std::min(costs.offload_bytes.size(), kept.size());
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    const double moved = costs.offload_bytes[stage],
-                 kept = costs.activation_bytes[stage];
-    if (moved <= kept) continue;
+    const double moved = costs.offload_bytes[stage];
+    if (moved <= kept[stage]) continue;
     internal::refuse("the offload_bytes cost of stage ", stage, " is ", moved,
-                     ", but its activation_bytes are ", kept,
+                     ", but its activation_bytes are ", kept[stage],
                      ": only what a forward keeps can go to the host");
   }
 }

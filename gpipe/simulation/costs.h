@@ -55,16 +55,21 @@ struct Costs {
   std::vector<double> weight_activation_bytes;
   // The part of `activation_bytes` that O copies to the host and L copies back.
   // It is not held from the end of O's copy to the beginning of L's. Empty: all
-  // of it.
+  // of it. If the four lists before this one are empty, no memory is computed,
+  // and this is only the size of the copies.
   std::vector<double> offload_bytes;
 };
 
 // Throws std::invalid_argument if a number is negative, infinite or NaN, if
-// `overlap` is above 1, or if a stage has more `offload_bytes` than
-// `activation_bytes`. The text names the list and the stage.
+// `overlap` is above 1, or if memory is computed and a stage has more
+// `offload_bytes` than `activation_bytes`. The text names the list and the
+// stage.
 void check_costs(const Costs& costs);
 
 namespace internal {
+
+// Returns whether a list of bytes that a rank holds is given.
+bool has_memory(const Costs& costs);
 
 // The list of Costs for a kind of computation, with its name.
 struct ActionCost {

@@ -83,6 +83,19 @@ TEST(CostsTest, RefusesToOffloadMoreThanIsKept) {
                   "the offload_bytes cost of stage 1 is 9, but its "
                   "activation_bytes are 8.5: only what a forward keeps can go "
                   "to the host"));
+  // No list is a list of zeros if there is memory of another kind.
+  costs.activation_bytes.clear();
+  for (auto list : {&Costs::resident_bytes, &Costs::input_bytes,
+                    &Costs::weight_activation_bytes}) {
+    Costs others = costs;
+    others.*list = {1, 1};
+    EXPECT_THAT([&] { check_costs(others); },
+                ThrowsMessage<std::invalid_argument>(
+                    HasSubstr("offload_bytes cost of stage 0 is 8, but its "
+                              "activation_bytes are 0")));
+    others.offload_bytes = {0, 0};
+    check_costs(others);
+  }
 }
 
 }  // namespace

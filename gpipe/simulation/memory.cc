@@ -198,10 +198,7 @@ class Memory {
 
 Timeline with_memory(Timeline timeline, const Costs& costs) {
   check_costs(costs);
-  if (costs.resident_bytes.empty() && costs.activation_bytes.empty() &&
-      costs.input_bytes.empty() && costs.weight_activation_bytes.empty()) {
-    return timeline;
-  }
+  if (!internal::has_memory(costs)) return timeline;
   const Memory memory(timeline, costs);
   timeline.memory.assign(timeline.ranks.size(), {});
   timeline.peak_bytes.clear();
