@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,38 +89,45 @@ class Memory {
   }
 
  private:
-  // Bytes that are taken, or freed if negative, at a time.
+  // Bytes that are taken, or freed if negative, at a time. Changes at one time
+  // are in the order of their turns, and of one turn those that free are first.
+  // The turn is the number of spans of no duration that come before in the
+  // schedule. It is 0 at the end of an action that has a duration.
   struct Change {
-    double time = 0, bytes = 0;
+    double time = 0;
+    std::size_t turn = 0;
+    double bytes = 0;
+
+    auto order() const { return std::tuple(time, turn, bytes > 0); }
   };
 
   std::vector<Change> changes(const std::vector<Span>& spans,
                               const std::vector<HostCopy>& copies) const {
     std::vector<Change> changes;
     changes.reserve(2 * spans.size() + copies.size());
+    const auto free = [&](const auto& action, std::size_t turn, double bytes) {
+      if (action.start < action.end) turn = 0;
+      changes.push_back({action.end, turn, -bytes});
+    };
+    std::vector<std::size_t> turns = {0};  // by place
     for (const Span& span : spans) {
+      const std::size_t turn = turns.back();
+      turns.push_back(turn + (span.start < span.end ? 0 : 1));
       const double takes = taken_by(span.action), frees = freed_by(span.action);
-      if (takes != 0) changes.push_back({span.start, takes});
-      if (frees != 0) changes.push_back({span.end, -frees});
+      if (takes != 0) changes.push_back({span.start, turn, takes});
+      if (frees != 0) free(span, turns.back(), frees);
     }
     for (const HostCopy& copy : copies) {
+      const std::size_t turn = turns[std::min(copy.place, spans.size())];
       const double bytes = bytes_.offload[copy.action.stage];
       if (copy.action.kind == ActionKind::kOffload) {
-        changes.push_back({copy.end, -bytes});
+        free(copy, turn, bytes);
       } else if (is_away_before(copy.action)) {
-        changes.push_back({copy.start, bytes});
+        changes.push_back({copy.start, turn, bytes});
       }
     }
-    if (!copies.empty()) {
-      std::ranges::stable_sort(changes, {}, [](const Change& each) {
-        return std::pair(each.time, each.bytes > 0);
-      });
-      return changes;
-    }
-    // The sort is stable: at the same time, the end of a span comes before the
-    // start of the next one.
-    if (!std::ranges::is_sorted(changes, {}, &Change::time)) {
-      std::ranges::stable_sort(changes, {}, &Change::time);
+    if (!std::ranges::is_sorted(changes, {}, &Change::order)) {
+      std::ranges::stable_sort(changes, {}, &Change::order);
     }
     return changes;
   }

@@ -20,7 +20,8 @@ namespace gpipe {
 // After I, `weight_activation_bytes` are held instead. A cell without a
 // backward is held to the end, and a cell without a forward from the beginning,
 // since actions that are not in the schedule count as done. If an action ends
-// when another one starts, its memory is freed first.
+// when another one starts, its memory is freed first. Actions of no duration
+// take and free memory in the order of the schedule.
 //
 // Throws std::invalid_argument if costs are invalid (check_costs()), or if a
 // list is not empty but lacks a stage. Complexity: O(n), O(n log n) if spans of

@@ -253,6 +253,15 @@ TEST(HostCopyTest, FreesMemoryAtItsEndAndTakesItAtItsStart) {
   EXPECT_THAT(one_wait().peak_bytes, ElementsAre(20));
 }
 
+TEST(HostCopyTest, OfActionsWithoutDurationKeepsTheirOrder) {
+  Costs costs = equal_costs(1, 0, 0);
+  costs.activation_bytes = {10};
+  const Timeline timeline =
+      simulate(parse_schedule("0F0,0O0,0F1,0F2,0B2,0L0,0B1,0B0\n"), costs);
+  EXPECT_THAT(timeline.peak_bytes, ElementsAre(20));
+  EXPECT_THAT(pairs(timeline.memory[0]), ElementsAre(Pair(0, 0)));
+}
+
 TEST(HostCopyTest, MayBeAPartOfTheActivations) {
   Costs costs = copying_costs(1, 0.5);
   costs.activation_bytes = {14};
