@@ -520,7 +520,8 @@ Plan plan_search(std::vector<planner::Workload> workloads,
 
 double usable_memory(torch::Device device, double bytes) {
   constexpr double kWorkspaces = 2.0 * 32 * 1024 * 1024;
-  return device.is_cuda() ? std::max(bytes - kWorkspaces, 0.0) : bytes;
+  if (!device.is_cuda()) return bytes;
+  return std::max(bytes - kWorkspaces, std::min(bytes, 0.0));
 }
 
 GPipeOptions Plan::options() const {

@@ -45,7 +45,8 @@ struct PlanDevice {
 // each thread that computes on the rank's stream: the worker for forwards, and
 // autograd's thread of the device for backwards. Each takes 32 MiB on Hopper
 // and less on others (getChosenWorkspaceSize() of LibTorch). Elsewhere all
-// bytes. Threads: pure function.
+// bytes. Negative bytes are returned as they are, and plan() refuses them.
+// Threads: pure function.
 double usable_memory(torch::Device device, double bytes);
 
 // The connection from one device to another; see PlanOptions::latency().

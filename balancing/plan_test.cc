@@ -56,6 +56,7 @@ TEST(PlanTest, GpusKeepMemoryForTheWorkspacesOfCublas) {
   constexpr double kMib = 1024.0 * 1024;
   EXPECT_EQ(usable_memory(torch::kCUDA, 1000 * kMib), 936 * kMib);
   EXPECT_EQ(usable_memory(torch::kCUDA, 10 * kMib), 0);
+  EXPECT_EQ(usable_memory(torch::kCUDA, -kMib), -kMib);
   EXPECT_EQ(usable_memory(torch::kCPU, 10 * kMib), 10 * kMib);
 }
 
