@@ -104,8 +104,12 @@ class Search {
       // refine() tries all of them.
       refine(starts[0],
              [&](const Balance& balance) {
-               const double limit =
-                   std::min(tried.seconds, enough * (1 + 2 * kEqual));
+               // Until a cut fits, times are exact, since a bound on the time
+               // does not say whether a cut fits.
+               double limit = tried.seconds;
+               if (!std::isinf(limit)) {
+                 limit = std::min(limit, enough * (1 + 2 * kEqual));
+               }
                const double seconds = evaluator.seconds(balance, limit);
                if (seconds < limit) take(tried, balance, seconds);
                return seconds;

@@ -228,6 +228,32 @@ TEST(ChooseTest, FindsACutWithOffloadWhereTheMostEvenOneDoesNotFit) {
   EXPECT_TRUE(choice->best.candidate.offload);
 }
 
+// Without recomputes the most even cut needs four times the memory, but other
+// cuts fit. All of them take longer than the most even one with recomputes.
+TEST(ChooseTest, FindsACutThatFitsThoughAnotherCandidateIsFaster) {
+  Problem problem = simple_problem({1, 1, 2, 2, 2}, 2, 8, {"looped-bfs"});
+  problem.stages_per_rank = {2};
+  problem.recomputes = {Checkpoint::kAlways, Checkpoint::kNever};
+  Workload& workload = problem.workloads[0];
+  constexpr double kSaved[] = {0, 100, 1, 1, 0};
+  for (std::size_t k = 0; k < workload.layers.size(); ++k) {
+    Layer& layer = workload.layers[k];
+    layer.recompute = layer.output_bytes = layer.trained_bytes = 0;
+    workload.saved[k].bytes = kSaved[k];
+  }
+  problem.ranks[0].memory_bytes = 200;
+  const auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->best.candidate.recompute, Checkpoint::kAlways);
+  EXPECT_EQ(choice->best.seconds, (8 * 2 + 1) * 6);
+  const Tried& slower = choice->tried[1];
+  EXPECT_EQ(slower.candidate.recompute, Checkpoint::kNever);
+  ASSERT_THAT(slower.balance, ElementsAre(1, 1, 1, 2));
+  const Blocks blocks(problem, workload);
+  Evaluator evaluator(problem, slower.candidate, blocks);
+  EXPECT_EQ(slower.seconds, evaluator.seconds(slower.balance));
+}
+
 TEST(ChooseTest, GivesSlowLinksFewCrossings) {
   // Rank 0 and 1 share a fast link, rank 1 and 2 a slow one. The layer that
   // passes on little is the last one before the slow link.
