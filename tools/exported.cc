@@ -224,7 +224,7 @@ void check_flags() {
 
 int main(int argc, char** argv) {
   try {
-    gpipe::enter_working_directory();
+    gpipe::begin_program();
     if (!gpipe::read_flags(
             &argc, &argv,
             "Shows inputs, outputs, weights and layers of an exported program. "

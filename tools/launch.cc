@@ -571,7 +571,7 @@ int main(int argc, char** argv) {
   try {
     program = read_command_line(argc, argv);
     if (program.empty()) return 0;
-    gpipe::enter_working_directory();
+    gpipe::begin_program();
     block_signals();
     return launch(program);
   } catch (const std::invalid_argument& error) {

@@ -209,6 +209,20 @@ TEST(LaunchTest, KeepsStdoutAndStderrApart) {
   EXPECT_THAT(launch.err(), UnorderedElementsAre("[0] err", "[1] err"));
 }
 
+TEST(LaunchTest, RunsWithClosedStreams) {
+  const Strings program = script({}, "echo out; echo err >&2");
+  Launch no_out(program, {"sh", "-c", "exec \"$@\" >&-", "sh"}),
+      no_err(program, {"sh", "-c", "exec \"$@\" 2>&-", "sh"}),
+      neither(program, {"sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"});
+  EXPECT_EQ(no_out.code(), 0);
+  EXPECT_THAT(no_out.out(), IsEmpty());
+  EXPECT_THAT(no_out.err(), ElementsAre("[0] err"));
+  EXPECT_EQ(no_err.code(), 0);
+  EXPECT_THAT(no_err.out(), ElementsAre("[0] out"));
+  EXPECT_THAT(no_err.err(), IsEmpty());
+  EXPECT_EQ(neither.code(), 0);
+}
+
 TEST(LaunchTest, WritesLinesAsTheyAreWithoutTags) {
   for (const char* flag : {"--notag_output", "--tag_output=false"}) {
     Launch launch(script({flag}, "echo out; printf ' no end'"));

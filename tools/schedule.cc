@@ -507,7 +507,7 @@ std::string usage() {
 
 int main(int argc, char** argv) {
   try {
-    gpipe::enter_working_directory();
+    gpipe::begin_program();
     if (!gpipe::read_flags(&argc, &argv, usage(), "tools/schedule")) return 0;
     if (argc > 1) refuse(argv[1], ": options are --name=value");
     run();

@@ -82,7 +82,7 @@ int run_program(int argc, char** argv, const Program& program,
   FLAGS_logtostderr = true;
   gflags::SetUsageMessage(program.about);
   try {
-    enter_working_directory();
+    begin_program();
     // Prints a line and exits with 1 if a flag is unknown or has a value of a
     // wrong type.
     gflags::ParseCommandLineFlags(&argc, &argv, /*remove_flags=*/true);

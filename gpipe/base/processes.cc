@@ -80,29 +80,13 @@ struct Child {
 
 namespace {
 
-// Returns `fd`, or a copy that is not 0, 1 or 2. These three may be free in
-// this process, and the child overwrites them. Throws std::system_error with
-// the text `what` if `fd` is negative.
-Descriptor beyond_standard(int fd, const char* what) {
-  if (fd < 0) fail(errno, what);
-  Descriptor descriptor(fd);
-  if (fd > STDERR_FILENO) return descriptor;
-  Descriptor copy(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  if (copy.get() < 0) fail(errno, what);
-  return copy;
-}
-
-// A pipe. Neither end is 0, 1 or 2.
 struct Pipe {
   Pipe() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
       fail(errno, "cannot create a pipe for a rank");
-    Descriptor second(ends[1]);  // closed if the next line throws
-    read = beyond_standard(ends[0], "cannot create a pipe for a rank");
-    write =
-        beyond_standard(fcntl(second.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1),
-                        "cannot create a pipe for a rank");
+    read = Descriptor(ends[0]);
+    write = Descriptor(ends[1]);
   }
   Descriptor read, write;
 };
@@ -211,8 +195,8 @@ pid_t fork_and_exec(const Program& program, int in, int out, int err) {
 Child start(const Program& program) {
   Child child;
   Pipe out, err;
-  const Descriptor in =
-      beyond_standard(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+  const Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (in.get() < 0) fail(errno, "/dev/null");
   child.started = Processes::Clock::now();
   child.pid =
       program.spawn()

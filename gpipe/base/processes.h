@@ -75,6 +75,9 @@ constexpr std::size_t kLongestLine = 64 * 1024;
 // process, then kills the processes that they have started, unless these have
 // left the group of their rank.
 //
+// stdin, stdout and stderr of this process must be open (see begin_program()),
+// so that no pipe of a rank gets the number of one of them.
+//
 // Threads: any thread may call the methods, but not from within `on_line`.
 class Processes {
  public:

@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -25,7 +26,14 @@ DECLARE_bool(help);  // defined by gflags
 
 namespace gpipe {
 
-void enter_working_directory() {
+void begin_program() {
+  // open() returns the lowest number that is free.
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0 || open("/dev/null", O_RDWR) >= 0) continue;
+    internal::refuse("descriptor ", fd,
+                     " is closed, and /dev/null cannot be opened instead: ",
+                     std::strerror(errno));
+  }
   const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
   if (!folder || chdir(folder) == 0) return;
   internal::refuse("BUILD_WORKING_DIRECTORY is '", folder,

@@ -1,5 +1,5 @@
-// The first steps of main(): folder, flags, operators and host memory. No
-// LibTorch.
+// The first steps of main(): standard streams, folder, flags, operators and
+// host memory. No LibTorch.
 #pragma once
 
 #include <chrono>
@@ -9,14 +9,18 @@
 
 namespace gpipe {
 
-// Changes to the folder in BUILD_WORKING_DIRECTORY, if it is set. `bazel run`
-// starts programs in another folder and sets the variable to the user's folder.
-// Call this before flags are read (for --flagfile), so that paths in flags are
-// relative to the user's folder.
+// Opens /dev/null as each of stdin, stdout and stderr that is closed, as after
+// `program >&-` in a shell. Otherwise a file or a socket that is opened later
+// would get the number, and the text that the program prints.
 //
-// Throws std::invalid_argument with the path and the system's reason if the
-// folder cannot be entered.
-void enter_working_directory();
+// Then changes to the folder in BUILD_WORKING_DIRECTORY, if it is set. `bazel
+// run` starts programs in another folder and sets the variable to the user's
+// folder. Call this before flags are read (for --flagfile), so that paths in
+// flags are relative to the user's folder.
+//
+// Throws std::invalid_argument with the path and the system's reason if
+// /dev/null cannot be opened or the folder cannot be entered.
+void begin_program();
 
 // Parses all --name=value and removes them from argc and argv. For --help,
 // prints `usage` and the flags of files whose path contains `folder`, and

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -25,22 +26,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+TEST(StandardStreamsTest, AreNotLeftToOtherFiles) {
+  const int before = dup(STDIN_FILENO);
+  close(STDIN_FILENO);
+  begin_program();
+  EXPECT_EQ(fs::read_symlink("/proc/self/fd/0"), "/dev/null");
+  dup2(before, STDIN_FILENO);
+  close(before);
+}
+
 TEST(WorkingDirectoryTest, IsWhereBazelRunWasTyped) {
   const fs::path before = fs::current_path();
   unsetenv("BUILD_WORKING_DIRECTORY");
-  enter_working_directory();
+  begin_program();
   EXPECT_EQ(fs::current_path(), before);
 
   const fs::path folder = fs::canonical(::testing::TempDir());
   setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), /*overwrite=*/1);
-  enter_working_directory();
+  begin_program();
   EXPECT_EQ(fs::current_path(), folder);
   fs::current_path(before);
 }
 
 TEST(WorkingDirectoryTest, NamesAFolderThatCannotBeEntered) {
   setenv("BUILD_WORKING_DIRECTORY", "/no/such", /*overwrite=*/1);
-  EXPECT_EQ(testing::thrown<std::invalid_argument>(enter_working_directory),
+  EXPECT_EQ(testing::thrown<std::invalid_argument>(begin_program),
             "BUILD_WORKING_DIRECTORY is '/no/such', which cannot be entered: "
             "No such file or directory");
 }

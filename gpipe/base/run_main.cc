@@ -24,7 +24,7 @@ int run_main(int argc, char** argv, const std::string& name,
              const std::string& usage, const std::string& folder,
              const std::function<void()>& body, int failed) {
   try {
-    enter_working_directory();
+    begin_program();
     if (!read_flags(&argc, &argv, usage, folder.c_str())) return 0;
     TORCH_CHECK_VALUE(argc == 1, argv[1], ": options are --name=value");
     body();

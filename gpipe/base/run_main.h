@@ -14,9 +14,9 @@ std::string error_text(const std::exception& error);
 // is a c10::ValueError, a c10::IndexError or a std::invalid_argument.
 bool is_of_user(const std::exception& error);
 
-// Enters the folder of the user, reads the flags (see program.h) and calls
-// `body`. Returns the exit code: 0 after `body` or --help; 1 after an error of
-// the user, else `failed`. Prints an error as one line on stderr.
+// Begins the program, reads the flags (see program.h) and calls `body`. Returns
+// the exit code: 0 after `body` or --help; 1 after an error of the user, else
+// `failed`. Prints an error as one line on stderr.
 //
 // `name`: of the program, for errors. `usage`, `folder`: see read_flags().
 int run_main(int argc, char** argv, const std::string& name,

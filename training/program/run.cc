@@ -247,7 +247,7 @@ int run_program(int argc, char** argv, const std::string& name,
                 const std::function<void()>& print_help,
                 const std::function<int()>& body) {
   try {
-    enter_working_directory();
+    begin_program();
     gflags::SetUsageMessage(usage);
     gflags::ParseCommandLineNonHelpFlags(&argc, &argv, /*remove_flags=*/true);
     if (FLAGS_help) {
