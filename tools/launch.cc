@@ -404,11 +404,13 @@ class Forwarder {
       if (sigwait(&signals, &number) != 0) continue;
       if (is_done_) return;
       if (is_ignored(number)) continue;
-      say("passes signal ", number, " (", strsignal(number),
-          ") on to all ranks");
+      // set() returns after the line, so later lines follow it.
       std::lock_guard<std::mutex> lock(mutex_);
       number_ = number;
       if (processes_) processes_->signal_all(number);
+      // stderr may be blocked. The signal does not wait for it.
+      say("passes signal ", number, " (", strsignal(number),
+          ") on to all ranks");
     }
   }
 
@@ -465,9 +467,9 @@ Endings wait_for(Processes& processes) {
     for (int k = 0; k < processes.size(); ++k) {
       if (!processes.exit_of(k)) endings.ended_by_signal[k] = true;
     }
+    processes.signal_all(kMeans[means]);
     say("sends signal ", kMeans[means], " (", strsignal(kMeans[means]),
         ") to ranks that still run: ", late);
-    processes.signal_all(kMeans[means]);
     deadline = ++means < kMeans.size() ? Clock::now() + grace
                                        : Clock::time_point::max();
   }
