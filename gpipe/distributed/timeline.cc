@@ -16,11 +16,16 @@ namespace gpipe {
 SharedClock::SharedClock(const std::shared_ptr<World>& world)
     : world_(internal::communicator_of(*world)),
       channel_(world_->next_channel()),
-      before_(internal::measure_clock(*world_, channel_)) {}
+      before_(measure()) {}
+
+internal::ClockOffset SharedClock::measure() {
+  return world_->reporting_failure("comparing the clocks", [&] {
+    return internal::measure_clock(*world_, channel_);
+  });
+}
 
 WholeTimeline SharedClock::gather(Timeline own) {
-  const internal::ClockOffset after =
-      internal::measure_clock(*world_, channel_);
+  const internal::ClockOffset after = measure();
   const internal::ClockOffset offset =
       internal::offset_at(before_, after, own.began);
   before_ = after;

@@ -48,6 +48,8 @@ class SharedClock {
   WholeTimeline gather(Timeline own);
 
  private:
+  internal::ClockOffset measure();
+
   const std::shared_ptr<internal::Communicator> world_;
   const int channel_;
   internal::ClockOffset before_;

@@ -1,10 +1,12 @@
 #include "gpipe/distributed/world/communicator.h"
 
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <numeric>
 #include <system_error>
 #include <utility>
@@ -74,6 +76,18 @@ bool is_timeout(const std::string& error) {
   return error.find("Timed out waiting") != std::string::npos ||
          error.find("Application timeout") != std::string::npos ||
          error.find("Connect timeout") != std::string::npos;
+}
+
+// Returns whether a transfer fails by this rank itself: by its device, by its
+// memory, or by a thread that cannot start. An error of a connection is a
+// c10::DistError, as that of NCCL and of a store, or no c10::Error, as that of
+// Gloo.
+bool is_own(const std::exception& error) {
+  if (dynamic_cast<const c10::Error*>(&error)) {
+    return !dynamic_cast<const c10::DistError*>(&error);
+  }
+  return dynamic_cast<const std::system_error*>(&error) ||
+         dynamic_cast<const std::bad_alloc*>(&error);
 }
 
 // What to do about a timeout.
@@ -195,6 +209,7 @@ Communicator::Work Communicator::begin(int peer, const Action& action,
   try {
     return post();
   } catch (const std::exception& thrown) {
+    if (!failed_ && is_own(thrown)) throw;
     error = reason_of(thrown);
   }
   connection_broke(peer, action, error);
@@ -214,16 +229,17 @@ void Communicator::wait(const Work& work, int peer, const Action& action) {
   std::string error;
   bool done = false;
   try {
+    const auto forget = c10::make_scope_exit([&] {
+      std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.erase(work.get());
+    });
     const WaitScope waiting;
     done = work->wait(options_.timeout);
   } catch (const std::exception& thrown) {
+    if (!failed_ && is_own(thrown)) throw;
     error = reason_of(thrown);
   }
   const bool late = Clock::now() - begin >= options_.timeout;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.erase(work.get());
-  }
   if (done) return;
   if (!late) return connection_broke(peer, action, error);
   std::string what =

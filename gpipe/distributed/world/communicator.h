@@ -156,14 +156,17 @@ class Communicator final : public Transport {
                const Action& action) override;
 
   // Runs `post`, which starts a transfer with rank `peer`, and returns its
-  // work. If `post` throws a std::exception, the connection to `peer` is
-  // broken: the world fails and PeerError is thrown.
+  // work. Errors of this rank pass as they are: those of its device, of its
+  // memory, and of threads that cannot start. After another std::exception of
+  // `post`, the connection to `peer` is broken: the world fails and PeerError
+  // is thrown.
   Work begin(int peer, const Action& action, const std::function<Work()>& post);
 
-  // Blocks until a send to or a receive from rank `peer` is complete. If it
-  // fails or takes longer than the timeout, the world fails and PeerError is
-  // thrown. After a broken connection, waits up to 1 s for the failure detector
-  // to learn the cause.
+  // Blocks until a send to or a receive from rank `peer` is complete. Errors of
+  // this rank pass as in begin(). If the transfer fails by another one or takes
+  // longer than the timeout, the world fails and PeerError is thrown. After a
+  // broken connection, waits up to 1 s for the failure detector to learn the
+  // cause.
   void wait(const Work& work, int peer, const Action& action);
 
   // Reports a failure. The first failure ends all waits and is sent to all

@@ -6,18 +6,23 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <future>
 #include <mutex>
+#include <new>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 
 #include "gpipe/base/processes.h"
 #include "gpipe/distributed/testing/two_worlds.h"
@@ -161,6 +166,57 @@ TEST(CommunicatorTest, AConnectionThatGlooHasGivenUpIsATimeout) {
                 }),
                 HasSubstr("rank 1 has not answered in time: "));
   }
+}
+
+// A transfer that fails by `error`.
+class FailingWork final : public c10d::Work {
+ public:
+  explicit FailingWork(std::exception_ptr error) : error_(std::move(error)) {}
+  bool wait(milliseconds /*timeout*/) override {
+    std::rethrow_exception(error_);
+  }
+
+ private:
+  const std::exception_ptr error_;
+};
+
+TEST(CommunicatorTest, AnErrorOfThisRankIsNotThatOfItsPeer) {
+  TwoWorlds worlds;
+  const auto action = [] { return std::string("the test"); };
+  const auto begun = [&](const std::exception_ptr& error) {
+    return error_of([&] {
+      worlds.first->begin(1, action, [&]() -> Communicator::Work {
+        std::rethrow_exception(error);
+      });
+    });
+  };
+  const auto awaited = [&](const std::exception_ptr& error) {
+    return error_of([&] {
+      worlds.first->wait(c10::make_intrusive<FailingWork>(error), 1, action);
+    });
+  };
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  const std::pair<std::exception_ptr, std::string> own[] = {
+      {std::make_exception_ptr(c10::Error(here, "CUDA error")),
+       "c10::Error: CUDA error"},
+      {std::make_exception_ptr(c10::OutOfMemoryError(here, "it is full")),
+       "c10::OutOfMemoryError: it is full"},
+      {std::make_exception_ptr(
+           std::system_error(EAGAIN, std::generic_category(), "a thread")),
+       "std::system_error: a thread: Resource temporarily unavailable"},
+      {std::make_exception_ptr(std::bad_alloc()),
+       "std::bad_alloc: std::bad_alloc"}};
+  for (const auto& [error, text] : own) {
+    EXPECT_EQ(begun(error), text);
+    EXPECT_EQ(awaited(error), text);
+  }
+  EXPECT_FALSE(worlds.first->failure());
+  EXPECT_THAT(awaited(std::make_exception_ptr(
+                  c10::DistBackendError(here, "an error of NCCL"))),
+              HasSubstr("rank 1 has died: an error of NCCL"));
+  // After a failure, that is what everybody hears of.
+  EXPECT_THAT(begun(own[0].first), HasSubstr("rank 1 has died"));
+  EXPECT_THAT(awaited(own[0].first), HasSubstr("rank 1 has died"));
 }
 
 TEST(CommunicatorTest, RefusesOptionsThatAreOutOfRange) {
