@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -11,10 +12,11 @@
 
 namespace gpipe::testing {
 
-// Returns a store on any free port, as a launcher serves it.
-inline c10::intrusive_ptr<c10d::TCPStore> serve_store() {
+// Returns a store on `port`, 0 for any free one, as a launcher serves it.
+// Throws c10::DistNetworkError if the port is in use.
+inline c10::intrusive_ptr<c10d::TCPStore> serve_store(int port = 0) {
   c10d::TCPStoreOptions options;
-  options.port = 0;
+  options.port = static_cast<uint16_t>(port);
   options.isServer = true;
   options.waitWorkers = false;
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);

@@ -249,6 +249,37 @@ TEST(CommunicatorTest, APortIsFreeAfterARendezvousThatHasFailed) {
   }
 }
 
+// Returns the part of `store` that the first world uses.
+c10::intrusive_ptr<c10d::Store> first_world(
+    const c10::intrusive_ptr<c10d::TCPStore>& store) {
+  return c10::make_intrusive<c10d::PrefixStore>("gpipe/world//1", store);
+}
+
+// Writes to the store of a world of two what rank 1 does when it comes after
+// rank 0.
+void come_as_rank_1(const c10::intrusive_ptr<c10d::Store>& world) {
+  world->add("rank/1", 1);
+  world->add("count", 1);
+  world->set("all", "yes");
+}
+
+TEST(CommunicatorTest, APortIsFreeAfterARankThatCouldNotBeReached) {
+  WorldOptions options;
+  options.size = 2;
+  options.port = free_port();
+  options.timeout = milliseconds(3000);
+  auto rank_0 = std::async(std::launch::async, [&options] {
+    return error_of([&] { Communicator::connect(options); });
+  });
+  c10d::TCPStoreOptions place;
+  place.port = static_cast<uint16_t>(options.port);
+  place.waitWorkers = false;
+  come_as_rank_1(
+      first_world(c10::make_intrusive<c10d::TCPStore>(options.address, place)));
+  EXPECT_THAT(rank_0.get(), HasSubstr("rank 0 got no connection with it: "));
+  EXPECT_NO_THROW(testing::serve_store(options.port));
+}
+
 TEST(CommunicatorTest, FindsARankZeroThatListensLate) {
   const ReservedPort reserved;
   WorldOptions options;
@@ -282,10 +313,7 @@ class ConnectingTest : public ::testing::Test {
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
-  // The part of the store that the first world uses.
-  c10::intrusive_ptr<c10d::Store> world() const {
-    return c10::make_intrusive<c10d::PrefixStore>("gpipe/world//1", store_);
-  }
+  c10::intrusive_ptr<c10d::Store> world() const { return first_world(store_); }
 
   c10::intrusive_ptr<c10d::TCPStore> store_ = testing::serve_store();
   std::future<std::string> rank_0_ =
@@ -318,9 +346,7 @@ TEST_F(ConnectingTest, ARankThatComesAgainIsNotToldOfAFailedWorld) {
 
 TEST_F(ConnectingTest, ARankThatComesAndThenDiesIsNamed) {
   wait_for_rank_0();
-  world()->add("rank/1", 1);
-  world()->add("count", 1);
-  world()->set("all", "yes");
+  come_as_rank_1(world());
   EXPECT_THAT(rank_0_.get(),
               HasSubstr("gpipe::PeerError: rank 1 has not answered in time: "
                         "rank 0 got no connection with it: "));

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/world/rendezvous.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -313,6 +314,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
     meeting.store = connect(listening);
     meeting.listening = listening;
     connected_ = true;
+    // After a failure, threads that still connect with other ranks keep the
+    // store. The caller may listen at its port again.
+    auto stop = c10::make_scope_exit([&] { stop_accepting(meeting); });
     try {
       const GlooDevices devices = own_devices(*meeting.store);
       wait_for_all(*meeting.store);
@@ -327,6 +331,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
       fail(Fault::kDied, 0, "the store at ", place(),
            " is gone: ", reason_of(error));
     }
+    stop.release();
     return meeting;
   }
 
