@@ -295,6 +295,27 @@ TEST(CommunicatorTest, FindsARankZeroThatListensLate) {
   EXPECT_NO_THROW(rank_1.get());
 }
 
+TEST(CommunicatorTest, AsksAgainIfAServedStoreHasStartedAgain) {
+  auto store = testing::serve_store();
+  WorldOptions options;
+  options.size = 2;
+  options.port = store->getPort();
+  options.store_is_served = true;
+  options.timeout = milliseconds(20000);
+  WorldOptions other = options;
+  other.rank = 1;
+  auto rank_1 = std::async(std::launch::async, [&other] {
+    return error_of([&] { Communicator::connect(other); });
+  });
+  while (!store->check({"gpipe/session//gpipe/questions"})) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  store.reset();
+  store = testing::serve_store(options.port);
+  EXPECT_NO_THROW(Communicator::connect(options));
+  EXPECT_EQ(rank_1.get(), "");
+}
+
 // Connects as one of two ranks to a store that the test serves, as a launcher
 // does.
 class ConnectingTest : public ::testing::Test {

@@ -464,11 +464,10 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // The same for a launcher's store, which may have served earlier worlds.
   c10::intrusive_ptr<c10d::Store> enter_served() {
     open_store(-1);
-    if (!starts_) {
-      starts_.emplace(c10::make_intrusive<c10d::PrefixStore>(
-                          "gpipe/session/" + options_.session, server_),
-                      options_.rank);
-    }
+    // The client of an earlier attempt may be broken.
+    starts_.emplace(c10::make_intrusive<c10d::PrefixStore>(
+                        "gpipe/session/" + options_.session, server_),
+                    options_.rank);
     const auto number = starts_->number(deadline_);
     if (!number) {
       fail(Fault::kTimeout, 0, "it has not come to ", place(), " in ",
