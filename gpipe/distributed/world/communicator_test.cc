@@ -150,6 +150,13 @@ TEST(CommunicatorTest, IsTheTransportBetweenHosts) {
   }
 }
 
+TEST(CommunicatorTest, ItsStoreHasTheWholeTimeout) {
+  TwoWorlds worlds;
+  for (const auto& world : {worlds.first, worlds.second}) {
+    EXPECT_EQ(world->store().getTimeout(), world->options().timeout);
+  }
+}
+
 TEST(CommunicatorTest, AConnectionThatGlooHasGivenUpIsATimeout) {
   const auto action = [] { return std::string("the test"); };
   for (const bool is_posted : {true, false}) {  // before Gloo gives up

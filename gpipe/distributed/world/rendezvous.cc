@@ -433,6 +433,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
   // Sets `server_`: the server if `listening` is a socket, or a client.
   void open_store(int listening) {
     server_ = tcp_store(options_, listening, deadline_);
+    // So far it is the time that was left to connect, which may be 1 ms.
+    server_->setTimeout(options_.timeout);
     // LibTorch's store may connect long after its timeout. The caller has then
     // been told of it, and may be in another rendezvous, whose place as this
     // rank must stay free.
