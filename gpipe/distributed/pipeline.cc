@@ -152,15 +152,6 @@ void decode_layers(const std::string& text,
               "ranks");
 }
 
-// Returns what a pipeline needs of `world`. Throws c10::ValueError if it is
-// null.
-std::shared_ptr<internal::Communicator> communicator_of(
-    const std::shared_ptr<World>& world) {
-  TORCH_CHECK_VALUE(world,
-                    "the world is null; give what World::connect() returned");
-  return internal::communicator_of(*world);
-}
-
 // Throws c10::ValueError if two layers have the same name.
 void check_names(const std::vector<internal::Layer>& layers) {
   std::map<std::string, int64_t> first_with;
@@ -181,7 +172,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(torch::nn::Sequential module,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(communicator_of(world)) {
+      world_(internal::communicator_of(world)) {
   world_->reporting_failure(kMaking, [&] { take(module); });
 }
 
@@ -190,7 +181,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
                                                  std::shared_ptr<World> world)
     : PipelineModule("DistributedPipeline", "DistributedOptions::device"),
       options_(std::move(options)),
-      world_(communicator_of(world)) {
+      world_(internal::communicator_of(world)) {
   world_->reporting_failure(kMaking, [&] { build_own(build); });
 }
 

@@ -14,7 +14,7 @@
 namespace gpipe {
 
 SharedClock::SharedClock(const std::shared_ptr<World>& world)
-    : world_(internal::communicator_of(*world)),
+    : world_(internal::communicator_of(world)),
       channel_(world_->next_channel()),
       before_(measure()) {}
 

@@ -40,6 +40,7 @@ struct WholeTimeline {
 // PeerError if the world has failed.
 class SharedClock {
  public:
+  // Throws c10::ValueError if `world` is null.
   explicit SharedClock(const std::shared_ptr<World>& world);
 
   // Returns the timelines of all ranks on rank 0. `own`: StepResult::timeline

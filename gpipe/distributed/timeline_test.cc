@@ -18,6 +18,7 @@
 #include "gpipe/distributed/world/exchanges.h"
 #include "gpipe/schedule.h"
 #include "gpipe/simulation.h"
+#include "gpipe/testing/errors.h"
 #include "gpipe/testing/layers.h"
 #include "gpipe/testing/models.h"
 
@@ -36,6 +37,12 @@ std::string name_of(const Transfer& transfer) {
   return to_string(transfer.action) + " " + std::to_string(transfer.from) +
          ">" + std::to_string(transfer.to) + " " +
          std::to_string(static_cast<int64_t>(transfer.bytes));
+}
+
+TEST(DistributedTimeline, RefusesNoWorld) {
+  EXPECT_EQ(testing::error_of([] { SharedClock(nullptr); }),
+            "c10::ValueError: the world is null; give what World::connect() "
+            "returned");
 }
 
 const RankProgramEntry kTimeline("timeline", [](auto& world) {

@@ -1,5 +1,7 @@
 #include "gpipe/distributed/world.h"
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 #include "gpipe/distributed/gather.h"
@@ -35,6 +37,13 @@ void World::fail(const std::string& action, const std::string& what) {
 std::shared_ptr<internal::Communicator> internal::communicator_of(
     const World& world) {
   return world.communicator_;
+}
+
+std::shared_ptr<internal::Communicator> internal::communicator_of(
+    const std::shared_ptr<World>& world) {
+  TORCH_CHECK_VALUE(world,
+                    "the world is null; give what World::connect() returned");
+  return communicator_of(*world);
 }
 
 std::vector<std::string> all_gather(World& world, const std::string& mine,

@@ -16,6 +16,9 @@ class World;
 namespace internal {
 class Communicator;
 std::shared_ptr<Communicator> communicator_of(const World& world);
+// Returns the communicator of `world`. Throws c10::ValueError if it is null.
+std::shared_ptr<Communicator> communicator_of(
+    const std::shared_ptr<World>& world);
 }  // namespace internal
 
 // The connections between all ranks, for as long as the object lives, or a
