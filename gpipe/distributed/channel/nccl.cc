@@ -18,7 +18,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
-#include "gpipe/base/text.h"
 #include "gpipe/distributed/channel/nccl_rules.h"
 #include "gpipe/distributed/world/backends.h"
 
@@ -48,7 +47,7 @@ class Nccl final : public DeviceTransportBackend {
         c10::str("NCCL ", runtime),
         c10::str("the GPU at PCI ", properties->pciDomainID, ":",
                  properties->pciBusID, ":", properties->pciDeviceID, " of ",
-                 host_name()),
+                 machine_name()),
         why_no_shared_gpu(runtime, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
   }
 

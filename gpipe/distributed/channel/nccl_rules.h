@@ -3,7 +3,11 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <string>
+
+#include "gpipe/base/text.h"
 
 namespace gpipe::internal {
 
@@ -40,6 +44,16 @@ inline std::string why_no_nccl(const NcclVersions& versions) {
                     "newer one");
   }
   return "";
+}
+
+// Returns the name by which NCCL tells this machine from others: NCCL_HOSTID if
+// it is set, or that of the host, and the id of its boot. Machines of one image
+// may have one host name, and containers of one machine have one boot.
+inline std::string machine_name() {
+  if (const char* const name = std::getenv("NCCL_HOSTID")) return name;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return c10::str(host_name(), ", boot ", boot);
 }
 
 // The first version of NCCL that allows several ranks on one GPU.

@@ -1,6 +1,9 @@
 #include "gpipe/distributed/channel/nccl_rules.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "gpipe/base/text.h"
 
 namespace gpipe::internal {
 namespace {
@@ -21,6 +24,14 @@ TEST(NcclRules, TheHeadersOfGpipeAndOfLibTorchMustAgree) {
             "gpipe was compiled with the header of NCCL 2.28.9, and LibTorch "
             "with that of 2.29.7: set NCCL_HOME to the latter and build again");
   EXPECT_NE(why_no_nccl({22907, 22809, 22907}), "");
+}
+
+TEST(NcclRules, AMachineIsKnownByItsHostNameAndItsBoot) {
+  const std::string host = host_name() + ", boot ";
+  EXPECT_EQ(machine_name().substr(0, host.size()), host);
+  EXPECT_THAT(machine_name().substr(host.size()),
+              ::testing::MatchesRegex("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]"
+                                      "{12}"));
 }
 
 TEST(NcclRules, TwoRanksShareAGpuFromNccl231OnIfTheVariableIs1) {
