@@ -54,13 +54,6 @@ class Nccl final : public DeviceTransportBackend {
   c10::intrusive_ptr<c10d::Backend> connect(
       c10::intrusive_ptr<c10d::Store> store, int rank, int size,
       const c10::Device&, std::chrono::milliseconds timeout) const override {
-    // NCCL's watchdog ends the process if a transfer fails or is late. Here the
-    // Communicator reports the failure to all ranks and throws. Values set by
-    // the user are kept.
-    c10::utils::set_env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0",
-                        /*overwrite=*/false);
-    c10::utils::set_env("TORCH_NCCL_ENABLE_MONITORING", "0",
-                        /*overwrite=*/false);
     auto options =
         c10d::ProcessGroupNCCL::Options::create(kHighPriorityStreams);
     options->timeout = timeout;
@@ -73,6 +66,14 @@ class Nccl final : public DeviceTransportBackend {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
+  // NCCL's watchdog ends the process if a transfer fails or is late. Here the
+  // Communicator reports the failure to all ranks and throws. Values set by the
+  // user are kept. Set before main(): a thread that reads the environment while
+  // it changes may crash.
+  for (const char* name :
+       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"}) {
+    c10::utils::set_env(name, "0", /*overwrite=*/false);
+  }
   register_backend(c10::kCUDA, std::make_unique<Nccl>());
   return true;
 }();
