@@ -63,7 +63,7 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // (gpipe/phase.h).
   // - A tensor is a mean over the micro-batch's rows. The step differentiates
   //   the mean of these losses, weighted by rows. The rows of a part of
-  //   Microbatches are dimension 0 of its target.
+  //   Microbatches are dimension 0 of its target, which must have one.
   // - A WeightedLoss is a sum with its weight. The step differentiates the sum
   //   of all sums, and divides gradients once by the sum of all weights, over
   //   micro-batches and replicas. Use it if a micro-batch has any number of

@@ -211,15 +211,6 @@ std::string describe(const at::Tensor& tensor) {
   return c10::str(tensor.toString(), " of sizes ", tensor.sizes());
 }
 
-// Returns whether `target` is a part of a mini-batch that has no rows.
-bool without_rows(const Value& target) {
-  const auto& tensors = target.tensors();
-  return rows_of(target) == 0 &&
-         std::ranges::any_of(tensors, [](const auto& each) {
-           return each.defined() && each.dim() > 0;
-         });
-}
-
 // Returns the first `width` of `all` as boundary tensors, the others as skips.
 Activations divided(Value::Kind kind, std::vector<Activation> all,
                     std::size_t width) {
@@ -525,7 +516,9 @@ Value Cell::run_head(Value output) {
       "work on target.clone()");
   check_loss(loss, head_->function->weighted());
   // The mean over a part without rows is NaN, and counts nothing.
-  const bool counts = loss.weight.defined() || !without_rows(head_->target);
+  const bool counts = loss.weight.defined() ||
+                      !has_row_dimension(head_->target) ||
+                      rows_of(head_->target) > 0;
   if (!head_->weight.defined() && loss.weight.defined()) {
     head_->weight = values_of(std::move(loss.weight));
     head_->metrics = std::move(loss.metrics);

@@ -130,6 +130,12 @@ int64_t rows_of(const Value& value, const Unsplit& unsplit) {
   return 0;
 }
 
+bool has_row_dimension(const Value& value) {
+  return std::ranges::any_of(value.tensors(), [](const at::Tensor& each) {
+    return each.defined() && each.dim() > 0;
+  });
+}
+
 int64_t count_microbatches(const Batch& input, int64_t chunks,
                            const Unsplit& unsplit) {
   check_rows(input, unsplit);

@@ -48,6 +48,9 @@ void check_input(const Batch& input, const c10::Device& device,
 // in `unsplit`; 0 if there is none.
 int64_t rows_of(const Value& value, const Unsplit& unsplit = {});
 
+// Returns whether a tensor of `value` has a dimension 0, also one of size 0.
+bool has_row_dimension(const Value& value);
+
 // Returns the number of micro-batches that `input` gives with `chunks`: the
 // number of parts if it is split, 1 if it has no rows. Throws as check_rows()
 // does.

@@ -72,6 +72,14 @@ TEST(CheckInput, TakesPartsOfAnyShapes) {
             3);
 }
 
+TEST(HasRowDimension, AsksAllDefinedTensors) {
+  EXPECT_TRUE(has_row_dimension(Value::wrap(ones({0, 3}))));
+  EXPECT_TRUE(
+      has_row_dimension(Value::wrap(Tensors{Tensor(), ones({}), ones({2})})));
+  EXPECT_FALSE(has_row_dimension(Value::wrap(Tensors{Tensor(), ones({})})));
+  EXPECT_FALSE(has_row_dimension(Value::wrap(Tensors())));
+}
+
 TEST(Scatter, GivesViewsOfTheRows) {
   const Tensor x = on_device(at::arange(10)).reshape({5, 2});
   const auto pieces = scatter(Value::wrap(x), {3, 2});

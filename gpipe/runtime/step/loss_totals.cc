@@ -81,9 +81,7 @@ void LossTotals::check() const {
   const bool usable = std::isfinite(weight) && weight > 0;
   TORCH_CHECK_VALUE(usable || weighted,
                     "the input has 0 rows in total, so there is no mean of the "
-                    "losses; leave out a mini-batch without rows. (The rows of "
-                    "a part of Microbatches are dimension 0 of its target; if "
-                    "targets have none, return a WeightedLoss)");
+                    "losses; leave out a mini-batch without rows");
   TORCH_CHECK_VALUE(
       usable, "the total of WeightedLoss::weight over all micro-batches",
       " and replicas is ", weight,

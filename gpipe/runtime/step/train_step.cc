@@ -130,15 +130,21 @@ Value bring_target(Value target, const c10::Device& device, Copier& copier) {
   return target;
 }
 
+// Returns the sizes of each tensor of `value` as a text.
+std::vector<std::string> sizes_of(const Value& value) {
+  std::vector<std::string> sizes;
+  for (const at::Tensor& each : value.tensors()) {
+    sizes.push_back(each.defined() ? c10::str(each.sizes()) : "(undefined)");
+  }
+  return sizes;
+}
+
 // Throws c10::ValueError unless each element of `target` has `rows` rows: those
 // of the input, or, if that is on another rank, those of the first element.
 void check_target(const Value& target, int64_t rows, bool has_input) {
   const std::string of_input =
       has_input ? c10::str("of the input's ", rows) : "row of the input";
-  std::vector<std::string> sizes;
-  for (const at::Tensor& each : target.tensors()) {
-    sizes.push_back(each.defined() ? c10::str(each.sizes()) : "(undefined)");
-  }
+  const std::vector<std::string> sizes = sizes_of(target);
   for (std::size_t k = 0; k < sizes.size(); ++k) {
     const at::Tensor& each = target.tensors()[k];
     if (!each.defined() || (each.dim() > 0 && each.size(0) == rows)) continue;
@@ -229,6 +235,12 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
   check_parts(target, microbatches_, "target");
   rows_.clear();
   for (const Value& part : target.values()) {
+    TORCH_CHECK_VALUE(
+        loss.weighted() || has_row_dimension(part), "part ", targets_.size(),
+        " of the target must have rows in dimension 0, because the mean that "
+        "the loss function returns counts by them, but it is ",
+        part.describe(), " with the sizes (", c10::Join(", ", sizes_of(part)),
+        "); keep dimension 0, or return a WeightedLoss");
     rows_.push_back(rows_of(part));
     targets_.push_back(bring_target(part, device, copier));
   }

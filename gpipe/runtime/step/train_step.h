@@ -108,8 +108,9 @@ class TrainStep {
   // Provides the target and the loss, if the last stage is in this process.
   // Call after give_input(). `loss` must outlive the object. Throws
   // c10::ValueError if a tensor of `target` does not have one row per row of
-  // the input. Throws c10::ValueError if `target` is already split but the
-  // input is not, or the reverse.
+  // the input, or if a part has no dimension 0 and the loss no weight. Throws
+  // c10::ValueError if `target` is already split but the input is not, or the
+  // reverse.
   void give_target(const Batch& target, const LossFunction& loss);
 
   // Makes the result hold the outputs by micro-batch, not concatenated.

@@ -335,6 +335,33 @@ TEST(TrainStep, RefusesPartsThatDoNotFit) {
       "one value; give both in the same way");
 }
 
+TEST(TrainStep, RefusesAPartOfATargetWithoutRowsForAMeanOnly) {
+  TwoScales model;
+  const Schedule schedule = fill_drain(2, 3);
+  const auto error_with = [&](const Value& part, const LossFunction& loss) {
+    TrainStep step(model.stages, schedule, {});
+    step.give_input(std::vector<Value>(3, Value::wrap(model.input)));
+    const Value row = Value::wrap(torch::ones({1}));
+    return error_of([&] {
+      step.give_target(std::vector<Value>{row, part, row}, loss);
+    });
+  };
+  const auto refused = [](const std::string& what) {
+    return "c10::ValueError: part 1 of the target must have rows in dimension "
+           "0, because the mean that the loss function returns counts by them, "
+           "but it is " +
+           what + "; keep dimension 0, or return a WeightedLoss";
+  };
+  const Value scalar = Value::wrap(torch::ones({}));
+  EXPECT_EQ(error_with(scalar, kSum), refused("a tensor with the sizes ([])"));
+  EXPECT_EQ(
+      error_with(Value::wrap(std::vector<Tensor>{Tensor(), Tensor()}), kSum),
+      refused("a vector of 2 tensors with the sizes ((undefined), "
+              "(undefined))"));
+  EXPECT_EQ(error_with(Value::wrap(torch::ones({0})), kSum), "");
+  EXPECT_EQ(error_with(scalar, kWeighted), "");
+}
+
 TEST(TrainStep, OfTheLastRankRefusesATargetOfAnotherInput) {
   Scale last(5);
   Stages stages =
