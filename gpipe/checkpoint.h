@@ -97,7 +97,9 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 // Without grad mode, or if an input has a tangent of forward-mode AD, the
 // function is called directly. Threads: any. The second
 // call runs on a thread of the autograd engine: on the CPU that is the thread
-// that called backward, or the partition's worker.
+// that called backward, or the partition's worker. On an accelerator it is the
+// one that all backwards of the device need, so a pipeline that the function
+// calls throws c10::Error there while a backward of the pipeline runs.
 //
 // The program's backwards run in a subclass of LibTorch's autograd engine, so
 // checkpoint() throws c10::Error in a Python process.

@@ -180,9 +180,36 @@ TEST_F(AcceleratorTest, AStepFromAHookOfAParameterIsRefused) {
   });
   EXPECT_THAT(
       testing::error_of([&] { pipeline->forward(x).sum().backward(); }),
-      HasSubstr("the backward of a pipeline on accelerators is called within"));
+      HasSubstr("a pipeline on accelerators is called within a backward"));
   EXPECT_EQ(calls, 1);
   other->train_step(x, x.to(hpu(1)), mean_square, schedule);
+}
+
+// The hook occupies the thread of the device, for which the backward of its own
+// pipeline waits.
+TEST_F(AcceleratorTest, AForwardFromAHookInABackwardOfItsOwnIsRefused) {
+  GPipe pipeline = nullptr;
+  int calls = 0;
+  const auto layer = testing::layer([&](Tensor x) {
+    const Tensor y = x * 2;
+    if (y.requires_grad()) {
+      y.register_hook([&](Tensor grad) {
+        ++calls;
+        return pipeline->forward(grad);
+      });
+    }
+    return y;
+  });
+  pipeline = GPipe(torch::nn::Sequential(layer),
+                   GPipeOptions({1}).devices({hpu(0)}).chunks(1).checkpoint(
+                       Checkpoint::kNever));
+  const Tensor x = torch::ones({2, 4}).to(hpu(0)).requires_grad_();
+  EXPECT_THAT(
+      testing::error_of([&] { pipeline->forward(x).sum().backward(); }),
+      HasSubstr("a pipeline on accelerators is called within a backward"));
+  EXPECT_EQ(calls, 1);
+  const c10::NoGradGuard no_grad;
+  EXPECT_TRUE(pipeline->forward(x).cpu().equal(torch::full({2, 4}, 2.f)));
 }
 
 // Launches that block, slow events, and operators whose first use waits for the

@@ -428,7 +428,7 @@ void Runner::waits_for(int64_t stage) {
       remote ? layout_.world_rank(layout_.rank_of_stage[stage]) : -1);
 }
 
-std::unique_lock<std::mutex> Runner::enter() {
+std::unique_lock<StepMutex> Runner::enter() {
   auto running = executor_.enter();
   world_->check();
   return running;

@@ -154,7 +154,7 @@ class Runner : private StepPeers, private RemoteStages {
                            const StepArguments& given) const;
   // Blocks until no other call runs, and returns the lock. Throws PeerError if
   // the world has failed.
-  std::unique_lock<std::mutex> enter();
+  std::unique_lock<StepMutex> enter();
   // Begins to add up gradients over the replicas while the step runs.
   void begin_sums(const TrainStep& step);
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <bit>
 #include <cfenv>
+#include <chrono>
 #include <exception>
 #include <future>
 #include <limits>
@@ -288,7 +289,25 @@ std::unique_ptr<Worker> Executor::new_worker(std::size_t rank) const {
       devices_[rank].is_cpu() ? threads_ : 0, worker_spins_);
 }
 
-std::unique_lock<std::mutex> Executor::enter() {
+bool StepMutex::lock(bool with_backward, bool waits_for_backward) {
+  if (waits_for_backward) {
+    mutex_.lock();
+  } else {
+    while (!mutex_.try_lock()) {
+      if (with_backward_) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  with_backward_ = with_backward;
+  return true;
+}
+
+void StepMutex::unlock() {
+  with_backward_ = false;
+  mutex_.unlock();
+}
+
+std::unique_lock<StepMutex> Executor::enter(bool with_backward) {
   TORCH_CHECK(!origin_.forked(),
               "a pipeline cannot be used in a fork of the process that made "
               "it: its workers are threads, which fork() does not copy, nor "
@@ -300,16 +319,18 @@ std::unique_lock<std::mutex> Executor::enter() {
                 "which would be a deadlock; call it between steps, or make a "
                 "second pipeline of the layers to be called");
   }
-  return std::unique_lock<std::mutex>(running_);
-}
-
-void Executor::check_backward() const {
+  const bool backwards_need_thread =
+      std::ranges::any_of(devices_, has_streams) &&
+      is_device_thread_of_autograd();
   TORCH_CHECK(
-      std::ranges::none_of(devices_, has_streams) ||
-          !is_device_thread_of_autograd(),
-      "the backward of a pipeline on accelerators is called within a backward, "
-      "as by a hook of a parameter, which would be a deadlock: it needs the "
-      "thread that the hook occupies; call it after the outer backward");
+      !(backwards_need_thread && with_backward) &&
+          running_.lock(with_backward, !backwards_need_thread),
+      "a pipeline on accelerators is called within a backward, as by a hook of "
+      "a parameter or by a function that is recomputed, for a backward of the "
+      "pipeline or while one runs, which would be a deadlock: that backward "
+      "needs the thread that the call occupies; call the pipeline after the "
+      "outer backward");
+  return std::unique_lock<StepMutex>(running_, std::adopt_lock);
 }
 
 void Executor::set_failure(std::optional<Failure> failure) {

@@ -6,6 +6,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -89,6 +90,20 @@ class Actor {
   virtual Failure place(const Action& action) = 0;
 };
 
+// The lock of an executor, which also tells whether its holder runs backwards.
+class StepMutex {
+ public:
+  // Blocks until no other thread has the lock, and takes it. `with_backward`:
+  // whether the holder runs backwards. `waits_for_backward`: if it is false,
+  // returns false, without the lock, as soon as a holder runs backwards.
+  bool lock(bool with_backward, bool waits_for_backward);
+  void unlock();
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> with_backward_{false};  // of the holder
+};
+
 // Runs schedules on its own worker threads, one after the other, and keeps the
 // failure of the last one.
 // Threads: any, unless a function says otherwise.
@@ -104,10 +119,15 @@ class Executor {
            int other_workers = 0, int first_rank = 0);
 
   // Blocks until no other thread has the lock of the executor, and returns the
-  // lock. Throws c10::Error if run() would deadlock on this thread: on a worker
-  // of this executor, on a worker of a pipeline that a layer of this executor's
-  // run has called, or in a forked process, which has no workers.
-  std::unique_lock<std::mutex> enter();
+  // lock. `with_backward`: whether the caller's run has backwards. Throws
+  // c10::Error if run() would deadlock on this thread:
+  // - on a worker of this executor, or of a pipeline that a layer of this
+  //   executor's run has called;
+  // - if there are accelerators, on a thread of the autograd engine for a
+  //   device, which backwards need: if this run or that of the lock's holder
+  //   has any;
+  // - in a forked process, which has no workers.
+  std::unique_lock<StepMutex> enter(bool with_backward = false);
 
   // Runs all actions that `schedule` has for the ranks of this executor, and
   // returns when every worker is done. The schedule must be valid, see
@@ -142,10 +162,6 @@ class Executor {
   // Call this when input arrives from another process.
   void notify(int rank) { notifiers_[rank].notify(); }
 
-  // Throws c10::Error if a run with backwards would deadlock on this thread: on
-  // a thread of the autograd engine for a device, if there are accelerators.
-  void check_backward() const;
-
   const std::vector<c10::Device>& devices() const { return devices_; }
 
  private:
@@ -161,7 +177,7 @@ class Executor {
   const bool one_at_a_time_;
   const int first_rank_;
   int worker_spins_, caller_spins_;
-  std::mutex running_;
+  StepMutex running_;
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;
   std::vector<Notifier> notifiers_;               // by rank

@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -542,6 +543,46 @@ namespace gpipe::simulated {
 namespace {
 
 using internal::RunAhead;
+
+class EnterTest : public SimulatedTest {};
+
+TEST_F(EnterTest, AThreadThatBackwardsNeedWaitsForNoBackward) {
+  internal::Executor executor({hpu(0)}, 1, /*one_at_a_time=*/false);
+  // Enters on a thread with the name of autograd's thread for a device.
+  const auto enter = [&](bool with_backward) {
+    return std::async(std::launch::async, [&executor, with_backward] {
+      c10::setThreadName("pt_autograd_0");
+      return testing::error_of([&] { executor.enter(with_backward); });
+    });
+  };
+  const std::string refusal =
+      "c10::Error: a pipeline on accelerators is called within a backward, as "
+      "by a hook of a parameter or by a function that is recomputed, for a "
+      "backward of the pipeline or while one runs, which would be a deadlock: "
+      "that backward needs the thread that the call occupies; call the "
+      "pipeline after the outer backward";
+  EXPECT_EQ(enter(true).get(), refusal);
+  EXPECT_EQ(enter(false).get(), "");
+  auto running = executor.enter(/*with_backward=*/true);
+  EXPECT_EQ(enter(false).get(), refusal);
+  running.unlock();
+  EXPECT_EQ(enter(false).get(), "");
+  running = executor.enter();
+  auto waits = enter(false);
+  running.unlock();
+  EXPECT_EQ(waits.get(), "");
+}
+
+TEST_F(EnterTest, OnCpusAnyThreadWaits) {
+  internal::Executor executor({c10::Device(c10::kCPU)}, 1, false);
+  auto running = executor.enter(/*with_backward=*/true);
+  auto waits = std::async(std::launch::async, [&] {
+    c10::setThreadName("pt_autograd_0");
+    return testing::error_of([&] { executor.enter(/*with_backward=*/true); });
+  });
+  running.unlock();
+  EXPECT_EQ(waits.get(), "");
+}
 
 class RunAheadTest : public SimulatedTest {};
 

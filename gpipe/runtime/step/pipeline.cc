@@ -59,8 +59,7 @@ class StepBackward {
   std::vector<at::Tensor> backward(std::vector<at::Tensor> grads,
                                    const std::vector<bool>& wanted,
                                    bool keep_graph) {
-    pipeline_->executor_.check_backward();
-    const auto running = pipeline_->executor_.enter();
+    const auto running = pipeline_->executor_.enter(/*with_backward=*/true);
     pipeline_->executor_.set_failure(std::nullopt);
     const WorkScope work;
     // Without keep_graph the backward consumes the cells, even if it fails

@@ -5,7 +5,6 @@
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -573,10 +572,8 @@ class Training {
 
 StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers) {
-  if (given.schedule && has_backward(*given.schedule)) {
-    executor.check_backward();
-  }
-  std::unique_lock<std::mutex> running = executor.enter();
+  auto running =
+      executor.enter(given.schedule && has_backward(*given.schedule));
   executor.set_failure(std::nullopt);
   const WorkScope work;
   peers.open();
