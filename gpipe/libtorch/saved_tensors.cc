@@ -1,5 +1,6 @@
 #include "gpipe/libtorch/saved_tensors.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -7,6 +8,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <typeinfo>
 
 #include "gpipe/libtorch/debug_info.h"
@@ -51,6 +54,17 @@ class Addition {
 
 const void* node_at_work() { return torch::autograd::get_current_node().get(); }
 
+// A node that does nothing.
+struct Nothing : public torch::autograd::Node {
+  // The engine runs nodes of higher numbers first.
+  Nothing() : Node(/*sequence_nr=*/0) {}
+  torch::autograd::variable_list apply(
+      torch::autograd::variable_list&& /*grads*/) override {
+    return {};
+  }
+  std::string name() const override { return "gpipe::Nothing"; }
+};
+
 // LibTorch's engine, which also serves the scopes of the calling thread. It is
 // never destroyed, because a worker may run a backward while the process exits.
 class HookEngine : public torch::autograd::Engine {
@@ -80,8 +94,34 @@ class HookEngine : public torch::autograd::Engine {
                            accumulate_grad, outputs);
   }
 
+  // LibTorch returns the error of a node of the calling thread while a thread
+  // of a device may still run a node of the same backward, which uses what the
+  // caller has lent it. Here no thread does when the function returns.
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& task, NodePtr root,
+      torch::autograd::InputBuffer&& inputs) override {
+    auto result = Engine::execute_with_graph_task(task, std::move(root),
+                                                  std::move(inputs));
+    // A backward within another one shares the queue of this thread with it.
+    if (task->reentrant_depth_ == 0 && result->hasError()) {
+      while (task->outstanding_tasks_ > 0) drop_queue();
+    }
+    return result;
+  }
+
  private:
   HookEngine() = default;
+
+  // Drops the nodes of failed backwards that wait for this thread.
+  void drop_queue() {
+    const at::Tensor start = at::empty({0});
+    const NodePtr last = make_node<Nothing>();
+    last->add_input_metadata(start);
+    Engine::execute({torch::autograd::Edge(last, 0)}, {start},
+                    /*keep_graph=*/false, /*create_graph=*/false,
+                    /*accumulate_grad=*/true, {});
+    std::this_thread::yield();
+  }
 };
 
 // Before main(), so that no backward runs in another engine. An engine that is

@@ -1,6 +1,8 @@
 // What gpipe's autograd engine adds: hooks on the tensors that autograd saves
 // for a backward, which LibTorch serves for Python only, and gradients that
-// backwards leave as they are.
+// backwards leave as they are. Also, a backward that is not called within
+// another one throws a std::exception only when no thread runs a node of it any
+// more.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,11 +8,16 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <atomic>
+#include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "gpipe/testing/errors.h"
+#include "gpipe/testing/simulated/test_fixture.h"
 
 namespace gpipe::internal {
 namespace {
@@ -230,6 +235,36 @@ Tensor leaf_of(double value) { return number(value).requires_grad_(); }
 
 torch::autograd::Edge edge(const Tensor& tensor) {
   return torch::autograd::impl::gradient_edge(tensor);
+}
+
+class DeviceThreadTest : public simulated::SimulatedTest {};
+
+// The thread of the device is in a node when a node of this thread throws.
+TEST_F(DeviceThreadTest, ABackwardThrowsAfterTheLastNodeHasEnded) {
+  const Tensor here = scalar(2, true);
+  const Tensor there = torch::ones({1}, simulated::hpu(0)).requires_grad_();
+  const std::vector<Tensor> outputs{there * 3, here * 3};
+  std::promise<void> entered, thrown;
+  std::atomic<bool> ended{false};
+  outputs[0].register_hook([&](const Tensor&) {
+    entered.set_value();
+    thrown.get_future().wait();
+    for (int k = 0; k < 1000; ++k) std::this_thread::yield();
+    ended = true;
+  });
+  outputs[1].register_hook([&](const Tensor&) {
+    entered.get_future().wait();
+    thrown.set_value();
+    throw std::runtime_error("here");
+  });
+  Subgraph graph(0, {}, outputs);
+  EXPECT_EQ(error_of([&] {
+              graph.backward({torch::ones_like(outputs[0]), scalar(1)},
+                             /*keep_graph=*/false, /*want_input=*/false,
+                             {true, true}, [](std::size_t, const Tensor&) {});
+            }),
+            "std::runtime_error: here");
+  EXPECT_TRUE(ended);
 }
 
 TEST(Accumulate, AddsToGradAndCallsHooksOnce) {

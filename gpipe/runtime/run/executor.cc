@@ -399,10 +399,11 @@ void Executor::execute(Run& run) {
   if (std::has_single_bit(++runs)) close_gate_at_exit();
   // Note [A thread after an exception]
   // LibTorch's engine keeps, for each thread that has called it, the work that
-  // is still to be done there. If a backward fails, this work is never done and
-  // never dropped. The gradients and the graph that it holds would stay until
-  // the thread ends. Also, if the exception is not a std::exception, the engine
-  // does not notice that the call has ended. After 60 such calls on a thread,
+  // is still to be done there. If a backward fails, this work is never done,
+  // and only gpipe's engine drops it (saved_tensors.h). The gradients and the
+  // graph that it holds would stay until the thread ends. Also, if the
+  // exception is not a std::exception, neither engine notices that the call has
+  // ended. After 60 such calls on a thread,
   // the engine would run the next call on a thread of its own, where no code
   // catches exceptions. So after an exception the worker thread is replaced.
   for (std::size_t r = 0; r < devices_.size(); ++r) {
