@@ -81,9 +81,10 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   //
   // Gradients are added to `.grad` of the parameters (and of an input that
   // requires grad) and hooks are called once, after the last action. If the
-  // step throws, `.grad` is unchanged, unless a hook or the graph that made the
-  // input threw: these run while gradients are being added. The optimizer may
-  // step as soon as train_step() has returned.
+  // step throws, `.grad` is unchanged, with two exceptions. A hook or the graph
+  // that made the input may throw: these run while gradients are being added.
+  // And a layer may add to `.grad` itself, by a backward() of its own. The
+  // optimizer may step as soon as train_step() has returned.
   //
   // Throws the errors of forward(), with last_failure() set ("loss" is the
   // layer name of the loss function). Throws c10::ValueError if a schedule, a

@@ -227,12 +227,24 @@ TEST(WeightedLossTest, RefusesGradientsThatLayersAddThemselves) {
   const auto weighted = [](const Tensor& output, const Tensor&) {
     return WeightedLoss{output.sum(), torch::tensor(8)};
   };
-  EXPECT_THAT(error_of([&] { step(weighted); }),
-              HasSubstr("the layers of partition 0 have added to the gradient "
-                        "of parameter '0.weight' themselves"));
+  const auto expect_refused = [&] {
+    EXPECT_THAT(error_of([&] { step(weighted); }),
+                HasSubstr("the layers of partition 0 have added to the "
+                          "gradient of parameter '0.weight' themselves"));
+  };
+  const auto expect_gradients = [&](double value) {
+    for (const Tensor& each : linear->parameters()) {
+      EXPECT_TRUE(each.grad().cpu().equal(torch::full(each.sizes(), value)));
+    }
+  };
+  expect_refused();
   EXPECT_FALSE(linear->weight.grad().defined());
+  EXPECT_FALSE(linear->bias.grad().defined());
   step([](const Tensor& output, const Tensor&) { return output.mean(); });
-  EXPECT_TRUE(linear->weight.grad().cpu().equal(torch::full({4, 4}, 2.25)));
+  expect_gradients(2.25);
+  // LibTorch adds to a gradient in place.
+  expect_refused();
+  expect_gradients(4.25);
 }
 
 // Losses of small integers, whose sums are exact in any order.

@@ -79,12 +79,12 @@ inline torch::Tensor on_backward(const torch::Tensor& x,
 
 // Returns a layer that returns its input. Its backward runs a backward of its
 // own, as a checkpoint written by hand does: each micro-batch adds 1 to each
-// element of the gradient of linear->weight.
+// element of the gradients of linear->weight and linear->bias.
 inline torch::nn::AnyModule adds_to_grad(torch::nn::Linear linear) {
   return layer([linear](torch::Tensor x) {
     return on_backward(x, [linear](torch::Tensor grad) {
       const torch::AutoGradMode with_graph(true);
-      linear->weight.sum().backward();
+      (linear->weight.sum() + linear->bias.sum()).backward();
       return grad;
     });
   });

@@ -310,26 +310,29 @@ void TrainStep::note_grads() {
 
 void TrainStep::check_grads(const char* why) {
   if (!additions_before_) return;
-  const GradBefore* changed = nullptr;
+  std::vector<const GradBefore*> changed;
   const std::optional<int64_t> additions = between_additions([&] {
     for (const GradBefore& each : grads_before_) {
       if (!each.parameter.grad().is_same(each.grad) ||
           each.version.is_changed()) {
-        changed = &each;
-        break;
+        changed.push_back(&each);
       }
     }
   });
   // Other threads may train the same parameters.
-  if (!changed || additions != additions_before_) return;
-  changed->parameter.mutable_grad() = changed->grad;
-  TORCH_CHECK(false, "the layers of partition ", changed->stage,
+  if (changed.empty() || additions != additions_before_) return;
+  for (const GradBefore* each : changed) {
+    each->parameter.mutable_grad() = each->grad;
+  }
+  const GradBefore& first = *changed.front();
+  TORCH_CHECK(false, "the layers of partition ", first.stage,
               " have added to the gradient of ",
-              stages_.describe_leaf(changed->stage, changed->parameter),
+              stages_.describe_leaf(first.stage, first.parameter),
               " themselves, as by a backward() in the backward of a "
               "torch::autograd::Function; ",
               why,
-              ". Use gpipe::checkpoint(), or torch::autograd::grad() and "
+              ". What was added in place to gradients from before the step "
+              "stays. Use gpipe::checkpoint(), or torch::autograd::grad() and "
               "return the gradients of the parameters");
 }
 

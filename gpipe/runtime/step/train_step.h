@@ -189,7 +189,9 @@ class TrainStep {
 
   void note_grads();
   // Throws c10::Error if layers have changed `.grad` since note_grads(), and no
-  // other thread may have done so. `why`: why the step does not allow it.
+  // other thread may have done so. Sets `.grad` to what note_grads() saw; what
+  // was added to that in place stays. `why`: why the step does not allow
+  // it.
   void check_grads(const char* why);
 
   Stages& stages_;
