@@ -49,8 +49,12 @@ Failure caught_at(Failure place) {
 std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
                                    int spins) {
   if (threads == 0) return std::make_unique<Worker>(std::move(prepare), spins);
+  // LibTorch has one default for all threads, which must not be read while it
+  // is the number of a worker.
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   const int caller_threads = at::get_num_threads();
-  auto prepared = std::make_shared<std::promise<void>>();
+  auto prepared = std::make_shared<std::promise<int>>();
   auto worker = std::make_unique<Worker>(
       [prepare = std::move(prepare), prepared, threads] {
         prepare();
@@ -58,14 +62,25 @@ std::unique_ptr<Worker> new_worker(std::function<void()> prepare, int threads,
         // would start a team of threads on all cores. It must run after
         // LibTorch's own initialisation of the thread, which the first
         // get_num_threads() triggers and which would undo it.
-        at::get_num_threads();
+        const int by_default = at::get_num_threads();
         at::set_num_threads(threads);
-        prepared->set_value();
+        prepared->set_value(by_default);
       },
       spins);
-  prepared->get_future().wait();
-  // The call also changed the default for future threads; restore it.
-  at::set_num_threads(caller_threads);
+  const int by_default = prepared->get_future().get();
+  // The call also changed the default for future threads; restore it. That sets
+  // the number of the restoring thread, too, and the caller may be a worker.
+  const auto restore = [by_default] { at::set_num_threads(by_default); };
+  if (caller_threads == by_default) {
+    restore();
+  } else {
+    try {
+      background_thread(restore).join();
+    } catch (const std::system_error&) {
+      restore();  // the caller's own number is the lesser evil
+      throw;
+    }
+  }
   return worker;
 }
 

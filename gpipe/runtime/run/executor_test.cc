@@ -529,6 +529,18 @@ TEST(NewWorker, HasItsThreadsAndLeavesThoseOfOthers) {
   EXPECT_EQ(later, 3);
 }
 
+TEST(NewWorker, MadeByAWorkerLeavesTheDefaultAlone) {
+  at::set_num_threads(3);
+  int own = 0, later = 0;
+  new_worker([] {}, 2)->post([&] {
+    new_worker([] {}, 1);
+    own = at::get_num_threads();
+    std::thread([&] { later = at::get_num_threads(); }).join();
+  });
+  EXPECT_EQ(own, 2);
+  EXPECT_EQ(later, 3);
+}
+
 TEST(NewWorker, OfNoNumberHasThoseOfLibTorch) {
   at::set_num_threads(3);
   int threads = 0;
