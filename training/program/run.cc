@@ -226,6 +226,9 @@ int run(const Options& given_options, Task& task, const Print& print,
   const auto optimizer =
       make_optimizer(options, engine->module().optimizer_parameters());
   if (options.shard_optimizer) check_shardable(*optimizer);
+  // A run whose result cannot be saved ends before its training.
+  saved.check(*engine, flags);
+  check_save_weights(options, *engine, task.source());
   // The number of random values drawn so far differs between runs.
   torch::manual_seed(data::mix_seed(options.seed, 1));
   Loop loop(options, task, *engine, *optimizer, saved, std::move(flags), names,

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -123,6 +125,44 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                  "--resume=4000: needs --run_dir");
   expect_refused(with([](Options& o) { o.weights = "/nowhere.pt"; }),
                  "/nowhere.pt");
+}
+
+TEST(RunTest, WhatCannotBeSavedIsRefusedBeforeTheFirstStep) {
+  const auto refuse = [](const Options& options, const std::string& text) {
+    const auto task = make_task(options);
+    std::atomic<int> losses{0};
+    TaskWith counted(*task, [&](const at::Tensor& output) {
+      ++losses;
+      return output;
+    });
+    counted.change_model = [](torch::nn::Sequential model) {
+      model->ptr(0)->register_buffer("angles",
+                                     at::zeros(2, at::kComplexDouble));
+      return model;
+    };
+    const Ending ending = ending_after([&] { run_here(options, counted); });
+    EXPECT_EQ(ending.code, kWrongFlags);
+    EXPECT_NE(ending.text.find(text), std::string::npos) << ending.text;
+    EXPECT_EQ(losses, 0);
+  };
+  const std::string folder = gpipe::testing::new_folder();
+  const Options good = small_options("transformer");
+  const std::string dtype =
+      "angles' is ComplexDouble, which safetensors does not support";
+  Options options = good;
+  options.run_dir = folder + "run";
+  refuse(options, dtype);
+  options = good;
+  options.save_weights = folder + "weights";
+  refuse(options, dtype);
+
+  options = good;
+  options.model = folder + "mod\xe8le.pt2";  // Latin-1
+  std::filesystem::copy_file("models/exported/testdata/gpt.pt2", options.model);
+  options.run_dir = folder + "run of a file";
+  expect_refused(
+      options, "a name or an entry of `metadata` in a run state is not UTF-8");
+  EXPECT_FALSE(std::filesystem::exists(options.run_dir));
 }
 
 TEST(RunTest, FlagsThatNothingReadsAreNamed) {

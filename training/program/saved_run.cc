@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "models/named.h"
+#include "models/weights/run_shard.h"
+#include "models/weights/safetensors_file.h"
 #include "models/weights/state_dict.h"
+#include "training/files/manifest.h"
 #include "training/generator_states.h"
 #include "training/optimizer_state.h"
 #include "training/program/weights.h"
@@ -368,6 +371,18 @@ Standing SavedRun::load(Engine& engine, torch::optim::Optimizer& optimizer,
   }
   standing.next.untimed_steps = standing.next.steps;
   return standing;
+}
+
+void SavedRun::check(Engine& engine, const FlagValues& flags) const {
+  if (!files_) return;
+  internal::together(engine.shard(), [&] {
+    internal::lay_out(
+        saved_tensors(engine.module(), trains_adapters(options_)));
+    internal::Manifest manifest;
+    manifest.metadata = flags;
+    internal::manifest_text(manifest);
+    return "";
+  });
 }
 
 void SavedRun::save(const Standing& standing, Engine& engine,

@@ -101,6 +101,10 @@ class SavedRun {
   Standing load(Engine& engine, torch::optim::Optimizer& optimizer,
                 GradScaler* scaler);
 
+  // Throws what save() would throw for the model and the flags: a dtype that
+  // the files lack, or a text that is not UTF-8. Writes nothing.
+  void check(Engine& engine, const FlagValues& flags) const;
+
   // Saves a step, with the flags of the run. The model is that of the
   // first replica, and so is the optimizer, unless it is sharded. The random
   // states are those of each process. If adapters are trained, the step has no

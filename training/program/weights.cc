@@ -23,6 +23,7 @@
 #include "models/weights/names.h"
 #include "models/weights/run_shard.h"
 #include "models/weights/safetensors.h"
+#include "models/weights/safetensors_file.h"
 #include "models/weights/state_dict.h"
 #include "models/weights/torch_file.h"
 #include "training/data/random.h"
@@ -481,7 +482,29 @@ StateDict with_pythons_names(const StateDict& dict, const StateDict& python,
   return result;
 }
 
+// Returns the tensors that this process writes to Options::save_weights.
+StateDict final_weights(const Options& options, Engine& engine,
+                        ModelSource& source) {
+  if (engine.replica() > 0) return StateDict();
+  const StateDict tensors = state_dict(engine.module());
+  ExportedModel* const exported = source.exported();
+  if (!exported) return tensors;
+  StateDict named = with_pythons_names(tensors, exported->state_dict(),
+                                       wrapper_of_files(options));
+  if (!std::filesystem::is_directory(options.weights)) return named;
+  return rename(named, hugging_face_names(options.weights, *exported));
+}
+
 }  // namespace
+
+void check_save_weights(const Options& options, Engine& engine,
+                        ModelSource& source) {
+  if (options.save_weights.empty()) return;
+  internal::together(engine.shard(), [&] {
+    internal::lay_out(final_weights(options, engine, source));
+    return "";
+  });
+}
 
 std::string save_weights(const Options& options, Engine& engine,
                          ModelSource& source) {
@@ -489,19 +512,8 @@ std::string save_weights(const Options& options, Engine& engine,
     if (options.merge_lora) merge_lora(engine.module());
     return "";
   });
-  StateDict tensors;
-  if (engine.replica() == 0) {
-    tensors = state_dict(engine.module());
-    if (ExportedModel* const exported = source.exported()) {
-      tensors = with_pythons_names(tensors, exported->state_dict(),
-                                   wrapper_of_files(options));
-      if (std::filesystem::is_directory(options.weights)) {
-        tensors =
-            rename(tensors, hugging_face_names(options.weights, *exported));
-      }
-    }
-  }
-  save_hugging_face(options.save_weights, tensors, options.shard_size,
+  save_hugging_face(options.save_weights,
+                    final_weights(options, engine, source), options.shard_size,
                     engine.shard());
   return "weights saved in " + options.save_weights;
 }

@@ -116,6 +116,11 @@ LoadedModel load_model(const Options& options, ModelSource& source,
 
 // ---- Final weights
 
+// Throws what save_weights() would throw for a tensor of this model, such as
+// one whose dtype the files lack. Writes nothing. All processes call it.
+void check_save_weights(const Options& options, Engine& engine,
+                        ModelSource& source);
+
 // Writes the weights into the folder Options::save_weights, see
 // save_hugging_face() in models/weights/hugging_face.h. All processes call it
 // at the same point, and each writes the files of its own layers. An exported
