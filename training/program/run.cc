@@ -74,6 +74,7 @@ void check(const Options& options) {
     check_output_files(
         {{"trace", options.trace}, {"kineto", options.kineto}},
         {{"model", options.model},
+         {"data_dir", options.data_dir},
          {"eval_model", options.eval_model},
          {"adapter", options.adapter},
          {"weights", options.weights},

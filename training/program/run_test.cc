@@ -108,6 +108,10 @@ TEST(RunTest, WrongFlagsAreNamedWithWhatThereIs) {
                    o.trace = "run/metrics.csv";
                  }),
                  "--run_dir and --trace name the same file, run/metrics.csv");
+  const std::string text = gpipe::testing::new_folder() + "text.txt";
+  gpipe::testing::write_bytes(text, std::string(400, 'a') + "b");
+  expect_refused(with([&](Options& o) { o.data_dir = o.trace = text; }),
+                 "--data_dir and --trace name the same file, " + text);
   expect_refused(with([](Options& o) { o.keep = 0; }), "--keep=0");
   expect_refused(with([](Options& o) { o.save_every = -1; }),
                  "--save_every=-1");
