@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <ctime>
 #include <exception>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <utility>
@@ -206,17 +205,6 @@ std::optional<GradScaler> make_scaler(const Precision& precision,
       [&engine](bool here) { return engine.module().any(here); }));
 }
 
-// Returns the path for this process: "trace-2.json" for "trace.json" and
-// rank 2.
-std::string path_of(const std::string& path, const Engine& engine) {
-  if (engine.ranks() == 1) return path;
-  const std::filesystem::path whole(path);
-  return (whole.parent_path() /
-          (whole.stem().string() + "-" + std::to_string(engine.rank()) +
-           whole.extension().string()))
-      .string();
-}
-
 // Blocks until the accelerators have finished all work.
 void wait_for_devices(Engine& engine) {
   std::vector<c10::Device> devices;
@@ -340,7 +328,7 @@ Loop::Step Loop::make_step(const StepData& data) {
   traced_ = traced_ || traced;
   std::optional<KinetoTrace> kineto;
   if (traced && !options_.kineto.empty()) {
-    kineto.emplace(path_of(options_.kineto, engine_));
+    kineto.emplace(options_.kineto);
   }
   rates_.set(optimizer_, step_);
   optimizer_.zero_grad();
@@ -375,7 +363,7 @@ Loop::Step Loop::make_step(const StepData& data) {
     wait_for_devices(engine_);
     kineto->stop();
     say("the operators of step " + std::to_string(step_ + 1) + " are in " +
-        path_of(options_.kineto, engine_));
+        options_.kineto);
   }
   return step;
 }

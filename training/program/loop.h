@@ -77,9 +77,10 @@ LayerNames layer_names(const torch::nn::Sequential& model);
 // it returns.
 class Loop {
  public:
-  // All references must stay valid while this object exists. `flags`: saved
-  // with each step. `print`: a function for lines of output, which also gets
-  // the problems of this process. `on_evaluation`: may be null.
+  // All references must stay valid while this object exists. `options`: with
+  // the path of --kineto of this process. `flags`: saved with each step.
+  // `print`: a function for lines of output, which also gets the problems of
+  // this process. `on_evaluation`: may be null.
   Loop(const Options& options, Task& task, Engine& engine,
        torch::optim::Optimizer& optimizer, SavedRun& saved, FlagValues flags,
        LayerNames names, Print print, OnEvaluation on_evaluation);

@@ -470,6 +470,20 @@ TEST_F(ProcessesTest, AFlagThatDiffersIsNamedByAll) {
   }
 }
 
+TEST_F(ProcessesTest, ATraceOfOperatorsThatWouldReplaceTheTimelineIsRefused) {
+  for (const std::string rank : {"0", "1"}) {
+    Options options = options_of("");
+    options.trace = folder_ + "t-" + rank + ".json";
+    options.kineto = folder_ + "t.json";
+    for (const RankResult& each : train_in_processes(options, {.code = 1})) {
+      EXPECT_NE(each.err.find("--trace and --kineto name the same file, " +
+                              options.trace),
+                std::string::npos)
+          << each.err;
+    }
+  }
+}
+
 TEST_F(ProcessesTest, CopiesShareABatch) {
   Options options = options_of(there_);
   options.chunks = 4;  // two of each copy

@@ -1,21 +1,26 @@
 #include "training/program/run.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 #include <gflags/gflags.h>
 #include <torch/utils.h>
 
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gpipe/base/devices.h"
 #include "gpipe/base/program.h"
 #include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
+#include "gpipe/distributed/world_options.h"
 #include "gpipe/meta.h"
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
@@ -64,15 +69,32 @@ void check_plan(const Options& options) {
   check_default("checkpoint", options.checkpoint, defaults.checkpoint);
 }
 
-// Throws for wrong options that would otherwise be detected only later.
-void check(const Options& options) {
-  precision_of(options.precision);
-  const LearningRateSchedule schedule(options.lr_schedule);
+// Returns the path of --kineto in each of `ranks` processes: "trace-2.json" for
+// "trace.json" and rank 2. A single process uses the path itself.
+std::vector<std::string> kineto_paths(const std::string& path, int ranks) {
+  std::vector<std::string> paths(ranks, path);
+  if (ranks == 1 || path.empty()) return paths;
+  const std::filesystem::path whole(path);
+  const auto stem = whole.parent_path() / whole.stem();
+  for (int rank = 0; rank < ranks; ++rank) {
+    paths[rank] =
+        absl::StrCat(stem.string(), "-", rank, whole.extension().string());
+  }
+  return paths;
+}
+
+// Returns `options` with the path of --kineto of this process. Throws
+// c10::ValueError if a trace of any process would replace another file of the
+// run, and std::invalid_argument if the variables of the launcher are wrong.
+Options with_own_kineto(Options options) {
+  const WorldOptions world =
+      options.distributed ? WorldOptions::from_environment() : WorldOptions();
+  const auto kineto = kineto_paths(options.kineto, world.size);
+  FlagPaths written{{"trace", options.trace}};
+  for (const std::string& each : kineto) written.emplace_back("kineto", each);
   with_value_error([&] {
-    parse_checkpoint(options.checkpoint);
-    parse_devices(options.devices);
     check_output_files(
-        {{"trace", options.trace}, {"kineto", options.kineto}},
+        written,
         {{"model", options.model},
          {"data_dir", options.data_dir},
          {"eval_model", options.eval_model},
@@ -82,6 +104,19 @@ void check(const Options& options) {
          {"plan", options.plan},
          {"run_dir",
           options.run_dir.empty() ? "" : options.run_dir + "/metrics.csv"}});
+    return 0;
+  });
+  options.kineto = kineto[world.rank];
+  return options;
+}
+
+// Throws for wrong options that would otherwise be detected only later.
+void check(const Options& options) {
+  precision_of(options.precision);
+  const LearningRateSchedule schedule(options.lr_schedule);
+  with_value_error([&] {
+    parse_checkpoint(options.checkpoint);
+    parse_devices(options.devices);
     return 0;
   });
   (void)make_optimizer(options, {});
@@ -155,7 +190,7 @@ FlagValues flags_of_run(const Options& options, const Task& task,
 
 int run(const Options& given_options, Task& task, const Print& print,
         const OnEvaluation& on_evaluation) {
-  const Options options = with_adapter_options(given_options);
+  const Options options = with_own_kineto(with_adapter_options(given_options));
   check(options);
   check_evaluation(options, task.source());
   check_sample(options, task);
