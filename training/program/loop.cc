@@ -395,6 +395,14 @@ bool Loop::evaluate_now(std::map<std::string, double>& values) {
                               [this] { return signals_.received() != 0; });
   warn();
   if (!score) return false;
+  if (score->items == 0) {
+    save(/*goes_on=*/false);  // the data may be corrected
+    saved_.wait();
+    TORCH_CHECK_VALUE(false,
+                      "nothing in the test data can be scored: no file can be "
+                      "read, or no label counts; correct the data, or train "
+                      "without evaluations (--eval_every=-1)");
+  }
   untested_.reset();
   Evaluation now = std::exchange(next_, {});
   now.step = step_;

@@ -1,5 +1,6 @@
 #include "training/program/loop.h"
 
+#include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/testing/files.h"
 #include "training/program/reports.h"
@@ -270,6 +272,37 @@ TEST(LoopTest, TheTrainingScoreOfMicroBatchesOfAnyLengthIsOfAllItems) {
   EXPECT_NEAR(
       std::log(std::stod(logged(options.run_dir, 1, "train_perplexity"))),
       std::stod(logged(options.run_dir, 1, "loss")), 1e-6);
+}
+
+TEST(LoopTest, ATestWithoutAnItemThatCountsEndsTheRunAndNamesTheFiles) {
+  class Broken : public TaskWith {
+   public:
+    using TaskWith::TaskWith;
+    Sample test_batch(int64_t index) override {
+      Sample sample = TaskWith::test_batch(index);
+      sample.target = at::full_like(sample.target, -100);
+      return sample;
+    }
+    std::vector<std::string> take_warnings() override {
+      return {"skipped, number 1: a.png"};
+    }
+  };
+  Options options = text_options();
+  options.eval_every = 3;
+  options.run_dir = new_folder() + "run";
+  const auto task = make_task(options);
+  Broken broken(*task, nullptr);
+  std::vector<std::string> lines;
+  EXPECT_EQ(
+      gpipe::testing::value_error_of([&] {
+        run(options, broken,
+            [&](const std::string& line) { lines.push_back(line); });
+      }),
+      "nothing in the test data can be scored: no file can be read, or no "
+      "label counts; correct the data, or train without evaluations "
+      "(--eval_every=-1)");
+  EXPECT_EQ(lines.back(), "skipped, number 1: a.png");
+  EXPECT_EQ(state_in(options.run_dir).step, 3);
 }
 
 TEST(LoopTest, LayersThatAreFrozenStaySo) {
