@@ -597,6 +597,26 @@ TEST(GenerateRunTest, ATextContinuesWithTheModelThatWasTrainedOnIt) {
   EXPECT_EQ(lines_of(options, run), std::vector<std::string>{"cdabcda"});
 }
 
+TEST(GenerateRunTest, ATextContinuesThatIsShorterThanAWindowForTraining) {
+  Options options = small_options("transformer");
+  options.data_dir = new_folder() + "text.txt";
+  std::string text;
+  for (int k = 0; k < 20; ++k) text += "ab\n";
+  std::ofstream(options.data_dir) << text;
+  GenerateRun run;
+  run.prompt = "ab";
+  run.options.max_tokens = 3;
+  const auto lines = lines_of(options, run);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].size(), 5U);
+  options.steps = 1;
+  EXPECT_THAT(value_error_of([&] { run_here(options); }),
+              HasSubstr("(its part for testing): has 6 tokens; windows of 12 "
+                        "need at least 13"));
+  options.bucket = 4;
+  EXPECT_EQ(run_here(options).code, kDone);
+}
+
 TEST(GenerateRunTest, AProgramWithMoreOutputsWritesCharactersOfItsText) {
   Options options = options_of("letters", 1);  // 16 outputs
   options.data_dir = new_folder() + "text.txt";

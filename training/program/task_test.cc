@@ -179,6 +179,9 @@ TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
   options.batch = 2;
   options.crop = "round";
   EXPECT_THAT(error_of(options), HasSubstr("--crop=round"));
+  options = options_of("transformer", "");
+  options.length = 0;
+  EXPECT_THAT(error_of(options), HasSubstr("--length=0: must be at least 1"));
 }
 
 TEST(MakeTaskTest, TheHeldOutPartOfGeneratedSumsIsThatOfTheOption) {

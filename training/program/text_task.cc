@@ -74,6 +74,7 @@ class Language : public ModelTask {
                    }}),
         corpus_(open(options)) {
     check_at_least("batch", options.batch, 1);
+    check_at_least("length", options.length, 1);
     source->check_outputs(tokens(), "different characters");
   }
 
@@ -112,19 +113,19 @@ class WindowTask : public Language {
  public:
   WindowTask(const Options& options, const std::shared_ptr<ModelSource>& source)
       : Language(options, source),
-        test_(corpus().test.all_windows(options.length)),
         batches_(limited(
             std::max<int64_t>(
                 1, corpus().train.size() / options.length / options.batch),
-            options)) {
-    // Throws if the training part is shorter than one window.
-    (void)corpus().train.random_windows(1, options.length, 0);
-  }
+            options)) {}
 
+  // Throws c10::ValueError if the part for training or that for testing has no
+  // window. Only training needs windows, so that a text of any length can be
+  // continued.
   std::string data() const override {
+    (void)corpus().train.random_windows(1, options().length, 0);
     return std::to_string(corpus().train.size()) +
            " characters for training and " +
-           std::to_string(test_.targets.numel()) + " for testing, " +
+           std::to_string(test().targets.numel()) + " for testing, " +
            std::to_string(tokens()) + " different ones, windows of " +
            std::to_string(options().length);
   }
@@ -133,7 +134,7 @@ class WindowTask : public Language {
 
   int64_t train_batches() const override { return batches_; }
   int64_t test_batches() const override {
-    return batches_of(test_.inputs.size(0));
+    return batches_of(test().inputs.size(0));
   }
 
   // Uses one seed per row, so that a row does not depend on the range in
@@ -151,13 +152,18 @@ class WindowTask : public Language {
   }
 
   Sample test_batch(int64_t index) override {
-    const Rows rows = rows_of(index, test_.inputs.size(0));
-    return {test_.inputs.slice(0, rows.begin, rows.end),
-            test_.targets.slice(0, rows.begin, rows.end)};
+    const data::TextWindows all = test();
+    const Rows rows = rows_of(index, all.inputs.size(0));
+    return {all.inputs.slice(0, rows.begin, rows.end),
+            all.targets.slice(0, rows.begin, rows.end)};
   }
 
  private:
-  const data::TextWindows test_;
+  // Returns views of the windows for testing.
+  data::TextWindows test() const {
+    return corpus().test.all_windows(options().length);
+  }
+
   const int64_t batches_;  // per epoch
 };
 
