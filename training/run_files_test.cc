@@ -472,6 +472,25 @@ TEST(RunFilesTest, ADiskThatTakesHalfIsAskedAgain) {
   }
 }
 
+TEST(RunFilesTest, AnOperationThatASignalInterruptsIsRepeated) {
+  for (std::size_t at = 0;; ++at) {
+    Trial run(run_folder());
+    run.files.save(small_state(1));
+    arm_fault(run.folder, static_cast<int64_t>(at), Fault::kErrorOnce, EINTR);
+    const std::string error = error_of([&] { run.files.save(small_state(2)); });
+    const Lines operations = disarm_fault();
+    if (at >= operations.size()) break;
+    const std::string& operation = operations[at];
+    // The first one lists the folder. Names may have changed in spite of EINTR.
+    if (at == 0 || operation.starts_with("mkdir ") ||
+        operation.starts_with("rename ")) {
+      continue;
+    }
+    EXPECT_EQ(error, "no error") << operation;
+    EXPECT_EQ(run.latest(), 2) << operation;
+  }
+}
+
 TEST(RunFilesTest, ALimitOfTheSystemIsAnError) {
   Trial run(run_folder());
   run.files.save(small_state(1));

@@ -14,11 +14,28 @@
 #include <utility>
 
 namespace gpipe::internal {
+namespace {
+
+// Returns the result of a system call, which is made again if a signal has
+// interrupted it. FUSE reports EINTR even if handlers restart system calls.
+template <typename Call>
+auto repeated(const Call& call) {
+  while (true) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+int open_file(const std::string& path, int flags) {
+  return repeated([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
+}  // namespace
 
 FileReader::FileReader(std::string path)
     : path_(std::move(path)),
       // O_NONBLOCK: a FIFO without a writer is an error as well.
-      descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+      descriptor_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
   if (descriptor_.get() < 0) fail_file(path_, "cannot be read", errno);
   struct stat status;
   TORCH_CHECK(fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode),
@@ -29,9 +46,9 @@ FileReader::FileReader(std::string path)
 void FileReader::read_at(uint64_t offset, void* to, std::size_t size) const {
   auto* rest = static_cast<char*>(to);
   while (size > 0) {
-    const ssize_t got =
-        pread(descriptor_.get(), rest, size, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = repeated([&] {
+      return pread(descriptor_.get(), rest, size, static_cast<off_t>(offset));
+    });
     if (got < 0) fail_file(path_, "cannot be read", errno);
     TORCH_CHECK(got > 0, path_, ": ends at byte ", offset);
     rest += got;
@@ -54,8 +71,7 @@ std::shared_ptr<const std::string_view> FileReader::map() const {
 }
 
 FileWriter::FileWriter(std::string path)
-    : FileWriter(path, open(path.c_str(),
-                            O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {}
+    : FileWriter(path, open_file(path, O_WRONLY | O_CREAT | O_EXCL)) {}
 
 FileWriter::FileWriter(std::string path, int descriptor)
     : path_(std::move(path)), descriptor_(descriptor) {
@@ -65,8 +81,8 @@ FileWriter::FileWriter(std::string path, int descriptor)
 void FileWriter::write(const void* bytes, std::size_t size) {
   const auto* rest = static_cast<const char*>(bytes);
   while (size > 0) {
-    const ssize_t part = ::write(descriptor_.get(), rest, size);
-    if (part < 0 && errno == EINTR) continue;
+    const ssize_t part =
+        repeated([&] { return ::write(descriptor_.get(), rest, size); });
     if (part < 0) fail("cannot be written");
     rest += part;
     size -= static_cast<std::size_t>(part);
@@ -76,8 +92,13 @@ void FileWriter::write(const void* bytes, std::size_t size) {
 
 void FileWriter::finish() {
   // A full or broken disk may be detected only here.
-  if (fsync(descriptor_.get()) != 0) fail("cannot be written to the disk");
-  if (close(descriptor_.release()) != 0) fail("cannot be closed");
+  if (repeated([&] { return fsync(descriptor_.get()); }) != 0) {
+    fail("cannot be written to the disk");
+  }
+  // Linux closes the descriptor also if a signal interrupts close().
+  if (close(descriptor_.release()) != 0 && errno != EINTR) {
+    fail("cannot be closed");
+  }
 }
 
 void FileWriter::fail(const char* what) {
@@ -97,14 +118,13 @@ std::string folder_of(const std::string& path) {
 }
 
 void sync_folder(const std::string& path) {
-  const Descriptor folder(
-      open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor folder(open_file(path, O_RDONLY | O_DIRECTORY));
   if (folder.get() < 0) {
     if (errno == EACCES) return;
     fail_file(path, "cannot be opened", errno);
   }
-  const bool synced = fsync(folder.get()) == 0 || errno == EINVAL ||
-                      errno == ENOTSUP || errno == EROFS;
+  const bool synced = repeated([&] { return fsync(folder.get()); }) == 0 ||
+                      errno == EINVAL || errno == ENOTSUP || errno == EROFS;
   if (!synced) fail_file(path, "cannot be written to the disk", errno);
 }
 
@@ -148,9 +168,8 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   int descriptor = -1;
   do {
     temporary_path_ = next_temporary_path(path_);
-    descriptor = open(temporary_path_.c_str(),
-                      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor < 0 && (errno == EEXIST || errno == EINTR));
+    descriptor = open_file(temporary_path_, O_WRONLY | O_CREAT | O_EXCL);
+  } while (descriptor < 0 && errno == EEXIST);
   file_.emplace(path_, descriptor);
 }
 
