@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 
 namespace gpipe {
@@ -52,8 +53,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   // The operator requires tensors of one device and dtype.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
       groups;
+  // Module::parameters() lists a shared tensor once per registration.
+  std::set<const c10::TensorImpl*> seen;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       at::Tensor& grad = parameter.mutable_grad();
       if (!grad.defined()) continue;
       TORCH_CHECK(grad.scalar_type() != at::kHalf, "a gradient of sizes ",

@@ -134,6 +134,16 @@ TEST(GradScalerTest, ScalesALossOfHalfPrecisionInFloat) {
   }
 }
 
+TEST(GradScalerTest, UnscalesATensorOnceThatAnOptimizerHasTwice) {
+  const Tensor tensor = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD optimizer(std::vector<Tensor>{tensor, tensor},
+                              torch::optim::SGDOptions(0.1));
+  GradScaler scaler(GradScalerOptions().init_scale(4));
+  tensor.mutable_grad() = torch::full({2}, 8.0f);
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(tensor.grad().equal(torch::full({2}, 2.0f)));
+}
+
 TEST(GradScalerTest, UnscalesOnceForWhoeverClips) {
   Model model;
   GradScaler scaler(GradScalerOptions().init_scale(4));
