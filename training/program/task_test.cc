@@ -179,6 +179,11 @@ TEST(MakeTaskTest, NumbersThatCannotBeAreRefused) {
   options.batch = 2;
   options.crop = "round";
   EXPECT_THAT(error_of(options), HasSubstr("--crop=round"));
+  for (const char* model : {"resnet50", "unet"}) {
+    options = options_of(model, "");
+    options.size = -1;
+    EXPECT_THAT(error_of(options), HasSubstr("--size=-1: must be at least 0"));
+  }
   options = options_of("transformer", "");
   options.length = 0;
   EXPECT_THAT(error_of(options), HasSubstr("--length=0: must be at least 1"));

@@ -102,7 +102,9 @@ class ImageTask : public ModelTask {
         test_images_(test_images),
         train_files_(options().skip_broken, train_images),
         test_files_(options().skip_broken, test_images),
-        epochs_(train_images, options()) {}
+        epochs_(train_images, options()) {
+    check_at_least("size", options().size, 0);
+  }
 
   // Calls use(item, seed) for the items of a mini-batch of training. The seed
   // differs from item to item, and from epoch to epoch.
