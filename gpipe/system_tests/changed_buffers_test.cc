@@ -103,6 +103,25 @@ struct OwnNormImpl : torch::nn::Module {
 };
 TORCH_MODULE(OwnNorm);
 
+// Passes buffers that change to BatchNorm, as its weight and as its input.
+struct NormOfBuffersImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      scale.mul_(0.5).add_(x.abs().mean(0));
+      rows.mul_(0.9).add_(x.reshape({-1, 3, kColumns}).mean(0));
+    }
+    const Tensor y = F::batch_norm(
+        x, {}, {}, F::BatchNormFuncOptions().weight(scale).training(true));
+    return y + norm(rows).repeat({x.size(0) / 3, 1});
+  }
+  Tensor scale = register_buffer("scale", torch::ones({kColumns}));
+  Tensor rows = register_buffer("rows", torch::eye(3, kColumns));
+  torch::nn::BatchNorm1d norm =
+      register_module("norm", torch::nn::BatchNorm1d(kColumns));
+};
+TORCH_MODULE(NormOfBuffers);
+
 template <typename Layer>
 Sequential layers_around(const Layer& layer) {
   torch::manual_seed(1);
@@ -218,7 +237,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(case_of<RunningSquares>("RunningSquares"),
                       case_of<Spectral>("Spectral"),
                       case_of<NormAndMore>("NormAndMore"),
-                      case_of<OwnNorm>("OwnNorm")),
+                      case_of<OwnNorm>("OwnNorm"),
+                      case_of<NormOfBuffers>("NormOfBuffers")),
     [](const auto& info) { return info.param.name; });
 
 // A layer that `change` changes in each forward, before it uses its buffer.

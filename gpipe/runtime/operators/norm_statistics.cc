@@ -295,7 +295,7 @@ void NormStatistics::discard() {
 namespace {
 
 thread_local NormScope* current_norms = nullptr;
-thread_local int unread = 0;
+thread_local const UnreadStatistics* current_unread = nullptr;
 
 // The operators that at::batch_norm() calls in the end. All take (input,
 // weight, bias, running_mean, running_var, training, momentum, epsilon) and
@@ -323,12 +323,12 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   NormScope* const scope = NormScope::current();
   NormScope::NormCall call;
   std::optional<UnreadStatistics> unread_statistics;
-  if (scope && argument(kTraining).toBool()) {
-    unread_statistics.emplace();
-    if (has_tensor(argument(kMean)) && has_tensor(argument(kVar))) {
-      call =
-          scope->begin(argument(kMean).toTensor(), argument(kVar).toTensor());
-    }
+  if (scope && argument(kTraining).toBool() && has_tensor(argument(kMean)) &&
+      has_tensor(argument(kVar))) {
+    const at::Tensor mean = argument(kMean).toTensor();
+    const at::Tensor variance = argument(kVar).toTensor();
+    unread_statistics.emplace(mean, variance);
+    call = scope->begin(mean, variance);
   }
   if (call.how == NormScope::How::kOnCopies) {
     argument(kMean) = argument(kMean).toTensor().clone();
@@ -386,9 +386,15 @@ void observe_counter(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 }  // namespace
 
-UnreadStatistics::UnreadStatistics() { ++unread; }
-UnreadStatistics::~UnreadStatistics() { --unread; }
-bool UnreadStatistics::in_scope() { return unread > 0; }
+UnreadStatistics::UnreadStatistics(at::Tensor mean, at::Tensor variance)
+    : mean_(std::move(mean)),
+      variance_(std::move(variance)),
+      outer_(std::exchange(current_unread, this)) {}
+UnreadStatistics::~UnreadStatistics() { current_unread = outer_; }
+bool UnreadStatistics::has(const at::Tensor& tensor) {
+  return current_unread && (tensor.is_same(current_unread->mean_) ||
+                            tensor.is_same(current_unread->variance_));
+}
 
 NormScope::NormScope(NormStatistics* statistics, const Call& call)
     : statistics_(statistics),

@@ -110,17 +110,23 @@ class NormStatistics {
   std::vector<Layer> layers_;
 };
 
-// While in scope on this thread, an operator runs whose backward does not read
-// the running statistics that the operator saves: a BatchNorm in training.
+// While in scope on this thread, an operator runs that saves its running
+// statistics for a backward that does not read them: a BatchNorm in training.
 class UnreadStatistics {
  public:
-  UnreadStatistics();
+  UnreadStatistics(at::Tensor mean, at::Tensor variance);
   ~UnreadStatistics();
   UnreadStatistics(const UnreadStatistics&) = delete;
   UnreadStatistics& operator=(const UnreadStatistics&) = delete;
 
-  // Returns whether this thread is in the scope of such an object.
-  static bool in_scope();
+  // Returns whether `tensor` is the mean or the variance of the innermost
+  // scope of this thread. The backward reads what else the operator saves, such
+  // as its input and its weight.
+  static bool has(const at::Tensor& tensor);
+
+ private:
+  const at::Tensor mean_, variance_;
+  const UnreadStatistics* const outer_;
 };
 
 // While in scope, BatchNorm layers of `statistics` in training mode do not

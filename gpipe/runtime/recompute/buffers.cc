@@ -335,7 +335,7 @@ at::Tensor PastBuffers::to_save(const at::Tensor& tensor) {
   Scopes& scopes = Scopes::get();
   // Without a lock: most tensors are saved while there is no scope, and a
   // scope that covers this thread's work was made before it.
-  if (scopes.count == 0 || UnreadStatistics::in_scope()) return tensor;
+  if (scopes.count == 0 || UnreadStatistics::has(tensor)) return tensor;
   const std::lock_guard<std::mutex> lock(scopes.mutex);
   PastBuffers* const scope = scope_of(tensor);
   if (!scope) return tensor;

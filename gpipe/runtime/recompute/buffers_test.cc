@@ -327,8 +327,10 @@ TEST_F(BufferValuesTest, AGraphKeepsACopyOfABufferWithAPastValue) {
     EXPECT_TRUE(PastBuffers::to_save(other).is_same(other));
     EXPECT_FALSE(PastBuffers::to_save(Tensor()).defined());
     {
-      const internal::UnreadStatistics unread;
+      const internal::UnreadStatistics unread(buffer, other);
       EXPECT_TRUE(PastBuffers::to_save(buffer).is_same(buffer));
+      // Another tensor of the same memory, such as the operator's input.
+      EXPECT_FALSE(PastBuffers::to_save(buffer[1]).is_alias_of(buffer));
     }
     row = PastBuffers::to_save(buffer[1]);
     EXPECT_FALSE(row.is_alias_of(buffer));
