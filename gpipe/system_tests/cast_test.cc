@@ -259,6 +259,38 @@ TEST(Casts, AreOfTheValuesOfNow) {
   }
 }
 
+// Returns another reading of the memory of `weight`, with its sizes and
+// strides.
+Tensor halves_of(const Tensor& weight) {
+  return weight.detach().view({16}).view(at::kHalf).narrow(0, 0, 16).view(
+      {4, 4});
+}
+
+// Multiplies by views of a weight that are the same but for their values.
+struct ViewsImpl : nn::Module {
+  Tensor forward(const Tensor& x) {
+    return torch::cat(
+        {x.mm(torch::imag(complex)), x.mm(torch::imag(complex.conj())),
+         x.mm(weight), x.mm(halves_of(weight))},
+        1);
+  }
+  Tensor complex = register_parameter(
+      "complex", torch::complex(torch::zeros({4, 4}), torch::eye(4)));
+  Tensor weight = register_parameter("weight", torch::eye(4));
+};
+TORCH_MODULE(Views);
+
+// LibTorch negates the imaginary part of a conjugate when it is read.
+TEST(Casts, TellViewsOfOneMemoryApart) {
+  const Views layer;
+  GPipe pipeline = pipeline_of(nn::Sequential(layer), {1}, 2);
+  const Tensor x = torch::arange(16, torch::kFloat).view({4, 4});
+  const Tensor expected = torch::cat(
+      {x, -x, x, x.mm(halves_of(layer->weight).to(torch::kFloat))}, 1);
+  const AutocastScope autocast(at::kCPU, at::kBFloat16);
+  EXPECT_TRUE(pipeline->forward(x).equal(expected.to(at::kBFloat16)));
+}
+
 // Changes its own cast of its weight in place.
 struct ChangesImpl : nn::Module {
   Tensor forward(const Tensor& x) {

@@ -143,7 +143,9 @@ at::Tensor ParameterCasts::cast(const at::Tensor& tensor, at::ScalarType dtype,
   auto& copies = sources_.at(tensor.storage().unsafeGetStorageImpl()).copies;
   const auto known = std::ranges::find_if(copies, [&](const Copy& each) {
     return each.dtype == dtype && each.offset == tensor.storage_offset() &&
-           tensor.sizes() == each.sizes && tensor.strides() == each.strides;
+           tensor.sizes() == each.sizes && tensor.strides() == each.strides &&
+           tensor.key_set() == each.source_keys &&
+           tensor.scalar_type() == each.source_dtype;
   });
   at::Tensor copy;
   if (known != copies.end()) {
@@ -160,9 +162,10 @@ at::Tensor ParameterCasts::cast(const at::Tensor& tensor, at::ScalarType dtype,
     if (copy.is_inference()) return copy;
     copies.push_back(
         {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
-         version_of(tensor), dtype, copy.storage().getWeakStorageImpl(),
-         copy.strides().vec(), copy.key_set(),
-         copy.unsafeGetTensorImpl()->version_counter(), version_of(copy)});
+         tensor.key_set(), tensor.scalar_type(), version_of(tensor), dtype,
+         copy.storage().getWeakStorageImpl(), copy.strides().vec(),
+         copy.key_set(), copy.unsafeGetTensorImpl()->version_counter(),
+         version_of(copy)});
   }
   if (!c10::GradMode::is_enabled() || !tensor.requires_grad()) return copy;
   const NodePtr node = make_node<Uncast>(

@@ -50,9 +50,12 @@ class ParameterCasts {
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Copy {
-    // What was copied, and to which type.
+    // What was copied, and to which type. `source_keys` tells a view whose
+    // values LibTorch negates when they are read, such as w.conj().imag().
     std::vector<int64_t> sizes, strides;
     int64_t offset;
+    c10::DispatchKeySet source_keys;
+    at::ScalarType source_dtype;
     uint32_t version;
     at::ScalarType dtype;
     // The copy. Its tensors have one version counter, as tensors that share
