@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional/dropout.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -188,6 +190,22 @@ TEST(Recomputed, TakesASequential) {
   model->forward(torch::ones({2, 4})).sum().backward();
   for (const auto& each : model->parameters())
     EXPECT_TRUE(each.grad().defined());
+}
+
+// Dropout returns an input without rows itself, on which ReLU works in place.
+TEST(Recomputed, WorksInPlaceOnAnInputWithoutRows) {
+  for (const bool requires_grad : {false, true}) {
+    torch::nn::Linear first(4, 4), last(4, 2);
+    first->weight.requires_grad_(requires_grad);
+    first->bias.requires_grad_(requires_grad);
+    Recomputed layers(Sequential(
+        torch::nn::Dropout(0.5),
+        torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)), last));
+    const Tensor y = layers->forward(first(torch::ones({0, 4})));
+    y.sum().backward();
+    EXPECT_EQ(first->weight.grad().defined(), requires_grad);
+    EXPECT_TRUE(last->weight.grad().equal(torch::zeros({2, 4})));
+  }
 }
 
 TEST(Recomputed, StashesAndPopsOnce) {

@@ -73,28 +73,34 @@ struct SavedTensor {
 // An input of the first call, kept without its graph for the second call. If
 // the call runs inside another checkpointed function, that function keeps the
 // tensor, or recomputes it.
+//
+// Work in place on an input without elements is allowed, see
+// PastCall::watch_input(). So such an input has a version of its own, and the
+// second call gets a copy, which is no leaf if the input was none.
 class KeptInput {
  public:
   explicit KeptInput(const at::Tensor& tensor) : defined_(tensor.defined()) {
     if (!defined_) return;
     requires_grad_ = tensor.requires_grad();
+    may_change_ = tensor.numel() == 0 && !(requires_grad_ && tensor.is_leaf());
     // Detached: the graph behind an input must not live longer than in the
     // plain model.
-    saved_ =
-        torch::autograd::SavedVariable(tensor.detach(), /*is_output=*/false);
+    saved_ = torch::autograd::SavedVariable(
+        may_change_ ? tensor.variable_data() : tensor.detach(),
+        /*is_output=*/false);
   }
-  // Returns a leaf with the values of the tensor. Requires grad as the tensor
-  // did. Throws what a recompute throws.
+  // Returns a tensor with the values of the input, a leaf unless the input may
+  // change. Requires grad as the input did. Throws what a recompute throws.
   at::Tensor get() const {
     if (!defined_) return {};
     at::Tensor tensor = saved_.unpack().detach();
     if (requires_grad_) tensor.requires_grad_();
-    return tensor;
+    return may_change_ ? tensor.clone() : tensor;
   }
 
  private:
   torch::autograd::SavedVariable saved_;
-  bool defined_ = false, requires_grad_ = false;
+  bool defined_ = false, requires_grad_ = false, may_change_ = false;
 };
 
 // The autocast state of a thread: for each type of device whether it is on, and
