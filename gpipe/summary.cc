@@ -20,6 +20,7 @@
 #include "gpipe/libtorch/meta_ledger.h"
 #include "gpipe/libtorch/meta_scope.h"
 #include "gpipe/runtime/cell/layer.h"
+#include "gpipe/runtime/cell/partition.h"
 #include "gpipe/skip/layout.h"
 #include "gpipe/skip/sizing_tracker.h"
 #include "gpipe/skip/skippable.h"
@@ -98,20 +99,6 @@ void run_layers(torch::nn::Sequential model, internal::Value value,
     }
     ++index;
   }
-}
-
-void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
-  int64_t sum = 0;
-  for (const int64_t each : balance) {
-    TORCH_CHECK_VALUE(each > 0,
-                      "summary: all numbers of a balance must be "
-                      "positive (balance: ",
-                      c10::IntArrayRef(balance), ")");
-    sum += each;
-  }
-  TORCH_CHECK_VALUE(sum == layers, "summary: the model has ", layers,
-                    " layers, but the sum of the balance is ", sum,
-                    " (balance: ", c10::IntArrayRef(balance), ")");
 }
 
 std::vector<PartitionSummary> describe_partitions(
@@ -206,7 +193,7 @@ Summary summarize(const torch::nn::Sequential& model,
   const auto layers = static_cast<int64_t>(model->size());
   const auto cut =
       balance.empty() && layers > 0 ? std::vector<int64_t>{layers} : balance;
-  check_balance(cut, layers);
+  internal::check_balance(cut, model->size());
 
   const std::vector<internal::LayerSkips> skips =
       internal::declared_skips(model);

@@ -17,6 +17,7 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -263,7 +264,14 @@ TEST(SummaryTest, NamesWhatDoesNotFit) {
       [&] {
         summary(model_with_skip(), {2, 2}, input);
       },
-      ThrowsMessage<c10::ValueError>(HasSubstr("5 layers")));
+      ThrowsMessage<c10::ValueError>(
+          HasSubstr("(module: 5, sum of balance: 4, balance: [2, 2])")));
+  constexpr int64_t kLarge = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(
+      [&] {
+        summary(model_with_skip(), {kLarge, kLarge, 7}, input);
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("sum of balance: too large")));
   EXPECT_THAT(
       [&] {
         summary(model_with_skip(), {5, 0}, input);
