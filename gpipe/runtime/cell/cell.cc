@@ -399,7 +399,7 @@ std::vector<at::Tensor> Cell::run_layers(std::vector<Activation> input,
   if (kept_) saved_tensors.emplace(kept_.get());
   CellTracker tracker(*partition_, std::move(imported));
   UseSkipTracker use_tracker(tracker);
-  RandomScope random(seed, random_stream_, partition_->device,
+  RandomScope random(seed, random_stream_,
                      checkpointed_ ? &past_.record() : nullptr, again);
   NormScope norms(partition_->norms.get(), past_.record(), again);
   CastScope casts(partition_->casts, partition_->device);

@@ -29,7 +29,9 @@ bool is_default(const at::Generator& generator) {
 // current one of its type.
 bool is_same(const c10::Device& with_index, const c10::Device& device) {
   if (with_index == device) return true;
-  return with_index.type() == device.type() && !device.has_index() &&
+  if (with_index.type() != device.type()) return false;
+  if (device.is_cpu()) return true;  // "cpu:0"
+  return !device.has_index() &&
          at::globalContext().defaultGenerator(device).device() == with_index;
 }
 
@@ -106,11 +108,10 @@ uint64_t StepSeed::peek() {
 
 void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }
 
-RandomScope::RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-                         CallRecord* record, bool again)
+RandomScope::RandomScope(StepSeed& step, int64_t microbatch, CallRecord* record,
+                         bool again)
     : step_(&step),
       microbatch_(microbatch),
-      device_(device),
       record_(record),
       again_(again),
       outer_(std::exchange(current_random, this)) {}
@@ -132,23 +133,14 @@ RandomScope* RandomScope::current() { return current_random; }
 void RandomScope::enter_layer(int64_t layer) {
   layer_ = layer;
   cpu_.seeded = false;
-  accelerator_.seeded = false;
+  for (Lazy& each : accelerators_) each.seeded = false;
 }
 
-at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
-  if (!lazy.generator.defined()) {
-    if (device.is_cpu()) {
-      lazy.generator = at::detail::createCPUGenerator();
-    } else {
-      at::Generator shared = at::globalContext().defaultGenerator(device);
-      std::lock_guard<std::mutex> lock(shared.mutex());
-      lazy.generator = shared.clone();
-    }
-  }
+const at::Generator& RandomScope::seeded(Lazy& lazy, int64_t others) {
   if (!lazy.seeded) {
-    lazy.generator.set_current_seed(
-        mix(mix(mix(step_->get()) ^ static_cast<uint64_t>(microbatch_)) ^
-            static_cast<uint64_t>(layer_)));
+    lazy.generator.set_current_seed(mix(
+        mix(mix(step_->get()) ^ static_cast<uint64_t>(microbatch_)) ^
+        static_cast<uint64_t>(layer_) ^ (static_cast<uint64_t>(others) << 32)));
     lazy.seeded = true;
   }
   return lazy.generator;
@@ -157,9 +149,26 @@ at::Generator& RandomScope::seeded(Lazy& lazy, const c10::Device& device) {
 std::optional<at::Generator> RandomScope::generator(const c10::Device& device) {
   if (device.is_meta()) return std::nullopt;  // nothing is drawn on it
   if (is_of_function()) return generator_of_call(device);
-  if (device.is_cpu()) return seeded(cpu_, device);
-  if (device == device_) return seeded(accelerator_, device);
-  return std::nullopt;
+  if (device.is_cpu()) {
+    if (!cpu_.generator.defined()) {
+      cpu_.generator = at::detail::createCPUGenerator();
+    }
+    return seeded(cpu_, /*others=*/0);
+  }
+  auto lazy = std::ranges::find_if(accelerators_, [&](const Lazy& each) {
+    return is_same(each.generator.device(), device);
+  });
+  if (lazy == accelerators_.end()) {
+    at::Generator shared;
+    try {
+      shared = at::globalContext().defaultGenerator(device);
+    } catch (const c10::Error&) {
+      return std::nullopt;  // no random numbers on such a device
+    }
+    lazy = accelerators_.insert(lazy, Lazy{copy_of(shared)});
+  }
+  // Accelerators of one type give the same numbers for the same seed.
+  return seeded(*lazy, std::ranges::count(accelerators_, true, &Lazy::seeded));
 }
 
 std::optional<at::Generator> RandomScope::generator_of_call(
@@ -188,7 +197,9 @@ void RandomScope::record_start(const at::Generator& generator) {
 
 bool RandomScope::owns(const at::Generator& generator) const {
   if (!is_of_function()) {
-    return generator == cpu_.generator || generator == accelerator_.generator;
+    return generator == cpu_.generator ||
+           std::ranges::find(accelerators_, generator, &Lazy::generator) !=
+               accelerators_.end();
   }
   if (std::ranges::find(copies_, generator) != copies_.end()) {
     return true;

@@ -92,12 +92,11 @@ class StepSeed {
 // since.
 class RandomScope {
  public:
-  // `device`: the partition's device. Operators on it and on the CPU are
-  // served. `microbatch`: counted over all pipelines that share the step.
-  // `record`: for a checkpointed cell, filled in the forward and read in the
-  // recompute; else null. `again`: this is a recompute.
-  RandomScope(StepSeed& step, int64_t microbatch, c10::Device device,
-              CallRecord* record = nullptr, bool again = false);
+  // `microbatch`: counted over all pipelines that share the step. `record`: for
+  // a checkpointed cell, filled in the forward and read in the recompute; else
+  // null. `again`: this is a recompute.
+  RandomScope(StepSeed& step, int64_t microbatch, CallRecord* record = nullptr,
+              bool again = false);
   // For one call of a function, inside or outside of a cell. In the first call
   // (`again` is false) operators draw as without this scope, and `record` is
   // filled. In the second call they draw the same numbers again from copies, so
@@ -112,7 +111,7 @@ class RandomScope {
   void enter_layer(int64_t layer);
 
   // Returns the generator for operators on `device`, seeded on first use in a
-  // layer; nullopt if `device` is neither the CPU nor the partition's device.
+  // layer; nullopt if `device` is neither the CPU nor an accelerator.
   // In a call of a function: the generator from which operators must draw.
   std::optional<at::Generator> generator(const c10::Device& device);
 
@@ -135,7 +134,8 @@ class RandomScope {
     at::Generator generator;
     bool seeded = false;
   };
-  at::Generator& seeded(Lazy& lazy, const c10::Device& device);
+  // `others`: the number of other accelerators on which the layer has drawn.
+  const at::Generator& seeded(Lazy& lazy, int64_t others);
   at::Generator replayed(const at::Generator& generator);
   // Returns whether operators draw from `generator` when they are called
   // without a generator.
@@ -149,10 +149,10 @@ class RandomScope {
   StepSeed* const step_ = nullptr;     // null in a call of a function
   std::vector<at::Generator> copies_;  // of record_->starts, for a second call
   const int64_t microbatch_ = 0;
-  const c10::Device device_ = c10::Device(c10::kCPU);
   int64_t layer_ = -1;
-  Lazy cpu_, accelerator_;
-  CallRecord* const record_;  // null in a cell without checkpointing
+  Lazy cpu_;
+  std::vector<Lazy> accelerators_;  // those on which layers have drawn
+  CallRecord* const record_;        // null in a cell without checkpointing
   const bool again_;
   std::mutex mutex_;  // guards record_ and next_
   // Index in `record_->given` from which the next draw of each generator is

@@ -36,7 +36,7 @@ Tensor draw() {
 
 // Returns what a layer of a micro-batch draws on the device.
 Tensor drawn(StepSeed& step, int64_t microbatch, int64_t layer) {
-  RandomScope scope(step, microbatch, testing::device());
+  RandomScope scope(step, microbatch);
   scope.enter_layer(layer);
   return draw();
 }
@@ -78,7 +78,7 @@ TEST(StepSeed, ThatIsSetDrawsNothing) {
 TEST(StepSeed, InALayerIsDrawnFromTheLayerWhenItIsNeeded) {
   StepSeed outer;
   outer.set(7);
-  RandomScope scope(outer, /*microbatch=*/1, testing::device());
+  RandomScope scope(outer, /*microbatch=*/1);
   scope.enter_layer(2);
   StepSeed inner;
   EXPECT_FALSE(outer.used());
@@ -104,7 +104,7 @@ TEST(RandomScope, NumbersDependOnStepMicrobatchAndLayerOnly) {
 TEST(RandomScope, ALayerThatRunsAgainDrawsTheSameSequence) {
   StepSeed step;
   step.set(7);
-  RandomScope scope(step, 0, testing::device());
+  RandomScope scope(step, 0);
   scope.enter_layer(0);
   const Tensor first = draw(), second = draw();
   EXPECT_FALSE(first.equal(second));
@@ -128,7 +128,7 @@ TEST(RandomScope, DropoutIsThatOfTheCell) {
   const auto mask = [](uint64_t seed) {
     StepSeed step;
     step.set(seed);
-    RandomScope scope(step, 0, testing::device());
+    RandomScope scope(step, 0);
     scope.enter_layer(0);
     const Tensor x = torch::ones({64}, torch::TensorOptions(testing::device()));
     return torch::dropout(x, 0.5, /*train=*/true).cpu();
@@ -138,16 +138,57 @@ TEST(RandomScope, DropoutIsThatOfTheCell) {
   EXPECT_FALSE(mask(8).equal(expected));
 }
 
-TEST(RandomScope, ServesItsDeviceAndTheCpu) {
+TEST(RandomScope, ServesTheCpuAndAccelerators) {
   StepSeed step;
   step.set(7);
-  RandomScope scope(step, 0, testing::device());
+  RandomScope scope(step, 0);
   scope.enter_layer(0);
   EXPECT_TRUE(scope.generator(c10::kCPU).has_value());
-  EXPECT_EQ(scope.generator(testing::device())->device(), testing::device());
+  for (const int k : {0, 1}) {
+    EXPECT_EQ(scope.generator(testing::device(k))->device(),
+              testing::device(k));
+  }
   EXPECT_FALSE(scope.generator(c10::Device(c10::kMeta, 0)).has_value());
   EXPECT_FALSE(scope.generator(c10::Device(c10::kVulkan, 1)).has_value());
   EXPECT_TRUE(step.used());
+}
+
+// A layer may draw on other devices than that of its partition, and a device
+// may have no index.
+TEST(RandomScope, NumbersOfAllDevicesAreThoseOfTheLayer) {
+  const c10::Device first = testing::device(0), second = testing::device(1);
+  const auto draws = [&](uint64_t seed) {
+    StepSeed step;
+    step.set(seed);
+    RandomScope scope(step, 0);
+    scope.enter_layer(0);
+    std::vector<Tensor> all;
+    for (const c10::Device& each : {first, second, c10::Device(c10::kCPU),
+                                    c10::Device(first.type()), second}) {
+      all.push_back(torch::rand({8}, torch::TensorOptions(each)).cpu());
+    }
+    return all;
+  };
+  const std::vector<Tensor> expected = draws(7), others = draws(8);
+  torch::manual_seed(99);
+  const std::vector<Tensor> again = draws(7);
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_TRUE(again[k].equal(expected[k])) << k;
+    EXPECT_FALSE(others[k].equal(expected[k])) << k;
+  }
+  EXPECT_FALSE(expected[0].equal(expected[1]));
+  EXPECT_FALSE(expected[0].equal(expected[3]));
+  EXPECT_FALSE(expected[1].equal(expected[4]));
+}
+
+TEST(RandomScope, AFunctionThatNamesTheCpuByAnIndexDrawsTheSameAgain) {
+  CallRecord record;
+  const auto call = [&](bool again) {
+    RandomScope scope(record, again);
+    return torch::rand({4}, torch::TensorOptions(c10::Device("cpu:0")));
+  };
+  const Tensor first = call(/*again=*/false);
+  EXPECT_TRUE(call(/*again=*/true).equal(first));
 }
 
 TEST(RandomScope, WithoutARandomOperatorNoSeedIsDrawn) {
@@ -155,7 +196,7 @@ TEST(RandomScope, WithoutARandomOperatorNoSeedIsDrawn) {
   const uint64_t peeked = StepSeed::peek();
   StepSeed step;
   {
-    RandomScope scope(step, 0, testing::device());
+    RandomScope scope(step, 0);
     scope.enter_layer(0);
     torch::ones({4}).mul(2);
   }
@@ -168,10 +209,10 @@ TEST(RandomScope, IsOfTheThreadAndNests) {
   step.set(7);
   EXPECT_EQ(RandomScope::current(), nullptr);
   {
-    RandomScope outer(step, 0, testing::device());
+    RandomScope outer(step, 0);
     EXPECT_EQ(RandomScope::current(), &outer);
     {
-      RandomScope inner(step, 1, testing::device());
+      RandomScope inner(step, 1);
       EXPECT_EQ(RandomScope::current(), &inner);
     }
     EXPECT_EQ(RandomScope::current(), &outer);
@@ -183,7 +224,7 @@ TEST(RandomScope, AnInnerPipelineDrawsItsSeedFromTheLayerAroundIt) {
   const auto inner_seed = [](int64_t layer) {
     StepSeed outer;
     outer.set(7);
-    RandomScope scope(outer, 0, testing::device());
+    RandomScope scope(outer, 0);
     scope.enter_layer(layer);
     StepSeed inner;
     return inner.get();
@@ -198,7 +239,7 @@ TEST(RandomScope, AnInnerPipelineDrawsItsSeedFromTheLayerAroundIt) {
 // Draws twice with a generator of the layer's own.
 Tensor with_own(StepSeed& step, const at::Generator& own, CallRecord* record,
                 bool again) {
-  RandomScope scope(step, 0, testing::device(), record, again);
+  RandomScope scope(step, 0, record, again);
   scope.enter_layer(0);
   return torch::cat({torch::rand({4}, own), torch::rand({4}, own)});
 }
@@ -277,7 +318,7 @@ TEST(RandomOperatorsTest, AnUndefinedGeneratorIsNone) {
   std::vector<at::Tensor> draws;
   for (const auto& generator : std::vector<std::optional<at::Generator>>{
            std::nullopt, at::Generator()}) {
-    RandomScope scope(step, 0, c10::Device(c10::kCPU));
+    RandomScope scope(step, 0);
     scope.enter_layer(0);
     draws.push_back(at::rand({4}, generator));
   }
@@ -345,7 +386,7 @@ std::vector<int64_t> states_of(uint64_t step_seed, int64_t microbatch,
   Recurrent recurrent;
   StepSeed step;
   step.set(step_seed);
-  RandomScope scope(step, microbatch, c10::Device(c10::kCPU));
+  RandomScope scope(step, microbatch);
   scope.enter_layer(layer);
   recurrent.call(0.5, /*train=*/true);
   recurrent.call(0.5, /*train=*/true);
@@ -368,7 +409,7 @@ TEST(RandomOperatorsTest, WithoutDropoutOrScopeCudnnKeepsItsState) {
   recurrent.call(0.5, /*train=*/true);
   StepSeed step;
   step.set(7);
-  RandomScope scope(step, 0, c10::Device(c10::kCPU));
+  RandomScope scope(step, 0);
   scope.enter_layer(0);
   recurrent.call(0, /*train=*/true);
   recurrent.call(0.5, /*train=*/false);
@@ -438,7 +479,7 @@ TEST(RandomOperatorsTest, WorkersOfTwoDevicesDrawAtTheSameTime) {
       const c10::Device device = testing::device(k);
       StepSeed step;
       step.set(7);
-      RandomScope scope(step, 0, device);
+      RandomScope scope(step, 0);
       scope.enter_layer(0);
       Attention::call(at::ones({1, 1, 2, 2}).to(device), /*dropout=*/0.5);
     });
@@ -455,7 +496,7 @@ TEST(RandomOperatorsTest, AttentionWithoutDropoutDrawsNothing) {
   const at::Tensor x = testing::ones({1, 1, 2, 2});
   StepSeed step;
   step.set(7);
-  RandomScope scope(step, 0, device);
+  RandomScope scope(step, 0);
   scope.enter_layer(0);
   Attention::call(x, /*dropout=*/0);
   EXPECT_FALSE(step.used());
@@ -497,7 +538,7 @@ TEST(RandomOperatorsTest, AnOperatorWithinAnotherOneDrawsFromTheSameState) {
   const auto draws = [&] {
     StepSeed step;
     step.set(7);
-    RandomScope scope(step, 0, device);
+    RandomScope scope(step, 0);
     scope.enter_layer(0);
     std::vector<double> result;
     for (int k = 0; k < 2; ++k) {
