@@ -449,6 +449,7 @@ std::set<ValueId> joined_rows(const Program& program,
                              "unsafe_split_with_sizes"});
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
+      if (own.symbol == Extent::kNone) return;
       const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
       const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
         return joined.contains(each) &&
@@ -474,15 +475,15 @@ std::set<ValueId> joined_rows(const Program& program,
         }
         return sizes.size() > 1 && sizes[0].symbol == Extent::kNone &&
                sizes[0].factor > 1 && sizes[1].symbol == own.symbol &&
-               own.factor % (sizes[0].factor * sizes[1].factor) == 0;
+               own.factor % sizes[0].factor == 0 &&
+               own.factor / sizes[0].factor % sizes[1].factor == 0;
       });
       const bool is_part =
           cuts && std::ranges::any_of(node.reads, [&](ValueId each) {
             return rows(each).symbol == own.symbol &&
                    rows(each).factor > own.factor && !joined.contains(each);
           });
-      if (own.symbol != Extent::kNone &&
-          (keeps || flattens || is_part || (joins && has_other_rows))) {
+      if (keeps || flattens || is_part || (joins && has_other_rows)) {
         joined.insert(result);
       }
     });

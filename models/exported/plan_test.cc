@@ -182,6 +182,17 @@ TEST(AnalysisTest, PartsOfInputsThatBeginWithSeveralTensorsAreRefused) {
   ASSERT_EQ(draft.program.problems.size(), 1u);
 }
 
+// As of torch.empty(4, 0), or the weight of nn.Linear(0, 16).
+TEST(AnalysisTest, AWeightMayHaveNoElements) {
+  Draft draft;
+  const ValueId weight = draft.add(Origin::kParameter);
+  draft.program.values[weight].sizes = {{Extent::kNone, 4}, {Extent::kNone, 0}};
+  const ValueId transposed = draft.node({weight});
+  draft.program.values[transposed].sizes = {{Extent::kNone, 0},
+                                            {Extent::kNone, 4}};
+  draft.finish(draft.node({draft.input(), transposed}));
+}
+
 TEST(AnalysisTest, SizesThatAreComputedFromTheRowsAreRefused) {
   Draft draft;
   const std::string name = draft.program.symbols.name(draft.rows.symbol);
