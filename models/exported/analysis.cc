@@ -410,16 +410,43 @@ std::string output_problem(const Value& output, const std::set<int>& rows,
   return "";
 }
 
+// Returns the number in a constant argument; nullopt if there is none.
+std::optional<double> number_in(const Node& node, std::size_t place) {
+  if (place >= node.arguments.size()) return std::nullopt;
+  const c10::IValue& constant = node.arguments[place].constant;
+  if (constant.isDouble() || constant.isInt()) {
+    return constant.toScalar().toDouble();
+  }
+  if (constant.isTensor() && constant.toTensor().defined() &&
+      constant.toTensor().dim() == 0) {
+    return constant.toTensor().item().toDouble();
+  }
+  return std::nullopt;
+}
+
 // Returns the values that have the rows of several tensors one after the other,
 // as torch.cat() along dimension 0 gives them, or a part of the rows of inputs
-// that begin so. The concatenated outputs of micro-batches have these rows in
-// another order.
+// that begin so, or of a view [groups, rows of each group, ...]. The
+// concatenated outputs of micro-batches have these rows in another order.
 std::set<ValueId> joined_rows(const Program& program,
                               const std::set<int>& symbols) {
   std::set<ValueId> joined;
+  std::set<ValueId> grouped;  // rows as [groups, rows of each group, ...]
   const auto rows = [&](ValueId each) {
     const std::vector<Extent>& sizes = program.values[each].sizes;
     return sizes.empty() ? Extent() : sizes[0];
+  };
+  // Returns whether a dimension of several elements, such as groups, precedes
+  // the rows.
+  const auto has_groups = [&](ValueId each) {
+    bool has_more = false;
+    for (const Extent& size : program.values[each].sizes) {
+      if (size.symbol != Extent::kNone) {
+        return has_more && symbols.contains(size.symbol);
+      }
+      has_more = has_more || size.factor > 1;
+    }
+    return false;
   };
   const bool inputs_in_groups =
       std::ranges::any_of(program.inputs, [&](ValueId each) {
@@ -441,15 +468,33 @@ std::set<ValueId> joined_rows(const Program& program,
     const bool is_view =
         is_one_of(std::array{"view", "reshape", "flatten", "unflatten",
                              "_unsafe_view", "view_as", "reshape_as"});
-    // Parts of inputs that have, say, 2 * s rows.
+    // Parts of inputs that have, say, 2 * s rows. Argument 4 is the step of a
+    // slice: x[::2] takes the same part of each micro-batch.
     const bool cuts =
         inputs_in_groups &&
-        is_one_of(std::array{"chunk", "split", "split_with_sizes",
-                             "tensor_split", "unsafe_chunk", "unsafe_split",
-                             "unsafe_split_with_sizes"});
+        is_one_of(std::array{"chunk", "narrow", "slice", "split",
+                             "split_with_sizes", "tensor_split", "unsafe_chunk",
+                             "unsafe_split", "unsafe_split_with_sizes"}) &&
+        number_in(node, 4).value_or(1) == 1;
     for_each_result(node, [&](ValueId result) {
       const Extent own = rows(result);
-      if (own.symbol == Extent::kNone) return;
+      bool of_groups = std::ranges::any_of(
+          node.reads, [&](ValueId each) { return grouped.contains(each); });
+      if (own.symbol == Extent::kNone) {
+        // x.view(2, n, ...) of inputs of 2 * n rows, x.view(4, n, ...) of n
+        // rows, or what is computed from these.
+        const std::vector<Extent>& sizes = program.values[result].sizes;
+        of_groups =
+            of_groups ||
+            (is_view && std::ranges::any_of(node.reads, [&](ValueId each) {
+               return symbols.contains(rows(each).symbol) &&
+                      !joined.contains(each) &&
+                      (inputs_in_groups ||
+                       std::ranges::find(sizes, rows(each)) != sizes.end());
+             }));
+        if (of_groups && has_groups(result)) grouped.insert(result);
+        return;
+      }
       const auto is_as_long = [&](ValueId each) { return rows(each) == own; };
       const bool keeps = std::ranges::any_of(node.reads, [&](ValueId each) {
         return joined.contains(each) &&
@@ -465,14 +510,7 @@ std::set<ValueId> joined_rows(const Program& program,
       // maybe of further ones.
       const bool flattens = std::ranges::any_of(node.reads, [&](ValueId each) {
         const std::vector<Extent>& sizes = program.values[each].sizes;
-        int64_t before = 1;  // elements of the dimensions before the rows
-        for (const Extent& size : sizes) {
-          if (is_view && before > 1 && symbols.contains(size.symbol)) {
-            return true;
-          }
-          if (size.symbol != Extent::kNone) break;
-          before *= size.factor;
-        }
+        if (is_view && has_groups(each)) return true;
         return sizes.size() > 1 && sizes[0].symbol == Extent::kNone &&
                sizes[0].factor > 1 && sizes[1].symbol == own.symbol &&
                own.factor % sizes[0].factor == 0 &&
@@ -483,7 +521,8 @@ std::set<ValueId> joined_rows(const Program& program,
             return rows(each).symbol == own.symbol &&
                    rows(each).factor > own.factor && !joined.contains(each);
           });
-      if (keeps || flattens || is_part || (joins && has_other_rows)) {
+      if (keeps || flattens || is_part || of_groups ||
+          (joins && has_other_rows)) {
         joined.insert(result);
       }
     });
@@ -517,20 +556,6 @@ void check_outputs(Program& program, bool concatenates) {
 
 bool calls(const Node& node, const char* name) {
   return node.op && node.op->operator_name().name == name;
-}
-
-// Returns the number in a constant argument; nullopt if there is none.
-std::optional<double> number_in(const Node& node, std::size_t place) {
-  if (place >= node.arguments.size()) return std::nullopt;
-  const c10::IValue& constant = node.arguments[place].constant;
-  if (constant.isDouble() || constant.isInt()) {
-    return constant.toScalar().toDouble();
-  }
-  if (constant.isTensor() && constant.toTensor().defined() &&
-      constant.toTensor().dim() == 0) {
-    return constant.toTensor().item().toDouble();
-  }
-  return std::nullopt;
 }
 
 ValueId result_of(const Node& node) {

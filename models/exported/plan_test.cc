@@ -174,12 +174,91 @@ TEST(AnalysisTest, PartsOfInputsThatBeginWithSeveralTensorsAreRefused) {
   Draft draft;
   const ValueId input = draft.input();
   draft.program.values[input].sizes = {{draft.rows.symbol, 2}};
-  const ValueId half = draft.node({input});
-  draft.program.nodes.back().target = "torch.ops.aten.chunk.default";
-  draft.program.values[half].sizes = {{draft.rows.symbol, 1}};
-  draft.program.outputs = {half};
+  std::vector<std::string> expected;
+  // Adds an output that is computed from `read`, with `rows` rows.
+  const auto add_output = [&](ValueId read, const std::string& target,
+                              const Extent& rows, bool is_refused) {
+    const ValueId output = draft.node({read});
+    draft.program.nodes.back().target = "torch.ops.aten." + target;
+    draft.program.values[output].sizes = {rows};
+    draft.program.outputs.push_back(output);
+    if (!is_refused) return;
+    expected.push_back(
+        "output '" + draft.program.values[output].name +
+        "' has the rows of several tensors one after the other, as of "
+        "torch.cat() along dimension 0, so the outputs of micro-batches cannot "
+        "be concatenated; choose other outputs with ExportedOptions::outputs");
+  };
+  add_output(input, "chunk.default", draft.rows, true);
+  add_output(input, "narrow.default", draft.rows, true);
+  add_output(input, "slice.Tensor", draft.rows, true);  // x[:n]
+  for (const int64_t step : {1, 2}) {
+    add_output(input, "slice.Tensor", draft.rows, step == 1);
+    std::vector<Argument>& arguments = draft.program.nodes.back().arguments;
+    arguments.resize(5);
+    arguments[4].constant = step;
+  }
+  // x.view(1, 2, n)[0].relu(), of which select() or unbind() take a group, and
+  // x.view(1, 2 * n)[0].
+  const Extent one{Extent::kNone, 1}, two{Extent::kNone, 2};
+  ValueId groups = input;
+  for (const char* target : {"view.default", "select.int", "relu.default"}) {
+    groups = draft.node({groups});
+    draft.program.nodes.back().target = std::string("torch.ops.aten.") + target;
+    draft.program.values[groups].sizes = {two, draft.rows};
+  }
+  draft.program.values[draft.program.nodes[5].results[0].values[0]].sizes = {
+      one, two, draft.rows};
+  add_output(groups, "select.int", draft.rows, true);
+  const ValueId whole = draft.node({input});
+  draft.program.nodes.back().target = "torch.ops.aten.view.default";
+  draft.program.values[whole].sizes = {one, {draft.rows.symbol, 2}};
+  add_output(whole, "select.int", {draft.rows.symbol, 2}, false);
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_EQ(draft.program.problems, expected);
+}
+
+// A recurrent layer keeps 2 * n sequences that torch.cat() has joined in
+// dimension 1, and view(2, n) parts them again.
+TEST(AnalysisTest, JoinedRowsMayLeaveTheFirstDimensionAndBeParted) {
+  Draft draft;
+  const ValueId input = draft.input();
+  draft.program.values[input].sizes = {draft.rows};
+  const Extent one{Extent::kNone, 1}, two{Extent::kNone, 2};
+  const Extent both{draft.rows.symbol, 2};
+  ValueId last = input;
+  const auto add = [&](const std::string& target, std::vector<Extent> sizes) {
+    last = draft.node({last});
+    draft.program.nodes.back().target = "torch.ops.aten." + target;
+    draft.program.values[last].sizes = std::move(sizes);
+  };
+  add("cat.default", {both});
+  add("lstm.input", {one, both});
+  add("select.int", {both});
+  add("view.default", {two, draft.rows});
+  add("select.int", {draft.rows});
+  draft.program.outputs = {last};
+  analyze(draft.program, /*keep_random=*/true);
+  EXPECT_TRUE(draft.program.problems.empty());
+}
+
+// Four columns of each row, which x.view(4, n) mixes with those of other rows.
+TEST(AnalysisTest, ViewsWithRowsAfterAnotherDimensionAreRefused) {
+  Draft draft;
+  const ValueId input = draft.input();
+  const Extent four{Extent::kNone, 4};
+  draft.program.values[input].sizes = {draft.rows, four};
+  const ValueId turned = draft.node({input});
+  draft.program.nodes.back().target = "torch.ops.aten.t.default";
+  const ValueId viewed = draft.node({input});
+  draft.program.nodes.back().target = "torch.ops.aten.view.default";
+  for (const ValueId each : {turned, viewed}) {
+    draft.program.values[each].sizes = {four, draft.rows};
+    draft.program.outputs.push_back(draft.node({each}));
+  }
   analyze(draft.program, /*keep_random=*/true);
   ASSERT_EQ(draft.program.problems.size(), 1u);
+  EXPECT_EQ(draft.program.problems[0].find("output 'v4' has the rows of"), 0u);
 }
 
 // As of torch.empty(4, 0), or the weight of nn.Linear(0, 16).
