@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -288,7 +289,16 @@ void ExportedModel::load_state_dict(const StateDict& dict) {
 }
 
 void ExportedModel::use_buffer_sets(std::vector<int64_t> sets) {
-  weights->model->buffer_sets = std::move(sets);
+  exported::Model& model = *weights->model;
+  std::map<int64_t, int64_t> serials;
+  for (int64_t& each : sets) {
+    const auto known = model.set_serials.find(each);
+    const int64_t serial =
+        known == model.set_serials.end() ? model.sets_made++ : known->second;
+    each = serials.try_emplace(each, serial).first->second;
+  }
+  model.set_serials = std::move(serials);
+  model.buffer_sets = std::move(sets);
 }
 
 class ExportedFile::State {

@@ -116,9 +116,10 @@ struct ExportedModel : ExportedSignature {
   // Lets micro-batch k of each later forward use set `sets[k]` of the buffers
   // that a call changes, instead of the registered ones: the caches of
   // sequences that are generated beside each other. A set that is used for the
-  // first time is a copy of the registered buffers. A set that is missing in
-  // `sets` is deleted. In eval mode nodes that change buffers run then, and do
-  // not throw. An empty list ends it.
+  // first time, or again after it was deleted, is a copy of the registered
+  // buffers. A set that is missing in `sets` is deleted; the next forward frees
+  // its memory. In eval mode nodes that change buffers run then, and do not
+  // throw. An empty list ends it.
   //
   // Applies to all layers that were read from the same ExportedFile. A forward
   // outside a pipeline is micro-batch 0. With fewer sets than micro-batches

@@ -613,7 +613,7 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
   }
   Slots slots(slots_.size());
   for (const auto& [slot, tensor] : own_) slots[slot] = tensor;
-  if (!model_->buffer_sets.empty()) use_buffer_set(slots);
+  use_buffer_set(slots);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     slots[inputs_[k]] = std::move(inputs[k]);
   }
@@ -650,14 +650,15 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
 
 void ProgramLayer::use_buffer_set(Slots& slots) {
   const std::vector<int64_t>& sets = model_->buffer_sets;
+  std::erase_if(buffer_sets_, [&](const auto& each) {
+    return std::ranges::find(sets, each.first) == sets.end();
+  });
+  if (sets.empty()) return;
   const int64_t microbatch = current_microbatch().value_or(0);
   TORCH_CHECK_VALUE(microbatch < static_cast<int64_t>(sets.size()),
                     "there are ", sets.size(),
                     " sets of buffers, but this is micro-batch ", microbatch,
                     "; call use_buffer_sets() with one for each micro-batch");
-  std::erase_if(buffer_sets_, [&](const auto& each) {
-    return std::ranges::find(sets, each.first) == sets.end();
-  });
   const auto [set, is_new] = buffer_sets_.try_emplace(sets[microbatch]);
   std::vector<at::Tensor>& buffers = set->second;
   for (std::size_t k = 0; k < state_.size(); ++k) {

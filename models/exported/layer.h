@@ -82,8 +82,11 @@ struct Model {
   ConstantCache constants;
   std::atomic<int64_t> reads = 0;  // how often layers were made
   std::string name;                // a prefix of the names of skip tensors
-  // See ExportedModel::use_buffer_sets().
-  std::vector<int64_t> buffer_sets;
+  // See ExportedModel::use_buffer_sets(). Each set has a serial number, which
+  // no deleted set had.
+  std::map<int64_t, int64_t> set_serials;  // of the sets in use
+  std::vector<int64_t> buffer_sets;        // serial numbers, by micro-batch
+  int64_t sets_made = 0;
 };
 
 // Returns the values of a weight of the program, by its number.
@@ -213,7 +216,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   static void find_releases(std::vector<Step>& steps, std::set<int> live);
 
   void check_inputs(const std::vector<at::Tensor>& inputs) const;
-  // Puts the buffers of the set of this micro-batch into their slots.
+  // Puts the buffers of the set of this micro-batch, if there are sets, into
+  // their slots.
   void use_buffer_set(Slots& slots);
   void run_constants(Slots& slots, c10::Device device);
   ConstantKey key_of(const Constant& constant, const Slots& slots,
@@ -251,7 +255,8 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
   std::unordered_map<int, int64_t> versions_;    // of `own_` as read, by slot
   std::vector<std::size_t> state_;  // places in own_ of buffers that change
-  std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;  // of `state_`
+  // Of `state_`, by the serial number of the set.
+  std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;
   std::vector<int> inputs_, outputs_;
   std::vector<Skip> pops_, stashes_;
   std::vector<Size> sizes_;

@@ -309,6 +309,26 @@ TEST_F(BufferSetsTest, WithoutSetsEvalRefusesChangesOfBuffers) {
   EXPECT_THROW(step({&a}, {}), c10::ValueError);
 }
 
+// The model takes its branches by turns.
+TEST(ExportedStateTest, ADeletedSetBeginsAgain) {
+  at::set_num_threads(1);
+  const Example example = read_example("alternating");
+  ExportedModel model = load_exported(example.path);
+  const c10::NoGradGuard no_grad;
+  const auto next = [&] {
+    model.use_buffer_sets({0});
+    return call(model.layers, example.inputs)[0];
+  };
+  const at::Tensor first = next(), second = next();
+  EXPECT_FALSE(at::equal(first, second));
+  for (const std::vector<int64_t>& others :
+       {std::vector<int64_t>{}, std::vector<int64_t>{1}}) {
+    model.use_buffer_sets(others);
+    EXPECT_TRUE(at::equal(next(), first)) << others.size();
+    EXPECT_TRUE(at::equal(next(), second)) << others.size();
+  }
+}
+
 TEST(ExportedStateTest, TheSignatureHasTheBuffersThatACallReadsAndChanges) {
   const ExportedSignature step =
       exported_signature(testing::example_file("stepped.pt2"));

@@ -1,6 +1,7 @@
 #include "training/program/generate.h"
 
 #include <ATen/Functions.h>
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
@@ -311,6 +312,9 @@ std::vector<Tokens> generate(const TokenModel& model,
   TORCH_CHECK_VALUE(!options.slides || !model.inputs.has_cache(),
                     "a model with a cache cannot leave out its first tokens");
   const TokenSampler checked(options.sampling, 0);
+  const absl::Cleanup forget = [&] {
+    if (model.forget) model.forget();
+  };
   std::vector<Tokens> results(prompts.size());
   std::vector<Sequence> flying;
   std::size_t begun = 0;
@@ -391,6 +395,9 @@ TokenModel token_model(Engine& engine, ModelSource& source, TokenInputs inputs,
   model.exchange = [&engine](const std::string& mine) {
     return engine.all_gather(mine);
   };
+  if (has_cache) {
+    model.forget = [&source] { source.exported()->use_buffer_sets({}); };
+  }
   return model;
 }
 

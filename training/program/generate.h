@@ -138,12 +138,16 @@ struct TokenModel {
       forward;
   // Returns the texts of all processes, by rank.
   std::function<std::vector<std::string>(const std::string& mine)> exchange;
+  // Deletes what the model keeps of sequences. Null if it keeps nothing. Must
+  // not throw.
+  std::function<void()> forget = nullptr;
 };
 
 // Continues each of `prompts`, and returns prompts with their continuations.
 // Up to GenerateOptions::in_flight sequences are micro-batches of each forward.
 // A new one begins when another has ended. In several processes, all call this
-// with the same arguments and get the same result.
+// with the same arguments and get the same result. At the end, also after an
+// error, the model forgets the sequences.
 //
 // Throws c10::ValueError with the numbers if a prompt is empty, has a token
 // outside of the vocabulary, or does not fit the model with max_tokens; and if

@@ -392,6 +392,20 @@ TEST(GenerateTest, AllProcessesUseTheTokensOfTheOneThatDrew) {
             (std::vector<Tokens>{{1, 3, 3}, {2, 4, 4}}));
 }
 
+TEST(GenerateTest, TheModelForgetsTheSequencesAtTheEnd) {
+  SumModel sums;
+  TokenModel model = sums.model(8);
+  std::size_t calls = 0;  // before each forget()
+  model.forget = [&] { calls = sums.calls.size(); };
+  generate(model, {{1}}, options_of(2));
+  EXPECT_EQ(calls, 2u);
+  model.exchange = [](const std::string&) {
+    return std::vector<std::string>();
+  };
+  EXPECT_THROW(generate(model, {{1}}, options_of(2)), c10::Error);
+  EXPECT_EQ(calls, 3u);
+}
+
 TEST(GenerateTest, ErrorsHaveTheNumbers) {
   const auto expect = [](const std::vector<Tokens>& prompts,
                          const GenerateOptions& options,
