@@ -123,7 +123,9 @@ struct ExportedModel : ExportedSignature {
   //
   // Applies to all layers that were read from the same ExportedFile. A forward
   // outside a pipeline is micro-batch 0. With fewer sets than micro-batches
-  // forward throws c10::ValueError. Threads: not during a forward.
+  // forward throws c10::ValueError. So does a backward that computes a layer
+  // with such buffers again: use Checkpoint::kNever. Threads: not during a
+  // forward.
   void use_buffer_sets(std::vector<int64_t> sets);
 
   // Private: the weights by name.

@@ -257,6 +257,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::vector<std::size_t> state_;  // places in own_ of buffers that change
   // Of `state_`, by the serial number of the set.
   std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;
+  bool used_sets_ = false;  // in the last forward
   std::vector<int> inputs_, outputs_;
   std::vector<Skip> pops_, stashes_;
   std::vector<Size> sizes_;

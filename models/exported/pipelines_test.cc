@@ -329,6 +329,22 @@ TEST(ExportedStateTest, ADeletedSetBeginsAgain) {
   }
 }
 
+TEST(ExportedStateTest, ARecomputeWithSetsIsAnError) {
+  at::set_num_threads(1);
+  const Example example = read_example("alternating");
+  ExportedModel model = load_exported(example.path);
+  GPipe pipeline = pipeline_of(model, 1, Checkpoint::kAlways);
+  for (const std::vector<int64_t>& later :
+       std::vector<std::vector<int64_t>>{{0, 1, 2, 3}, {}}) {
+    model.use_buffer_sets({0, 1, 2, 3});
+    const at::Tensor output = call(pipeline, example.inputs)[0];
+    model.use_buffer_sets(later);
+    EXPECT_THAT([&] { output.sum().backward(); },
+                ThrowsMessage<c10::ValueError>(HasSubstr(
+                    "use Checkpoint::kNever with use_buffer_sets()")));
+  }
+}
+
 TEST(ExportedStateTest, TheSignatureHasTheBuffersThatACallReadsAndChanges) {
   const ExportedSignature step =
       exported_signature(testing::example_file("stepped.pt2"));
