@@ -73,7 +73,7 @@ int64_t cache_length(const ExportedSignature& signature) {
 TokenInputs::TokenInputs(int64_t window)
     : inputs_{{Kind::kTokens, at::kLong, std::nullopt}}, limit_(window) {}
 
-TokenInputs::TokenInputs(const ExportedSignature& signature) {
+TokenInputs::TokenInputs(const ExportedSignature& signature, bool with_state) {
   const ExportedTensor* tokens = nullptr;
   const auto kind_of = [&](const ExportedTensor& each) {
     const std::size_t dimensions = each.sizes.size();
@@ -112,7 +112,7 @@ TokenInputs::TokenInputs(const ExportedSignature& signature) {
                     ", but each sequence is a row of its own; export it for 1 "
                     "row or with dynamic_shapes={0: torch.export.Dim(...)}");
   fixed_ = tokens->sizes[1].value_or(0);
-  has_cache_ = !signature.state.empty();
+  has_cache_ = with_state && !signature.state.empty();
   limit_ = has_cache_ ? cache_length(signature) : tokens->largest[1];
   TORCH_CHECK_VALUE(!has_cache_ || fixed_ <= 1, "the program takes ", fixed_,
                     " tokens and their places in each call; export it for 1 "
@@ -401,9 +401,15 @@ TokenModel token_model(Engine& engine, ModelSource& source, TokenInputs inputs,
   return model;
 }
 
-TokenInputs inputs_of(const ModelSource& source, const Options& options) {
-  return source.file() ? TokenInputs(source.file()->signature())
+TokenInputs inputs_of(const ModelSource& source, const Options& options,
+                      bool with_state) {
+  return source.file() ? TokenInputs(source.file()->signature(), with_state)
                        : TokenInputs(options.length);
+}
+
+// Returns the inputs for sample_text(), which runs the model as an evaluation.
+TokenInputs sample_inputs(const Task& task, const Options& options) {
+  return inputs_of(task.source(), options, /*with_state=*/false);
 }
 
 }  // namespace
@@ -415,13 +421,16 @@ void check_sample(const Options& options, const Task& task) {
                     "--sample=", options.sample,
                     " needs a text, but --model=", options.model,
                     " is trained on other data; use --sample=0");
+  if (options.sample > 0 && options.eval_every >= 0) {
+    (void)sample_inputs(task, options);
+  }
 }
 
 std::string sample_text(Engine& engine, Task& task, const Options& options,
                         const Precision& precision, int64_t step) {
   const std::string vocabulary = task.vocabulary();
   const TokenModel model =
-      token_model(engine, task.source(), inputs_of(task.source(), options),
+      token_model(engine, task.source(), sample_inputs(task, options),
                   static_cast<int64_t>(vocabulary.size()));
   GenerateOptions generated;
   generated.max_tokens = options.sample;
@@ -616,7 +625,7 @@ void run_generate(const Options& given, const GenerateRun& run,
                   : parse_lists("--stop", run.stop, ';');
   all.slides = !file;
   const auto prompts = read_prompts(run, bytes ? &*bytes : nullptr);
-  TokenInputs inputs = inputs_of(source, options);
+  TokenInputs inputs = inputs_of(source, options, /*with_state=*/true);
   // A program may have more outputs than a text has characters.
   const int64_t vocabulary =
       task ? static_cast<int64_t>(task->vocabulary().size())

@@ -40,11 +40,16 @@ class TokenInputs {
   // The keys are the tokens, and with a cache those before them, too. If their
   // number is fixed, the mask hides those that are not there.
   //
+  // `with_state`: whether a call changes ExportedSignature::state, which then
+  // is a cache. Without sets of buffers eval() leaves the state as it is, and
+  // each call reads all tokens.
+  //
   // Throws c10::ValueError with the inputs and outputs of the program if they
   // are others.
-  explicit TokenInputs(const ExportedSignature& signature);
+  explicit TokenInputs(const ExportedSignature& signature,
+                       bool with_state = true);
 
-  // Returns whether the program has a cache, ExportedSignature::state.
+  // Returns whether the program has a cache.
   bool has_cache() const { return has_cache_; }
   // Returns the most tokens that a sequence may have.
   int64_t limit() const { return limit_; }
@@ -159,7 +164,7 @@ std::vector<Tokens> generate(const TokenModel& model,
 // ---- A text that the model of a run writes
 
 // Throws c10::ValueError if Options::sample is negative, or if it is positive
-// and the data is no text.
+// and the data is no text, or the model takes what TokenInputs does not make.
 void check_sample(const Options& options, const Task& task);
 
 // Returns Options::sample characters that the model writes after the first ones

@@ -140,6 +140,19 @@ TEST(TokenInputsTest, AModelWithACacheReadsEachTokenOnce) {
   EXPECT_EQ(call.last, 1);
 }
 
+// The state is a running average of activations, for example.
+TEST(TokenInputsTest, AModelWhoseStateStaysReadsAllTokens) {
+  ExportedSignature program = signature({tensor("ids", at::kLong, kAny)});
+  program.state = {tensor("average", at::kFloat, {4})};
+  EXPECT_TRUE(TokenInputs(program).has_cache());
+  const TokenInputs inputs(program, /*with_state=*/false);
+  EXPECT_FALSE(inputs.has_cache());
+  EXPECT_EQ(inputs.limit(), 8);
+  const auto call = inputs.next({4, 2, 3}, 2);
+  expect_equal(call.sample.input, row({4, 2, 3}));
+  EXPECT_EQ(call.tokens, 3);
+}
+
 TEST(TokenInputsTest, AMaskBesideACacheShowsTheTokensBefore) {
   const auto masks = [](std::optional<int64_t> keys, c10::ScalarType dtype) {
     ExportedSignature program = with_cache(std::nullopt);
