@@ -31,6 +31,7 @@
 #include "models/weights/formats.h"
 #include "models/weights/names.h"
 #include "models/weights/safetensors.h"
+#include "models/weights/safetensors_file.h"
 
 namespace gpipe {
 
@@ -472,17 +473,23 @@ StateDict read_adapters(const std::string& path) {
   return adapters;
 }
 
-internal::LoraConfig read_config(const std::string& folder) {
-  const std::string path = path_in(folder, kConfig);
+// Returns the text of a file; nullopt if it cannot be read.
+std::optional<std::string> text_in(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(file, "'", path, "'",
-                    " cannot be read; a folder of PEFT has this file and ",
-                    kTensors);
+  if (!file) return std::nullopt;
   std::ostringstream text;
   text << file.rdbuf();
-  return internal::with_prefix("'" + path + "' ", [&] {
-    return internal::parse_lora_config(text.str());
-  });
+  return text.str();
+}
+
+internal::LoraConfig read_config(const std::string& folder) {
+  const std::string path = path_in(folder, kConfig);
+  const auto text = text_in(path);
+  TORCH_CHECK_VALUE(text, "'", path, "'",
+                    " cannot be read; a folder of PEFT has this file and ",
+                    kTensors);
+  return internal::with_prefix(
+      "'" + path + "' ", [&] { return internal::parse_lora_config(*text); });
 }
 
 }  // namespace
@@ -533,11 +540,22 @@ void save_lora(const std::string& folder, const StateDict& adapters,
   }
   const std::string text = internal::lora_config_text(
       {LoraOptions(options).targets(targets), fan_in_fan_out});
+  const auto layout = internal::lay_out(adapters, {{"format", "pt"}});
   internal::make_folders(folder);
-  write_safetensors(path_in(folder, kTensors), adapters, {{"format", "pt"}});
-  internal::AtomicFile file(path_in(folder, kConfig));
-  file.write(text.data(), text.size());
-  file.commit();
+  const std::string path = path_in(folder, kConfig);
+  internal::AtomicFile tensors(path_in(folder, kTensors)), config(path);
+  internal::write_laid_out(tensors, adapters, layout);
+  config.write(text.data(), text.size());
+  tensors.finish();
+  config.finish();
+  // If the process dies between both files, there is no scale for the matrices,
+  // rather than that of an earlier save.
+  if (text_in(path) != text) {
+    internal::remove_file(path);
+    internal::sync_folder(internal::folder_of(path));
+  }
+  tensors.commit();
+  config.commit();
 }
 
 LoraOptions read_lora_options(const std::string& folder) {

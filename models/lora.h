@@ -107,7 +107,8 @@ bool lora_fan_in_fan_out(const torch::nn::Module& module);
 
 // Writes the adapters of `module` in PEFT's format to the folder, which is made
 // if it does not exist: adapter_model.safetensors and adapter_config.json. Each
-// file appears only when it is complete. `options`: those of add_lora().
+// file appears only when it is complete, and never beside another one that was
+// saved with other options. `options`: those of add_lora().
 // Throws c10::ValueError if the module has no adapters, or adapters with other
 // options, and c10::Error if a file cannot be written.
 void save_lora(const std::string& folder, const torch::nn::Module& module,

@@ -213,6 +213,35 @@ TEST(LoraFiles, AdaptersOf16BitsAreMultipliedInFloat32) {
       at::matmul(b.to(at::kFloat), a.to(at::kFloat))));
 }
 
+TEST(LoraFiles, AFolderHasOptionsAndMatricesOfOneSave) {
+  const std::string folder = testing::new_folder();
+  const auto save = [&](double alpha, float value) {
+    StateDict adapter;
+    const std::string name = "base_model.model.up.lora_";
+    adapter.insert(name + "A.weight", at::full({1, 2}, value));
+    adapter.insert(name + "B.weight", at::full({2, 1}, value));
+    // The long target makes the options the larger file.
+    save_lora(folder, adapter,
+              LoraOptions().rank(1).alpha(alpha).targets(
+                  {"up", std::string(1000, 'x')}));
+  };
+  save(2, 1);
+  save(4, 3);
+  const auto bytes_of = [&](const char* name) {
+    return testing::read_bytes(folder + name);
+  };
+  const std::string config = bytes_of(kConfig), tensors = bytes_of(kTensors);
+  EXPECT_EQ(read_lora_options(folder).alpha(), 4);
+  // The disk is full after the matrices.
+  testing::with_file_limit(tensors.size(), [&] {
+    EXPECT_THAT(testing::error_of([&] { save(8, 5); }), HasSubstr(kConfig));
+  });
+  EXPECT_TRUE(bytes_of(kConfig) == config);
+  EXPECT_TRUE(bytes_of(kTensors) == tensors);
+  EXPECT_EQ(testing::names_in(folder),
+            (std::vector<std::string>{kConfig, kTensors}));
+}
+
 TEST(LoraFiles, OptionsOfAnotherAdapterAreNotSaved) {
   const ExportedModel model =
       add_lora(load_exported(kProgram), read_lora_options(kAdapter));

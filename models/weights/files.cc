@@ -146,6 +146,12 @@ void make_folders(const std::string& path) {
   sync_folder(parent);
 }
 
+void remove_file(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    fail_file(path, "cannot be removed", errno);
+  }
+}
+
 namespace {
 
 // Returns a new name for each call in this process. The name may still exist: a

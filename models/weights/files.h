@@ -91,6 +91,9 @@ void sync_folder(const std::string& path);
 // the disk. Does nothing for "". Thread-safe.
 void make_folders(const std::string& path);
 
+// Removes a file if it exists. Thread-safe.
+void remove_file(const std::string& path);
+
 // A file that is written under a temporary name. commit() renames it to `path`.
 //
 // The temporary file is in the folder of `path`. Its name is `path` + ".tmp." +

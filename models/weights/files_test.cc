@@ -47,6 +47,20 @@ TEST(AtomicFileTest, WithoutCommitTheOldFileStaysAndNothingElse) {
   EXPECT_EQ(names_in(folder), std::vector<std::string>{"file"});
 }
 
+TEST(RemoveFileTest, RemovesAFileThatExists) {
+  const std::string folder = new_folder();
+  const std::string path = folder + "file";
+  remove_file(path);
+  write_bytes(path, "old");
+  remove_file(path);
+  EXPECT_TRUE(names_in(folder).empty());
+  write_bytes(path, "old");
+  EXPECT_NE(error_of([&] {
+              remove_file(path + "/part");
+            }).find("/part: cannot be removed: "),
+            std::string::npos);
+}
+
 TEST(AtomicFileTest, ReplacesAFile) {
   const std::string path = new_folder() + "file";
   write_bytes(path, "old and longer");

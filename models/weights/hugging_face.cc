@@ -440,6 +440,7 @@ uint32_t hugging_face_checksum(const StateDict& tensors) {
 namespace {
 
 using internal::AtomicFile;
+using internal::remove_file;
 using internal::together;
 
 // ---- The plan, which all processes compute
@@ -510,13 +511,6 @@ bool is_shard_name(const std::string& name) {
          std::equal(name.begin(), name.end(), form.begin(), [](char a, char b) {
            return b == '#' ? a >= '0' && a <= '9' : a == b;
          });
-}
-
-// Removes a file if it exists.
-void remove_file(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove(path, error);
-  if (error) internal::fail_file(path, "cannot be removed", error.value());
 }
 
 // Removes the index if a file that it names is about to be replaced: otherwise

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpipe/base/threads.h"
+#include "models/weights/files.h"
 #include "training/files/file_operations.h"
 #include "training/files/manifest.h"
 #include "training/files/parameter_rows.h"
@@ -158,12 +159,6 @@ void write_whole(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".new";
   write_text(unfinished, text);
   move_path(unfinished, path);
-}
-
-void remove_file(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove(path, error);
-  TORCH_CHECK(!error, path, " cannot be removed: ", error.message());
 }
 
 }  // namespace
