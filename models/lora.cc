@@ -461,10 +461,11 @@ void check_saved(const std::string& name, const at::Tensor& tensor,
 }
 
 // Returns the adapters in a folder of PEFT, without the copies of base weights
-// that PEFT writes for adapters of lm_head.
+// and biases that PEFT writes for adapters of lm_head.
 StateDict read_adapters(const std::string& path) {
   const auto is_adapter = [](const std::string& name) {
-    return !name.ends_with(".base_layer.weight");
+    return name.find(".base_layer.") == std::string::npos ||
+           name.find(".lora_") != std::string::npos;
   };
   StateDict adapters;
   for (const auto& each : read_safetensors(path, is_adapter).tensors) {

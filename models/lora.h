@@ -124,12 +124,12 @@ void save_lora(const std::string& folder, const StateDict& adapters,
 LoraOptions read_lora_options(const std::string& folder);
 
 // Copies the values of a folder in PEFT's format into the adapters of `module`,
-// in place. The copies of base weights that PEFT writes as
-// "....base_layer.weight" are ignored. Throws one c10::ValueError with the
-// path, and changes nothing, if a file cannot be read or is damaged, if rank or
-// scale differ from those of the module, or if names are missing, unexpected,
-// or have other shapes. `strict`: false ignores adapters of the folder that
-// `module` does not have, for the layers of one rank.
+// in place. The copies of base weights and biases that PEFT writes as
+// "....base_layer.weight" and the like are ignored. Throws one c10::ValueError
+// with the path, and changes nothing, if a file cannot be read or is damaged,
+// if rank or scale differ from those of the module, or if names are missing,
+// unexpected, or have other shapes. `strict`: false ignores adapters of the
+// folder that `module` does not have, for the layers of one rank.
 void load_lora(const std::string& folder, torch::nn::Module& module,
                bool strict = true);
 

@@ -65,6 +65,7 @@ TEST(LoraFiles, CopiesOfBaseWeightsAreIgnored) {
   const std::string folder = folder_with([](StateDict& tensors) {
     tensors.insert("base_model.model.lm_head.base_layer.weight",
                    at::zeros({13, 16}));
+    tensors.insert("base_model.model.lm_head.base_layer.bias", at::zeros({13}));
   });
   EXPECT_EQ(error_of_loading(folder), "no error");
   StateDict weights = load_exported(kProgram).state_dict();
@@ -84,14 +85,18 @@ TEST(LoraFiles, TensorsThatDoNotFitAreRefusedAtOnce) {
         changed.insert(each.key(), each.value());
       }
     }
+    // Both are adapters, also that of a module with the name base_layer.
     changed.insert("base_model.model.other.lora_A.weight", at::zeros({4, 16}));
+    changed.insert("base_model.model.base_layer.0.lora_A.weight",
+                   at::zeros({4, 16}));
     tensors = changed;
   });
   const std::string error = error_of_loading(folder);
   for (const std::string& part :
        {folder + kTensors, name, std::string("[8, 16]"),
         std::string("layers.1.mlp.down_proj.lora_B.weight"),
-        std::string("other.lora_A.weight")}) {
+        std::string("other.lora_A.weight"),
+        std::string("base_layer.0.lora_A.weight")}) {
     EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
   }
 }
