@@ -40,14 +40,17 @@ at::Tensor as_double(const at::Tensor& tensor) {
   return real.to(at::kDouble);
 }
 
-// Returns whether all elements are equal. NaN equals NaN.
+// Returns whether all elements have the same bits. NaN equals NaN.
 bool equal_elements(const at::Tensor& found, const at::Tensor& expected) {
   if (c10::isIntegralType(found.scalar_type(), /*includeBool=*/true)) {
     return at::equal(found, expected);
   }
-  const at::Tensor x = as_double(found), y = as_double(expected);
-  return at::equal(x.nan_to_num(), y.nan_to_num()) &&
-         at::equal(x.isnan(), y.isnan());
+  const at::Tensor nan = at::scalar_tensor(NAN, at::kDouble);
+  const auto bits = [&](const at::Tensor& tensor) {
+    const at::Tensor x = as_double(tensor.detach());
+    return at::where(x.isnan(), nan.to(x.device()), x).view(at::kLong);
+  };
+  return at::equal(bits(found), bits(expected));
 }
 
 // Adds the comparison of one tensor to `difference`.
@@ -66,7 +69,8 @@ void compare(Difference& difference, const std::string& name,
   const double largest = (x - y).abs().max().item<double>() / scale;
   // NaN counts as largest.
   if (std::isnan(difference.largest)) return;
-  if (!(largest <= difference.largest)) {
+  // Zeros of other signs differ by 0.
+  if (difference.where.empty() || !(largest <= difference.largest)) {
     difference.largest = largest;
     difference.where = name;
   }

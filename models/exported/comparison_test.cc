@@ -32,6 +32,23 @@ TEST(ComparisonTest, EqualStepsAreBitEqualAlsoWithNaN) {
   EXPECT_EQ(found.buffers.tensors, 0);
 }
 
+TEST(ComparisonTest, ZerosOfOtherSignsAndInfinityHaveOtherBits) {
+  const double most = std::numeric_limits<double>::max();
+  const double values[] = {0.0, -0.0, most, INFINITY, -most, -INFINITY};
+  for (const double& a : values) {
+    for (const double& b : values) {
+      const auto found = differences(step_with(at::tensor({a}), at::ones({1})),
+                                     step_with(at::tensor({b}), at::ones({1})));
+      EXPECT_EQ(found.outputs.equal_bits, &a == &b) << a << " " << b;
+    }
+  }
+  const auto zero = [](double value) {
+    return step_with(at::ones({1}), at::tensor({value, 4.0}));
+  };
+  EXPECT_EQ(text_of(differences(zero(0.0), zero(-0.0)).grads, "gradients"),
+            "1 gradients differ by up to 0.0e+00 of the largest element (w)");
+}
+
 TEST(ComparisonTest, ADifferenceIsRelativeToTheLargestElement) {
   const StepDifference found =
       differences(step_with(at::tensor({1.0, 2.0}), at::tensor({3.0, -8.0})),
