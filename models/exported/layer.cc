@@ -606,10 +606,13 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
                     "' takes ", inputs_.size(), " tensors, but got ",
                     inputs.size());
   c10::Device device(c10::kCPU);
+  // Inputs that only nodes of training read are undefined in eval().
+  const auto known = std::ranges::find_if(
+      inputs, [](const at::Tensor& each) { return each.defined(); });
   if (!own_.empty()) {
     device = own_[0].second.device();
-  } else if (!inputs.empty() && inputs[0].defined()) {
-    device = inputs[0].device();
+  } else if (known != inputs.end()) {
+    device = known->device();
   }
   Slots slots(slots_.size());
   for (const auto& [slot, tensor] : own_) slots[slot] = tensor;
