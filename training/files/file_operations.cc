@@ -1,5 +1,6 @@
 #include "training/files/file_operations.h"
 
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
