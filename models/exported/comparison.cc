@@ -45,10 +45,9 @@ bool equal_elements(const at::Tensor& found, const at::Tensor& expected) {
   if (c10::isIntegralType(found.scalar_type(), /*includeBool=*/true)) {
     return at::equal(found, expected);
   }
-  const at::Tensor nan = at::scalar_tensor(NAN, at::kDouble);
-  const auto bits = [&](const at::Tensor& tensor) {
+  const auto bits = [](const at::Tensor& tensor) {
     const at::Tensor x = as_double(tensor.detach());
-    return at::where(x.isnan(), nan.to(x.device()), x).view(at::kLong);
+    return x.masked_fill(x.isnan(), NAN).view(at::kLong);
   };
   return at::equal(bits(found), bits(expected));
 }
