@@ -652,15 +652,15 @@ std::vector<at::Tensor> ProgramLayer::run(std::vector<at::Tensor> inputs) {
 }
 
 void ProgramLayer::use_buffer_set(Slots& slots) {
+  const std::vector<int64_t>& sets = model_->buffer_sets;
+  if (sets.empty() && buffer_sets_.empty()) return;
   if (!state_.empty() && is_recomputing()) {
-    TORCH_CHECK_VALUE(!used_sets_,
+    TORCH_CHECK_VALUE(buffer_sets_.empty(),
                       "the first forward may have changed the buffers of a "
                       "set, so that this layer cannot be computed again from "
                       "them; use Checkpoint::kNever with use_buffer_sets()");
     return;
   }
-  const std::vector<int64_t>& sets = model_->buffer_sets;
-  used_sets_ = !sets.empty();
   std::erase_if(buffer_sets_, [&](const auto& each) {
     return std::ranges::find(sets, each.first) == sets.end();
   });

@@ -255,9 +255,9 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   std::vector<std::pair<int, at::Tensor>> own_;  // weights by slot
   std::unordered_map<int, int64_t> versions_;    // of `own_` as read, by slot
   std::vector<std::size_t> state_;  // places in own_ of buffers that change
-  // Of `state_`, by the serial number of the set.
+  // Of `state_`, by the serial number of the set. Empty after a forward
+  // without sets.
   std::map<int64_t, std::vector<at::Tensor>> buffer_sets_;
-  bool used_sets_ = false;  // in the last forward
   std::vector<int> inputs_, outputs_;
   std::vector<Skip> pops_, stashes_;
   std::vector<Size> sizes_;
