@@ -6,13 +6,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "gpipe/base/text.h"
-#include "models/weights/files.h"
 #include "training/files/step_folder.h"
 #include "training/files/step_writer.h"
 #include "training/files/tensor_file.h"
@@ -43,32 +40,7 @@ RunFiles::RunFiles(RunFiles&&) noexcept = default;
 
 void RunFiles::check_shared() {
   const RunShard& shard = options_.shard();
-  if (shard.count == 1) return;
-  std::optional<internal::AtomicFile> mark;
-  const std::string name = together([&]() -> std::string {
-    if (shard.index > 0) return "";
-    internal::make_folders(folder_);
-    mark.emplace(folder_ + "/seen");
-    return std::filesystem::path(mark->temporary_path()).filename().string();
-  })[0];
-  const auto others = together([&]() -> std::string {
-    std::error_code error;
-    const auto folder = std::filesystem::absolute(folder_, error);
-    // A client of NFS may have noted that the folder is not there. It asks the
-    // server again if the folders above are opened.
-    std::filesystem::path above;
-    for (const auto& each : folder) {
-      (void)std::filesystem::directory_iterator(above /= each, error);
-    }
-    return std::filesystem::exists(folder / name, error) ? "" : folder.string();
-  });
-  for (std::size_t k = 0; k < others.size(); ++k) {
-    TORCH_CHECK_VALUE(others[k].empty(), "process ", k, " of ", shard.count,
-                      " has another folder, ", others[k],
-                      ", than process 0: a file of process 0 is not there; "
-                      "give all processes one folder, on one machine or in a "
-                      "network file system");
-  }
+  if (shard.count > 1) internal::share_folder(folder_, shard);
 }
 
 void RunFiles::save(const RunState& state) {

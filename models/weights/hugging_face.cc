@@ -599,9 +599,9 @@ void save_hugging_face(const std::string& folder, const StateDict& tensors,
     internal::check_folder_name(folder);
     own = without_tied(tensors);
     internal::lay_out(own);  // throws for what cannot be written
-    if (shard.index == 0) internal::make_folders(folder);
     return described(own);
   });
+  internal::share_folder(folder, shard);
   const Plan plan = plan_of(all, static_cast<uint64_t>(shard_bytes));
   const bool first = shard.index == 0;
   std::vector<std::unique_ptr<AtomicFile>> files;

@@ -80,6 +80,11 @@ int load_and_save() {
                          return all_gather(*world, mine, "save");
                        }};
   save_hugging_face(testing::argument("folder"), own, 3000, shard);
+  std::cout << testing::error_of([&] {
+    save_hugging_face(
+        testing::argument("folder") + std::to_string(world->rank()), own, 3000,
+        shard);
+  }) << "\n";
   if (world->rank() == 1) own.insert("bad", at::Tensor());
   std::cout << testing::error_of([&] {
     save_hugging_face(testing::argument("folder"), own, 3000, shard);
@@ -128,6 +133,10 @@ TEST(HuggingFaceProcessesTest, EachReadsItsOwnBytesAndAllSaveOneFolder) {
     EXPECT_EQ(allocated, 0);  // tensors are read into those of the model
     sum += tensors;
     EXPECT_NE(result.out.find("process 1 of 2: 'bad' is undefined"),
+              std::string::npos)
+        << result.out;
+    EXPECT_NE(result.out.find("process 1 of 2 has another folder, " + folder +
+                              "1, than process 0"),
               std::string::npos)
         << result.out;
   }

@@ -5,6 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "models/weights/files.h"
 
 namespace gpipe::internal {
 
@@ -30,6 +35,36 @@ std::vector<std::string> together(const RunShard& shard,
     all[k].erase(0, 1);
   }
   return all;
+}
+
+void share_folder(const std::string& folder, const RunShard& shard) {
+  std::optional<AtomicFile> mark;
+  const std::string name = together(shard, [&]() -> std::string {
+    if (shard.index > 0) return "";
+    make_folders(folder);
+    if (shard.count == 1) return "";
+    mark.emplace(folder + "/seen");
+    return std::filesystem::path(mark->temporary_path()).filename().string();
+  })[0];
+  if (shard.count == 1) return;
+  const auto others = together(shard, [&]() -> std::string {
+    std::error_code error;
+    const auto path = std::filesystem::absolute(folder, error);
+    // A client of NFS may have noted that the folder is not there. It asks the
+    // server again if the folders above are opened.
+    std::filesystem::path above;
+    for (const auto& each : path) {
+      (void)std::filesystem::directory_iterator(above /= each, error);
+    }
+    return std::filesystem::exists(path / name, error) ? "" : path.string();
+  });
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    TORCH_CHECK_VALUE(others[k].empty(), "process ", k, " of ", shard.count,
+                      " has another folder, ", others[k],
+                      ", than process 0: a file of process 0 is not there; "
+                      "give all processes one folder, on one machine or in a "
+                      "network file system");
+  }
 }
 
 }  // namespace gpipe::internal

@@ -26,5 +26,11 @@ namespace internal {
 std::vector<std::string> together(const RunShard& shard,
                                   const std::function<std::string()>& body);
 
+// Creates `folder` on the first process, and finds out whether all processes,
+// which all call this, have the same one: the first creates a file in it for
+// that time. Throws c10::ValueError on all if one of them does not see the
+// file, c10::Error if the folder cannot be created.
+void share_folder(const std::string& folder, const RunShard& shard);
+
 }  // namespace internal
 }  // namespace gpipe

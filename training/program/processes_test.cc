@@ -398,6 +398,24 @@ TEST_F(ProcessesTest, AFolderIsReadAndWrittenByAllProcesses) {
   }
 }
 
+TEST_F(ProcessesTest, FoldersForWeightsThatDifferAreRefusedBeforeTheRun) {
+  std::vector<Ranks::Arguments> arguments;
+  for (const char* rank : {"0", "1"}) {
+    Options options = exported_options("");
+    options.save_weights = folder_ + "saved" + rank;
+    arguments.push_back(arguments_of(options, {}));
+  }
+  Ranks ranks("train", arguments);
+  for (const RankResult& each : ranks.wait()) {
+    EXPECT_EQ(each.exit.code, 1) << each.out;
+    EXPECT_EQ(each.out.find("step 1"), std::string::npos) << each.out;
+    EXPECT_NE(each.err.find("process 1 of 2 has another folder, " + folder_ +
+                            "saved1, than process 0"),
+              std::string::npos)
+        << each.err;
+  }
+}
+
 TEST_F(ProcessesTest, MergedWeightsOfPartsAreThoseOfOneProcess) {
   Options one = exported_options(here_);
   one.save_weights = folder_ + "saved here";

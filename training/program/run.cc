@@ -24,7 +24,7 @@
 #include "gpipe/meta.h"
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/exported.h"
-#include "models/weights/files.h"
+#include "models/weights/run_shard.h"
 #include "models/weights/state_dict.h"
 #include "training/data/random.h"
 #include "training/kineto.h"
@@ -220,8 +220,9 @@ int run(const Options& given_options, Task& task, const Print& print,
     say(line);
   }
 
-  if (!options.save_weights.empty() && processes.rank() == 0) {
-    internal::make_folders(options.save_weights);  // fails early
+  if (!options.save_weights.empty()) {  // fails early
+    internal::share_folder(options.save_weights,
+                           processes.shard("--save_weights"));
   }
   const ExportedFile* const file = task.source().file();
   if (file && !file->signature().uncut_reason.empty()) {
