@@ -33,12 +33,18 @@ RunFiles::RunFiles(std::string folder, RunFilesOptions options)
 }
 
 RunFiles::~RunFiles() {
-  if (saver_) finish();
+  if (!saver_) return;
+  try {
+    finish();
+  } catch (...) {
+    // report() of the options throws.
+  }
 }
 
 RunFiles::RunFiles(RunFiles&&) noexcept = default;
 
 void RunFiles::check_shared() {
+  wait();
   const RunShard& shard = options_.shard();
   if (shard.count > 1) internal::share_folder(folder_, shard);
 }
@@ -109,7 +115,6 @@ std::unique_ptr<internal::StepWriter> RunFiles::begin(int64_t step) {
 
 std::optional<RunState> RunFiles::load_latest(
     const std::optional<Names>& names) {
-  wait();
   // A run that saves meanwhile removes steps, and has then made others.
   std::vector<int64_t> steps = common_steps(), seen;
   for (; steps != seen; steps = common_steps()) {
@@ -128,7 +133,6 @@ std::optional<RunState> RunFiles::load_latest(
 }
 
 RunState RunFiles::load(int64_t step, const std::optional<Names>& names) {
-  wait();
   const std::vector<int64_t> steps = common_steps();
   TORCH_CHECK_VALUE(std::find(steps.begin(), steps.end(), step) != steps.end(),
                     folder_, " has no step ", step, "; its steps are ",
@@ -143,6 +147,7 @@ RunState RunFiles::load(int64_t step, const std::optional<Names>& names) {
 
 std::optional<RunState> RunFiles::resume(const std::string& how,
                                          const std::optional<Names>& names) {
+  wait();
   if (how.empty() || how == "none") return std::nullopt;
   if (how == "auto") return load_latest(names);
   const auto step = internal::number_of(how);
@@ -169,28 +174,35 @@ void RunFiles::report(const std::string& line) const {
 }
 
 std::vector<int64_t> RunFiles::common_steps() {
+  wait();
   return parse_numbers(
       "steps", together([&] {
         return options_.shard().index > 0 ? "" : absl::StrJoin(steps(), ",");
       })[0]);
 }
 
-// Returns "" if all processes could read what they asked for.
+// Returns "" if all processes could read what they asked for. An error that is
+// no damage has its type on all of them, too.
 std::string RunFiles::damage_of(int64_t step, const std::optional<Names>& names,
                                 std::optional<RunState>& state) {
   const RunShard& shard = options_.shard();
+  constexpr char kRefused = '!', kDamaged = '-';  // the first character
   const auto words = together([&]() -> std::string {
     try {
       state = internal::read_state(folder_of(step), step, names, shard);
       return "";
     } catch (const internal::Damage& damage) {
-      return damage.what();
+      return kDamaged + std::string(damage.what());
+    } catch (const c10::ValueError& error) {
+      return kRefused + std::string(error.what_without_backtrace());
     }
   });
+  std::string damage;
   for (const std::string& each : words) {
-    if (!each.empty()) return each;
+    TORCH_CHECK_VALUE(!each.starts_with(kRefused), each.substr(1));
+    if (damage.empty() && !each.empty()) damage = each.substr(1);
   }
-  return "";
+  return damage;
 }
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -100,6 +101,24 @@ TEST(SaveInBackgroundTest, IsFinishedByTheDestructor) {
   expect_equal(RunFiles(folder).load(4), small_state(4));
 }
 
+TEST(SaveInBackgroundTest, AReportThatThrowsDoesNotEndTheDestructor) {
+  const std::string folder = run_folder();
+  bool reported = false;
+  {
+    RunFiles files(
+        folder, RunFilesOptions().keep(1).report([&](const std::string& line) {
+          reported = true;
+          throw std::runtime_error(line);
+        }));
+    files.save(small_state(1));
+    arm_fault(folder + "/" + temporary_name(2) + ".old", 1, Fault::kError, EIO);
+    files.save_in_background(small_state(2));
+  }
+  disarm_fault();
+  EXPECT_TRUE(reported);
+  EXPECT_EQ(RunFiles(folder).steps().back(), 2);
+}
+
 TEST(SaveInBackgroundTest, AFailureArrivesAtTheNextCallAndLeavesTheStepBefore) {
   const std::map<std::string, void (*)(RunFiles&)> calls = {
       {"wait", [](RunFiles& files) { files.wait(); }},
@@ -108,7 +127,10 @@ TEST(SaveInBackgroundTest, AFailureArrivesAtTheNextCallAndLeavesTheStepBefore) {
        [](RunFiles& files) { files.save_in_background(small_state(3)); }},
       {"load", [](RunFiles& files) { files.load(1); }},
       {"load_latest", [](RunFiles& files) { files.load_latest(); }},
-      {"resume", [](RunFiles& files) { files.resume("auto"); }}};
+      {"resume", [](RunFiles& files) { files.resume("auto"); }},
+      {"resume of none", [](RunFiles& files) { files.resume("none"); }},
+      {"check_shared", [](RunFiles& files) { files.check_shared(); }},
+      {"common_steps", [](RunFiles& files) { files.common_steps(); }}};
   for (const auto& each : calls) {
     SCOPED_TRACE(each.first);
     const std::string folder = run_folder();

@@ -22,6 +22,7 @@ namespace gpipe {
 namespace {
 
 using testing::arm_fault;
+using testing::changed_manifest;
 using testing::disarm_fault;
 using ::testing::Each;
 using testing::error_of;
@@ -33,6 +34,7 @@ using testing::read_bytes;
 using testing::run_folder;
 using ::testing::StartsWith;
 using testing::temporary_name;
+using testing::value_error_of;
 using testing::write_bytes;
 using Lines = std::vector<std::string>;
 using Steps = std::vector<int64_t>;
@@ -185,6 +187,28 @@ TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
                    "model-00001-of-00002.safetensors",
                    "optimizer-00000-of-00002.safetensors",
                    "optimizer-00001-of-00002.safetensors"}));
+}
+
+TEST(RunFilesTest, ALaterFormatIsAValueErrorOfAllProcesses) {
+  const std::string folder = run_folder();
+  save_parts(folder, 2);
+  const std::string path = folder + "/step-000000000010/manifest.json";
+  write_bytes(path, changed_manifest(read_bytes(path), "\"version\": 1",
+                                     "\"version\": 2"));
+  const std::string expected =
+      path + " has version 2 of the format; this gpipe reads versions up to 1";
+  for (const int64_t step : {0, 10}) {
+    Lines errors(2);
+    EXPECT_EQ(in_processes(2, folder,
+                           [&](RunFiles& files, int k) {
+                             errors[k] = value_error_of([&] {
+                               step > 0 ? (void)files.load(step)
+                                        : (void)files.load_latest();
+                             });
+                           }),
+              Lines(2, "no error"));
+    EXPECT_EQ(errors, Lines(2, expected));
+  }
 }
 
 TEST(RunFilesTest, DamageThatOneProcessSeesSendsAllToTheStepBefore) {

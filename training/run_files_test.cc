@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/base/crc32c.h"
 #include "models/testing/files.h"
 #include "models/weights/safetensors.h"
 #include "training/testing/file_faults.h"
@@ -25,6 +24,7 @@ namespace gpipe {
 namespace {
 
 using testing::arm_fault;
+using testing::changed_manifest;
 using testing::disarm_fault;
 using testing::error_of;
 using testing::expect_equal;
@@ -309,14 +309,7 @@ TEST(RunFilesTest, AnotherFormatIsAnErrorAndNotPassedOver) {
   const std::string path = run.files.folder_of(4) + "/manifest.json";
   const std::string manifest = read_bytes(path);
   const auto error_with = [&](const std::string& what, const std::string& by) {
-    std::string text = manifest;
-    text.replace(text.find(what), what.size(), by);
-    const std::size_t end = text.find(",\n \"crc32c\"");
-    char digits[9];
-    std::snprintf(digits, sizeof digits, "%08x",
-                  internal::crc32c(text.data(), end));
-    text.replace(end + 14, 8, digits);
-    write_bytes(path, text);
+    write_bytes(path, changed_manifest(manifest, what, by));
     return value_error_of([&] { run.files.load_latest(); });
   };
   EXPECT_EQ(error_with("\"version\": 1", "\"version\": 2"),

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
+
+#include "gpipe/base/crc32c.h"
 
 namespace gpipe::testing {
 
@@ -65,6 +68,16 @@ std::string temporary_name(int64_t step) {
   std::snprintf(name, sizeof name, ".step-%012d.tmp-%s-%d",
                 static_cast<int>(step), host, static_cast<int>(getpid()));
   return name;
+}
+
+std::string changed_manifest(std::string manifest, const std::string& what,
+                             const std::string& by) {
+  manifest.replace(manifest.find(what), what.size(), by);
+  const std::size_t end = manifest.find(",\n \"crc32c\"");
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x",
+                internal::crc32c(manifest.data(), end));
+  return manifest.replace(end + 14, 8, digits);
 }
 
 }  // namespace gpipe::testing

@@ -26,4 +26,9 @@ std::string run_folder();
 // Returns the name of the folder into which this process writes a step.
 std::string temporary_name(int64_t step);
 
+// Returns the text of a manifest with `by` in place of `what`, and with the
+// checksum of that text.
+std::string changed_manifest(std::string manifest, const std::string& what,
+                             const std::string& by);
+
 }  // namespace gpipe::testing
