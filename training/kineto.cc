@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/record_function.h>
+#include <absl/cleanup/cleanup.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <torch/csrc/profiler/stubs/base.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -33,11 +35,19 @@ const std::unordered_set<at::RecordScope>& scopes() {
   return kScopes;
 }
 
-// LibTorch itself does not detect this case and would mix up both profilers.
-void check_alone() {
+// Whether a KinetoTrace or NvtxRanges records, on any thread.
+std::atomic<bool> is_recording{false};
+
+// Begins the only recording of the process. LibTorch itself does not detect a
+// second one and would mix up both profilers.
+void begin_recording() {
   TORCH_CHECK(!torch::profiler::impl::profilerEnabled(),
               "a profiler already runs on this thread; stop it first");
+  TORCH_CHECK(!is_recording.exchange(true),
+              "a profiler already runs on another thread; stop it first");
 }
+
+void end_recording() { is_recording = false; }
 
 [[noreturn]] void fail(const std::string& path, int error) {
   TORCH_CHECK(false, "cannot write the trace ", path, ": ",
@@ -58,7 +68,8 @@ KinetoTrace::KinetoTrace(std::string path)
   TORCH_CHECK(is_available(),
               "this LibTorch has been built without Kineto; "
               "use TrainOptions().timeline(true) and training/trace.h instead");
-  check_alone();
+  begin_recording();
+  absl::Cleanup end = end_recording;
   // Kineto itself reports only on stderr that it could not write.
   const int file = open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) fail(path_, errno);
@@ -74,6 +85,7 @@ KinetoTrace::KinetoTrace(std::string path)
     throw;
   }
   running_ = true;
+  std::move(end).Cancel();
 }
 
 KinetoTrace::~KinetoTrace() {
@@ -86,7 +98,12 @@ KinetoTrace::~KinetoTrace() {
 
 void KinetoTrace::stop() {
   if (!std::exchange(running_, false)) return;
-  profiler::disableProfiler()->save(part_);
+  {
+    const absl::Cleanup end = end_recording;
+    absl::Cleanup remove = [this] { std::remove(part_.c_str()); };
+    profiler::disableProfiler()->save(part_);
+    std::move(remove).Cancel();
+  }
   struct stat written {};
   const bool is_there = stat(part_.c_str(), &written) == 0;
   if (!is_there || written.st_size == 0) {
@@ -110,11 +127,14 @@ NvtxRanges::NvtxRanges() {
       is_available(),
       "NVTX ranges need a LibTorch with CUDA, but this program is not linked "
       "to one; build it with --config=cuda");
-  check_alone();
+  begin_recording();
+  absl::Cleanup end = end_recording;
   profiler::enableProfiler(ProfilerConfig(ProfilerState::NVTX), {}, scopes());
+  std::move(end).Cancel();
 }
 
 NvtxRanges::~NvtxRanges() {
+  const absl::Cleanup end = end_recording;
   try {
     profiler::disableProfiler();
   } catch (const std::exception&) {

@@ -28,7 +28,8 @@ class KinetoTrace {
 
   // Starts the profiler. Throws c10::Error if LibTorch has no Kineto, if the
   // file cannot be written (with the path and the reason), or if a profiler
-  // already runs.
+  // already runs: one of these on any thread, or that of other code on this
+  // thread.
   explicit KinetoTrace(std::string path);
 
   // Calls stop() and ignores errors.
@@ -57,7 +58,8 @@ class NvtxRanges {
   // Returns whether the program is linked to a LibTorch with CUDA.
   static bool is_available();
 
-  // Throws c10::Error if NVTX is not available or if a profiler already runs.
+  // Throws c10::Error if NVTX is not available or if a profiler already runs,
+  // as KinetoTrace does.
   NvtxRanges();
   ~NvtxRanges();
   NvtxRanges(const NvtxRanges&) = delete;

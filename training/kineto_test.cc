@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -20,6 +21,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::names_in;
@@ -117,9 +119,26 @@ TEST(KinetoTest, ASecondProfilerIsRefusedAndLeavesNoFile) {
   const KinetoTrace trace(folder + "first.json");
   EXPECT_THAT(error_of([&] { const KinetoTrace second(folder + "b.json"); }),
               HasSubstr("already runs on this thread"));
+  // Another thread has no profiler of its own, but there is one of the process.
+  std::string error;
+  std::thread([&] {
+    error = error_of([&] { const KinetoTrace third(folder + "c.json"); });
+  }).join();
+  EXPECT_THAT(error, HasSubstr("already runs on another thread"));
   for (const std::string& name : names_in(folder)) {
     EXPECT_EQ(name.rfind("first.json", 0), 0) << name;
   }
+}
+
+TEST(KinetoTest, AnotherThreadMayRecordAfterwards) {
+  if (!KinetoTrace::is_available()) GTEST_SKIP() << "no Kineto";
+  const std::string folder = new_folder();
+  for (const char* name : {"none/a.json", "b.json", "c.json"}) {
+    std::thread([&] {
+      error_of([&] { const KinetoTrace trace(folder + name); });
+    }).join();
+  }
+  EXPECT_THAT(names_in(folder), ElementsAre("b.json", "c.json"));
 }
 
 TEST(KinetoTest, NvtxWithoutCudaSaysWhatItNeeds) {
