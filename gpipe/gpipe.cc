@@ -108,9 +108,9 @@ const torch::Device& GPipeImpl::device() const {
 }
 
 internal::Batch GPipeImpl::run(internal::Batch input) {
+  if (pipeline_) pipeline_->forget_failure();
   source_->check();
   if (!pipeline_) return input;
-  pipeline_->forget_failure();
   internal::check_input(input, options_.devices().front(), options_.unsplit());
   // Keep both alive if the last GPipe handle is dropped during the call.
   const auto self = weak_from_this().lock();

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -92,7 +93,11 @@ TEST(Evaluate, OfAStageThatFailsTellsWhereAndRestoresTheMode) {
         pipeline->train_step(good, target, mean_square, fill_drain(3, 2));
       },
       [&] { pipeline->evaluate(none, target, mean_square); },
-      [&] { pipeline->forward(none); }};
+      [&] { pipeline->forward(none); },
+      // What is no tensor is refused as late.
+      [&] { pipeline->train_step(7, target, mean_square, fill_drain(2, 2)); },
+      [&] { pipeline->evaluate(std::string(), target, mean_square); },
+      [&] { pipeline->forward(std::make_pair(good, good)); }};
   for (const auto& call : refused) {
     EXPECT_THROW(pipeline->evaluate(torch::ones({2, 5}).to(device()), target,
                                     mean_square),

@@ -235,14 +235,20 @@ void check_input_refused(const nn::Sequential& layers, Input input, Input good,
   DistributedPipeline pipeline(layers, testing::on_cpu({1, 1}).chunks(4),
                                world);
   const auto schedule = one_forward_one_backward(2, 4);
-  for (int round = 0; round < 2; ++round) {
-    check_call_refused(world, pipeline, error, [&] {
-      pipeline->train_step(input, target, mean_square, schedule);
+  const auto check_refused = [&](const auto& given, const std::string& why) {
+    check_call_refused(world, pipeline, why, [&] {
+      pipeline->train_step(given, target, mean_square, schedule);
     });
-    check_call_refused(world, pipeline, error,
-                       [&] { pipeline->evaluate(input, target, mean_square); });
-    check_call_refused(world, pipeline, error,
-                       [&] { pipeline->forward(input); });
+    check_call_refused(world, pipeline, why,
+                       [&] { pipeline->evaluate(given, target, mean_square); });
+    check_call_refused(world, pipeline, why, [&] { pipeline->forward(given); });
+  };
+  for (int round = 0; round < 2; ++round) {
+    check_refused(input, error);
+    check_refused(7,
+                  "c10::TypeError: expected a torch::Tensor, a "
+                  "std::vector<torch::Tensor> or a std::tuple of 1 to 8 "
+                  "torch::Tensor, but got int");
   }
   // Shapes are predicted, then a step is refused, then they are as before.
   for (int round = 0; round < 5; ++round) {
@@ -337,6 +343,15 @@ const RankProgramEntry kUnread("unread input", [](auto& world) {
         pipeline->train_step(Microbatches<Tensor>(), x, mean_square, schedule,
                              TrainOptions().outputs(true));
     check(result.output().sizes() == x.sizes(), "the output");
+  }
+  // Something that is no tensor, where nothing reads it.
+  if (world->rank() == 0) {
+    pipeline->train_step(x, Tensor(), mean_square, schedule);
+    pipeline->forward(x);
+  } else {
+    pipeline->train_step(0, x, mean_square, schedule);
+    check(pipeline->forward(std::string()).value().sizes() == x.sizes(),
+          "the output of forward()");
   }
   const auto loss = [](const Tensor& output, std::tuple<Tensor, Tensor> both) {
     return mean_square(output, std::get<0>(both));

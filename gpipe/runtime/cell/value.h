@@ -58,6 +58,12 @@ class Value {
   Value(Kind kind, std::vector<at::Tensor> tensors)
       : kind_(kind), tensors_(std::move(tensors)) {}
 
+  // Whether a Value can hold a T.
+  template <typename T>
+  static constexpr bool kHolds = std::is_same_v<T, at::Tensor> ||
+                                 std::is_same_v<T, std::vector<at::Tensor>> ||
+                                 detail::is_tensor_tuple<T>::value;
+
   // Returns a Value that holds `value`, a tensor, a vector or a tuple of
   // tensors. Any other type compiles, and throws c10::TypeError, as between the
   // layers of a Sequential.
@@ -105,13 +111,15 @@ class Value {
   // Returns "a tensor", "a vector of 3 tensors" or "a tuple of 2 tensors".
   std::string describe() const;
 
+  // Throws c10::TypeError, for a value of `type`.
+  [[noreturn]] static void throw_not_tensors(const std::type_info& type);
+
  private:
   template <typename T, std::size_t... I>
   T to_tuple(std::index_sequence<I...>) {
     return T(std::move(tensors_[I])...);
   }
 
-  [[noreturn]] static void throw_not_tensors(const std::type_info& type);
   void check_is(bool same, const std::type_info& asked) const;
 
   Kind kind_ = Kind::kTensor;
@@ -130,7 +138,9 @@ struct PartOfBatch<Microbatches<T>> {
 template <typename T>
 using PartOf = typename PartOfBatch<T>::type;
 
-// A mini-batch: one Value that the pipeline splits, or one per micro-batch.
+// A mini-batch: one Value that the pipeline splits, or one per micro-batch. Or
+// something else, on a rank that does not read its argument: then the functions
+// that read it throw c10::TypeError.
 class Batch {
  public:
   // An empty value, for a rank that does not read its argument.
@@ -141,33 +151,45 @@ class Batch {
   /* implicit */ Batch(std::vector<Value> parts)
       : values_(std::move(parts)), split_(true) {}
 
-  // Returns a Batch that holds `value`: Microbatches, or what Value::wrap()
-  // takes. Throws as Value::wrap() does.
+  // Returns a Batch of `value`: Microbatches, or what Value::wrap() takes, or
+  // something else.
   template <typename T>
   static Batch wrap(T value) {
-    return Batch(Value::wrap(std::move(value)));
+    if constexpr (Value::kHolds<T>) {
+      return Batch(Value::wrap(std::move(value)));
+    } else {
+      return Batch(typeid(T), /*split=*/false);
+    }
   }
   template <typename T>
   static Batch wrap(Microbatches<T> value) {
-    std::vector<Value> parts;
-    parts.reserve(value.parts.size());
-    for (T& part : value.parts) parts.push_back(Value::wrap(std::move(part)));
-    return Batch(std::move(parts));
+    if constexpr (Value::kHolds<T>) {
+      std::vector<Value> parts;
+      parts.reserve(value.parts.size());
+      for (T& part : value.parts) parts.push_back(Value::wrap(std::move(part)));
+      return Batch(std::move(parts));
+    } else {
+      return Batch(typeid(T), /*split=*/true);
+    }
   }
 
   // Whether the batch is already split.
   bool split() const { return split_; }
   // The number of parts, if the batch is split.
-  int64_t parts() const { return static_cast<int64_t>(values_.size()); }
+  int64_t parts() const { return static_cast<int64_t>(values().size()); }
   // The parts; a single one if the batch is not split.
-  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Value>& values() const {
+    if (other_) Value::throw_not_tensors(*other_);
+    return values_;
+  }
   // The whole value; the batch must not be split.
-  const Value& whole() const { return values_.front(); }
+  const Value& whole() const { return values().front(); }
 
   // Returns the content as a T, for a batch that is not split. Throws
   // c10::TypeError if the content is not a T.
   template <typename T>
   T unwrap() && {
+    (void)values();
     return std::move(values_.front()).template unwrap<T>();
   }
   // Returns the parts as Ts. Throws c10::TypeError if a part is not a T.
@@ -182,8 +204,12 @@ class Batch {
   }
 
  private:
+  Batch(const std::type_info& other, bool split)
+      : values_(1), split_(split), other_(&other) {}
+
   std::vector<Value> values_;
   bool split_ = false;
+  const std::type_info* other_ = nullptr;  // the type of something else
 };
 
 // A loss function on Values. Its result has no weight if the loss is a mean

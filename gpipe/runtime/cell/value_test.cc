@@ -96,6 +96,20 @@ TEST(Batch, HoldsAWholeValue) {
   EXPECT_TRUE(std::move(batch).unwrap<Tensor>().is_same(tensor));
 }
 
+TEST(Batch, OfSomethingElseIsRefusedWhereItIsRead) {
+  const Batch one = Batch::wrap(7), parts = Batch::wrap(Microbatches<int>{{7}});
+  EXPECT_FALSE(one.split());
+  EXPECT_TRUE(parts.split());
+  for (const Batch& batch : {one, parts}) {
+    EXPECT_THAT(error_of([&] { batch.values(); }),
+                StartsWith("c10::TypeError: expected"));
+    EXPECT_THAT(error_of([&] { batch.parts(); }), HasSubstr("but got int"));
+    EXPECT_THAT(error_of([&] { Batch(batch).unwrap<Tensor>(); }),
+                HasSubstr("but got int"));
+  }
+  EXPECT_THAT(error_of([&] { one.whole(); }), HasSubstr("but got int"));
+}
+
 TEST(Batch, HoldsPartsOfAnyShapes) {
   using Pair = std::tuple<Tensor, Tensor>;
   const Tensor a = torch::ones({2}), b = torch::ones({3, 1});
