@@ -18,6 +18,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -246,8 +247,12 @@ class KeepRandomState {
     state_ = generator_.get_state();
   }
   ~KeepRandomState() {
-    std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_state(state_);
+    try {
+      std::lock_guard<std::mutex> lock(generator_.mutex());
+      generator_.set_state(state_);
+    } catch (const std::exception&) {
+      // A device that has failed refuses this, as it refuses all that follows.
+    }
   }
   KeepRandomState(const KeepRandomState&) = delete;
   KeepRandomState& operator=(const KeepRandomState&) = delete;

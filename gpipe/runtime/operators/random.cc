@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <memory>
 #include <set>
 #include <utility>
@@ -364,17 +365,23 @@ class LendState : public c10::OperatorKernel {
     at::Generator shared = at::globalContext().defaultGenerator(device);
     const at::Tensor outer_state = shared.get_state();
     shared.set_state(own->get_state());
-    struct Restore {
-      at::Generator &shared, &own;
-      const at::Tensor& outer_state;
-      bool& is_lent;
-      ~Restore() {
-        is_lent = false;
-        own.set_state(shared.get_state());
-        shared.set_state(outer_state);
+    const auto restore = [&] {
+      is_lent[place] = false;
+      own->set_state(shared.get_state());
+      shared.set_state(outer_state);
+    };
+    is_lent[place] = true;
+    try {
+      run_intercepted(kCellKey, op, keys, stack);
+    } catch (...) {
+      try {
+        restore();
+      } catch (const std::exception&) {
+        // A device that has failed refuses this, too.
       }
-    } restore{shared, *own, outer_state, is_lent[place] = true};
-    run_intercepted(kCellKey, op, keys, stack);
+      throw;
+    }
+    restore();
   }
 
  private:
