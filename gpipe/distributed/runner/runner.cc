@@ -479,6 +479,7 @@ double Runner::clip_grad_norm(double max_norm, double norm_type) {
 
 std::optional<std::vector<at::Tensor>> Runner::own_shards() {
   if (!shards_) return std::nullopt;
+  const auto running = executor_.enter();
   add_shards(own_tensors());
   return shards_->own();
 }
@@ -493,7 +494,9 @@ void Runner::share_parameters() {
 }
 
 void Runner::zero_shard_grads(bool set_to_none) {
-  if (shards_) shards_->zero_grad(set_to_none);
+  if (!shards_) return;
+  const auto running = executor_.enter();
+  shards_->zero_grad(set_to_none);
 }
 
 }  // namespace gpipe::internal
