@@ -230,9 +230,9 @@ std::string to_json(const Profile& profile) {
   for (const SavedList& each : kSaved) {
     Json& several = json[each.several] = Json::array();
     for (const SavedTensor& saved : profile.memory.*each.list) {
-      if (saved.savers.size() < 2) continue;
       Json layers = Json::array();
       for (const int64_t k : saved.savers) layers.push_back(names.at(k));
+      if (layers.size() < 2) continue;  // see layers_of()
       several.push_back(
           {{"bytes", saved.bytes}, {"layers", std::move(layers)}});
     }

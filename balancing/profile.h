@@ -71,9 +71,9 @@ Profile profile(torch::nn::Sequential module, Sample sample,
 // to 0, and the lists default to empty.
 //
 // Throws std::invalid_argument unless there are as many names as times and as
-// memory of layers, std::out_of_range if a skip or a saved tensor refers to a
-// layer that does not exist, and nlohmann::json::type_error if a name is not
-// UTF-8. Threads: pure function.
+// memory of layers, or if a name is not UTF-8, and std::out_of_range if a skip
+// or a saved tensor refers to a layer that does not exist. Threads: pure
+// function.
 std::string to_json(const Profile& profile);
 
 // Returns a table for people: for each layer that keeps something for backward,

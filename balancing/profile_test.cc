@@ -94,6 +94,18 @@ TEST(ProfileTest, IsWrittenOnlyWithAllPartsOfEachLayer) {
                   "give all three for each layer"));
 }
 
+TEST(ProfileTest, IsWrittenOnlyWithTensorsOfItsLayers) {
+  Profile profile;
+  profile.names = {"a", "b"};
+  profile.times.resize(2);
+  profile.memory.layers.resize(2);
+  for (const std::vector<int64_t>& savers :
+       std::vector<std::vector<int64_t>>{{7}, {-1}, {0, 2}}) {
+    profile.memory.saved = {{1 << 30, savers}};
+    EXPECT_THROW(to_json(profile), std::out_of_range);
+  }
+}
+
 TEST(ProfileTest, IsWrittenOnlyWithNamesInUtf8) {
   Profile profile;
   profile.names = {"\xff"};

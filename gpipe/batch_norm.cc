@@ -12,7 +12,7 @@ namespace gpipe {
 DeferredBatchNorm::DeferredBatchNorm(
     std::shared_ptr<torch::nn::Module> module) {
   TORCH_CHECK_VALUE(module != nullptr, "the module is null");
-  statistics_ = std::make_unique<internal::NormStatistics>(
+  statistics_ = std::make_shared<internal::NormStatistics>(
       std::vector<std::shared_ptr<torch::nn::Module>>{std::move(module)});
 }
 
@@ -21,14 +21,16 @@ DeferredBatchNorm::DeferredBatchNorm(DeferredBatchNorm&&) noexcept = default;
 DeferredBatchNorm& DeferredBatchNorm::operator=(DeferredBatchNorm&&) noexcept =
     default;
 
-DeferredBatchNorm::Scope::Scope(internal::NormStatistics* statistics)
-    : scope_(std::make_unique<internal::NormScope>(statistics)) {}
+DeferredBatchNorm::Scope::Scope(
+    std::shared_ptr<internal::NormStatistics> statistics)
+    : statistics_(std::move(statistics)),
+      scope_(std::make_unique<internal::NormScope>(statistics_.get())) {}
 
 DeferredBatchNorm::Scope::~Scope() = default;
 
 DeferredBatchNorm::Scope DeferredBatchNorm::observe() {
   statistics_->find_layers();
-  return Scope(statistics_.get());
+  return Scope(statistics_);
 }
 
 void DeferredBatchNorm::commit() { statistics_->commit(); }

@@ -67,10 +67,12 @@ class DeferredBatchNorm {
 
    private:
     friend class DeferredBatchNorm;
-    explicit Scope(internal::NormStatistics* statistics);
+    explicit Scope(std::shared_ptr<internal::NormStatistics> statistics);
+    const std::shared_ptr<internal::NormStatistics> statistics_;
     std::unique_ptr<internal::NormScope> scope_;
   };
-  // Begins a mini-batch, or continues it, until the returned scope ends.
+  // Begins a mini-batch, or continues it, until the returned scope ends. What
+  // is observed in a scope that outlives this object is lost.
   [[nodiscard]] Scope observe();
 
   // Ends the mini-batch: updates the running estimates with its statistics.
@@ -82,7 +84,7 @@ class DeferredBatchNorm {
   void discard();
 
  private:
-  std::unique_ptr<internal::NormStatistics> statistics_;
+  std::shared_ptr<internal::NormStatistics> statistics_;
 };
 
 }  // namespace gpipe

@@ -347,6 +347,16 @@ TEST(DeferredBatchNorm, ScopesOfTwoModelsMayBeOpenAtOnce) {
   }
 }
 
+TEST(DeferredBatchNorm, AScopeMayOutliveIt) {
+  BatchNorm1d norm(1);
+  norm->to(device(), torch::kDouble);
+  auto statistics = std::make_unique<DeferredBatchNorm>(norm.ptr());
+  const auto scope = statistics->observe();
+  statistics.reset();
+  norm->forward(column(8).to(device()));
+  EXPECT_EQ(value(norm->running_mean), 0);
+}
+
 TEST(DeferredBatchNorm, WorksAlone) {
   BatchNorm1d norm(1);
   norm->to(device(), torch::kDouble);

@@ -1,6 +1,7 @@
 // Builds flat Sequentials from parts, for authors of models.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
@@ -35,6 +36,7 @@ class Part {
       layers_ = std::move(layers);
     } else {
       layer_ = torch::nn::AnyModule(std::move(layers));
+      TORCH_CHECK(layer_.ptr(), "the part '", name_, "' is null");
     }
   }
 

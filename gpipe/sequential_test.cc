@@ -87,6 +87,11 @@ TEST(SequentialTest, RefusesTwoLayersOfOneNameAndParts) {
         stack({{"nothing", Sequential(nullptr)}});
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("'nothing' is null")));
+  EXPECT_THAT(
+      [] {
+        stack({{"nothing", std::shared_ptr<torch::nn::ReLUImpl>()}});
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("'nothing' is null")));
   EXPECT_THAT([] { repeat(-1, [](int64_t) { return ReLU(); }); },
               ThrowsMessage<c10::ValueError>(HasSubstr("-1")));
 }

@@ -114,6 +114,10 @@ Summary summarize(const GPipe& pipeline, const internal::Value* input);
 inline Summary summary(torch::nn::Sequential model) {
   return detail::summarize(model, {}, {}, nullptr);
 }
+inline Summary summary(torch::nn::Sequential model,
+                       const std::vector<int64_t>& balance) {
+  return detail::summarize(model, balance, {}, nullptr);
+}
 template <typename Input>
 Summary summary(torch::nn::Sequential model, Input input) {
   const internal::Value value = internal::Value::wrap(std::move(input));

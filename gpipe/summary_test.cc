@@ -86,6 +86,9 @@ TEST(SummaryTest, NeedsNoInputForAllButShapes) {
   const Summary result = summary(model_with_skip());
   EXPECT_EQ(result.parameters(), 148);
   EXPECT_THAT(result.layers[1].outputs, IsEmpty());
+  const std::vector<int64_t> balance = {2, 3};
+  EXPECT_EQ(summary(model_with_skip(), balance).partitions.size(), 2);
+  EXPECT_EQ(summary(model_with_skip(), {2, 2, 1}).partitions.size(), 3);
 }
 
 TEST(SummaryTest, SaysWhatCrossesWhere) {

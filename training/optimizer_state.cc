@@ -285,7 +285,11 @@ std::vector<SavedGroup> find_saved(
              << " in the state, but the parameter is " << sizes;
         misfits.push_back(std::move(text).str());
       }
-      const OptimizerState::Options& its_options = state.groups.at(from->group);
+      TORCH_CHECK_VALUE(from->group < state.groups.size(), name_text(name),
+                        " is of group ", from->group,
+                        " in the state, which has ", state.groups.size(),
+                        " groups");
+      const OptimizerState::Options& its_options = state.groups[from->group];
       if (!found[g].options) {
         found[g].options = &its_options;
         first = name;

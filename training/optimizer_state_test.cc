@@ -497,6 +497,17 @@ TEST(OptimizerStateTest, AnotherTypeIsAnError) {
       "torch::optim::SGD, Adam, AdamW, RMSprop and Adagrad are supported");
 }
 
+TEST(OptimizerStateTest, AGroupThatTheStateLacksIsAnError) {
+  Sequential model = small_model();
+  optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+  const auto names = model->named_parameters();
+  OptimizerState state = optimizer_state(sgd, names);
+  state.groups.clear();
+  EXPECT_EQ(value_error_of([&] { load_optimizer_state(sgd, state, names); }),
+            "'" + names[0].key() +
+                "' is of group 0 in the state, which has 0 groups");
+}
+
 TEST(OptimizerStateTest, AParameterWithoutNameIsAnError) {
   Sequential model = small_model();
   optim::SGD optimizer(model->parameters(), optim::SGDOptions(0.1));

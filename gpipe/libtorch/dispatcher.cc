@@ -93,6 +93,11 @@ void check_claimed(c10::DispatchKey key) {
       ", and only the copy that was loaded first can be used; link "
       "gpipe into one shared library that all plugins use, or load the "
       "plugins with RTLD_GLOBAL if they were built with the same gpipe");
+  TORCH_CHECK(!claim.done.empty(),
+              "gpipe is used before main(), by a global variable of ",
+              own_path(),
+              ", and has not registered its operators yet; make the variable a "
+              "static one of a function");
 }
 
 InterceptScope::InterceptScope(c10::DispatchKey key)

@@ -43,7 +43,9 @@ void keep_registered(c10::RegistrationHandleRAII handle);
 // functions of the first one, but each runs its own initialisers.) Thread-safe.
 bool claim(c10::DispatchKey key, const std::string& what);
 
-// Throws c10::Error if another copy of gpipe has claimed the key. Thread-safe.
+// Throws c10::Error if another copy of gpipe has claimed the key, or if nothing
+// is registered for it: initialisers of globals are still running then.
+// Thread-safe.
 void check_claimed(c10::DispatchKey key);
 
 // ---- Interceptors: kernels of gpipe that run in front of LibTorch's own

@@ -17,11 +17,21 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/libtorch/dispatcher.h"
+
 namespace gpipe {
 namespace {
 
 using torch::Tensor;
 using Extent = MetaScope::Extent;
+
+TEST(DispatcherTest, AKeyWithoutRegistrationsIsRefused) {
+  internal::check_claimed(internal::kMetaKey);
+  EXPECT_THAT(
+      [] { internal::check_claimed(c10::DispatchKey::FuncTorchBatched); },
+      ::testing::ThrowsMessage<c10::Error>(
+          ::testing::HasSubstr("is used before main()")));
+}
 
 TEST(MetaScopeTest, SendsNewTensorsToMeta) {
   const MetaScope scope(Extent::kNewTensors);
