@@ -62,7 +62,7 @@ DEFINE_string(
     "The transport of tensors between accelerators. 'host' copies "
     "through host memory, 'direct' uses NCCL, 'tested' uses NCCL if a "
     "self-test of it passes, 'auto' means 'tested' in a program with NCCL, "
-    "else 'host'.");
+    "unless GPIPE_BACKEND is gloo, else 'host'.");
 DEFINE_string(own_address, "",
               "The address of this machine to which other ranks connect. '': "
               "the address from which this machine reaches MASTER_ADDR.");

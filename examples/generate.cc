@@ -39,10 +39,11 @@ DEFINE_double(temperature, 0,
               "0: take the most likely token. Above 0: draw it; small numbers "
               "prefer likely tokens.");
 DEFINE_int64(top_k, 0,
-             "Draw among this many of the most likely tokens. 0: all.");
+             "With --temperature above 0: draw among this many of the most "
+             "likely tokens. 0: all.");
 DEFINE_double(top_p, 1,
-              "Draw among the most likely tokens whose probabilities add up to "
-              "this number.");
+              "With --temperature above 0: draw among the most likely tokens "
+              "whose probabilities add up to this number.");
 
 namespace {
 

@@ -129,7 +129,9 @@ class GPipeImpl : public PipelineModule {
   // parameter or a buffer, or if any two partitions share a BatchNorm's
   // statistics. Throws c10::TypeError if skips do not match, or if a layer that
   // contains a GPipe would have to be moved. Throws c10::IndexError if there
-  // are fewer devices than partitions. On error nothing has been moved.
+  // are fewer devices than partitions. After these errors nothing has been
+  // moved; after one of a device, such as c10::OutOfMemoryError, some layers
+  // may have been.
   GPipeImpl(torch::nn::Sequential module, GPipeOptions options);
 
   // Runs a mini-batch and returns the last layer's output.

@@ -65,8 +65,9 @@ class World {
   int size() const;
   int local_rank() const;
   std::chrono::milliseconds timeout() const;
-  // Returns the backends in use, such as "cpu:gloo,cuda:nccl". Which transport
-  // a pipeline has, and why, is in its transfers() and transfers_reason().
+  // Returns WorldOptions::backend, or if that is empty, all backends that the
+  // program has, such as "cpu:gloo,cuda:nccl". Which transport a pipeline has,
+  // and why, is in its transfers() and transfers_reason().
   std::string backend() const;
 
   // Returns the first failure, if there was one.
