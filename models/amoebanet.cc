@@ -14,8 +14,8 @@
 #include <ostream>
 #include <string>
 
-#include "models/amoebanet_cell.h"
-#include "models/image_layers.h"
+#include "models/layers/amoebanet_cell.h"
+#include "models/layers/image_layers.h"
 
 namespace gpipe::models {
 namespace {

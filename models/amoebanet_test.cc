@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/amoebanet_cell.h"
+#include "models/layers/amoebanet_cell.h"
 #include "models/testing/figures.h"
 
 namespace gpipe::models {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/image_layers.h"
+#include "models/layers/image_layers.h"
 
 namespace gpipe::models {
 namespace {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "gpipe/skip.h"
-#include "models/image_layers.h"
+#include "models/layers/image_layers.h"
 #include "models/testing/figures.h"
 
 namespace gpipe::models {
@@ -44,12 +44,12 @@ using torch::Tensor;
 using torch::nn::Sequential;
 
 // A setting of torchgpipe's benchmarks, or a small one.
-struct Setting {
+struct UNetSetting {
   int64_t depth, num_convs, base_channels, input_channels, output_channels;
   int64_t layers, parameters;
 };
 
-constexpr Setting kSettings[] = {
+constexpr UNetSetting kUNetSettings[] = {
     {5, 1, 4, 3, 1, 65, 110558},           {5, 1, 8, 3, 1, 65, 442012},
     {5, 2, 8, 3, 1, 109, 1129900},         {5, 5, 8, 3, 1, 241, 3635932},
     {5, 5, 16, 3, 1, 241, 14543288},       {3, 2, 8, 3, 1, 69, 70060},
@@ -60,7 +60,7 @@ constexpr Setting kSettings[] = {
 };
 
 TEST(UNetTest, HasTheSizesOfTorchgpipe) {
-  for (const Setting& setting : kSettings) {
+  for (const UNetSetting& setting : kUNetSettings) {
     const Sequential model = on_meta([&] {
       return unet(setting.depth, setting.num_convs, setting.base_channels,
                   setting.input_channels, setting.output_channels);
@@ -252,25 +252,26 @@ TEST(UNetTest, GivesACloneItsOwnWeights) {
   EXPECT_THROW(copy->forward(torch::zeros({1, 3, 2, 2})), c10::ValueError);
 }
 
-auto refuses(const std::string& argument, const std::string& allowed) {
+auto unet_refuses(const std::string& argument, const std::string& allowed) {
   return ThrowsMessage<c10::ValueError>(
       AllOf(HasSubstr("unet"), HasSubstr(argument), HasSubstr(allowed)));
 }
 
 TEST(UNetTest, NamesTheArgumentThatIsNotAllowed) {
   for (const int64_t depth : {-1, 0, 21, 100}) {
-    EXPECT_THAT([&] { unet(depth); }, refuses("depth", "1 to 20"));
+    EXPECT_THAT([&] { unet(depth); }, unet_refuses("depth", "1 to 20"));
   }
   for (const int64_t value : {-1, 0}) {
-    EXPECT_THAT([&] { unet(2, value); }, refuses("num_convs", "at least 1"));
+    EXPECT_THAT([&] { unet(2, value); },
+                unet_refuses("num_convs", "at least 1"));
     EXPECT_THAT([&] { unet(2, 1, 2, value); },
-                refuses("input_channels", "at least 1"));
+                unet_refuses("input_channels", "at least 1"));
     EXPECT_THAT([&] { unet(2, 1, 2, 3, value); },
-                refuses("output_channels", "at least 1"));
+                unet_refuses("output_channels", "at least 1"));
   }
   for (const int64_t channels : {-2, 0, 1, 7}) {
     EXPECT_THAT([&] { unet(2, 1, channels); },
-                refuses("base_channels", "even, at least 2"));
+                unet_refuses("base_channels", "even, at least 2"));
   }
 }
 
@@ -280,7 +281,7 @@ TEST(UNetTest, NamesTheInputThatIsNotAllowed) {
       {1, 1, 32, 32}, {1, 3, 32, 32}, {2, 32, 32}};
   for (const auto& shape : channels) {
     EXPECT_THAT([&] { model->forward(torch::zeros(shape)); },
-                refuses("input", "[batch, 2, height, width]"));
+                unet_refuses("input", "[batch, 2, height, width]"));
   }
   const std::vector<std::vector<int64_t>> sizes = {
       {0, 0}, {1, 1}, {4, 4}, {7, 64}, {64, 7}, {8, 8}, {15, 15}};
@@ -289,9 +290,9 @@ TEST(UNetTest, NamesTheInputThatIsNotAllowed) {
         [&] {
           model->forward(torch::zeros({1, 2, size[0], size[1]}));
         },
-        refuses("depth of 3",
-                "height and width of the input must be at least 8, and "
-                "one of them at least 16"));
+        unet_refuses("depth of 3",
+                     "height and width of the input must be at least 8, and "
+                     "one of them at least 16"));
   }
 }
 

@@ -63,6 +63,7 @@
 #include "models/amoebanet.h"
 #include "models/exported/exported.h"
 #include "models/lora.h"
+#include "models/lora_options.h"
 #include "models/named.h"
 #include "models/resnet.h"
 #include "models/resnet_names.h"

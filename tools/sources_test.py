@@ -239,6 +239,12 @@ class SourcesTest(unittest.TestCase):
         self.assertEqual([name for name in sorted(found)
                           if f'#include "{name}"' not in text or f"`{name}`" not in page], [])
 
+    def test_headers_directly_in_a_public_folder_are_public(self):
+        for package in ("gpipe", "gpipe/distributed", "balancing", "models", "training"):
+            public = public_headers(package, (ROOT / package / "BUILD").read_text())
+            self.assertEqual({f"{package}/{path.name}" for path in (ROOT / package).glob("*.h")} -
+                             public, set())
+
     def test_files_that_comments_and_pages_name_exist(self):
         files = sources(ROOT)
         pages = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

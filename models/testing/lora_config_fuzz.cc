@@ -2,7 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include "gpipe/testing/fuzz_check.h"
-#include "models/lora_config.h"
+#include "models/weights/lora_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using gpipe::internal::lora_config_text;

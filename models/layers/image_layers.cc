@@ -1,4 +1,4 @@
-#include "models/image_layers.h"
+#include "models/layers/image_layers.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>

@@ -1,4 +1,4 @@
-#include "models/lora_config.h"
+#include "models/weights/lora_config.h"
 
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>

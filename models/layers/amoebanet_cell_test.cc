@@ -1,3 +1,5 @@
+#include "models/layers/amoebanet_cell.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/pooling.h>
@@ -7,8 +9,6 @@
 
 #include <cstdint>
 #include <sstream>
-
-#include "models/amoebanet_cell.h"
 
 namespace gpipe::models::amoebanet {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/lora_config.h"
+#include "models/weights/lora_config.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/amoebanet_cell.h"
+#include "models/layers/amoebanet_cell.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
