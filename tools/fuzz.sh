@@ -2,11 +2,11 @@
 #
 # Runs fuzz targets for longer than their tests, all with coverage, ASan and UBSan:
 #
-#   tools/fuzz.sh                                   # all targets, 60 s each
+#   tools/fuzz.sh                                          # all targets, 60 s each
 #   tools/fuzz.sh //models/testing:pickle_fuzz             # one target
 #   tools/fuzz.sh //models/testing:pickle_fuzz 1000        # for 1000 s
 #   tools/fuzz.sh //models/testing:pickle_fuzz 1000000runs # with 1000000 inputs
-#   tools/fuzz.sh all 10 --jobs=1                   # Bazel's options come last
+#   tools/fuzz.sh all 10 --jobs=1                          # Bazel's options come last
 #
 # Starts from the corpus in the tree and from inputs that earlier runs have found,
 # which are in ${TMPDIR:-/tmp}/gpipe-fuzz. Inputs that fail are stored there, too. Add
