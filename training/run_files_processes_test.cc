@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "models/testing/files.h"
+#include "models/weights/run_shard.h"
 #include "training/run_files.h"
 #include "training/testing/file_faults.h"
 #include "training/testing/run_states.h"
@@ -187,6 +188,30 @@ TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
                    "model-00001-of-00002.safetensors",
                    "optimizer-00000-of-00002.safetensors",
                    "optimizer-00001-of-00002.safetensors"}));
+}
+
+TEST(RunFilesTest, AProcessThatThrowsSomethingElseIsNamedByAll) {
+  const std::string folder = run_folder();
+  Meeting meeting(2);
+  Lines errors(2);
+  std::vector<std::thread> threads;
+  for (int k = 0; k < 2; ++k) {
+    threads.emplace_back([&, k] {
+      const RunShard shard{k, 2, [&, k](const std::string& mine) {
+                             return meeting.gather(k, mine);
+                           }};
+      errors[k] = error_of([&] {
+        internal::together(shard, [&]() -> std::string {
+          if (k == 1) throw 42;
+          return "";
+        });
+      });
+    });
+  }
+  for (auto& each : threads) each.join();
+  EXPECT_EQ(errors, Lines(2,
+                          "process 1 of 2: an exception that is no "
+                          "std::exception"));
 }
 
 TEST(RunFilesTest, ALaterFormatIsAValueErrorOfAllProcesses) {

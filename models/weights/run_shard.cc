@@ -24,6 +24,8 @@ std::vector<std::string> together(const RunShard& shard,
     word = std::string("-") + error.what_without_backtrace();
   } catch (const std::exception& error) {
     word = std::string("-") + error.what();
+  } catch (...) {
+    word = "-an exception that is no std::exception";
   }
   std::vector<std::string> all = shard.all_gather(word);
   TORCH_CHECK(all.size() == static_cast<std::size_t>(shard.count),
