@@ -68,6 +68,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
           values_of(grad));
     }
   }
+  // First, since an exception below may leave some gradients divided: then the
+  // optimizer makes no step before the next update().
+  unscaled_.push_back({&optimizer, /*finite=*/false});
   std::vector<at::Tensor> found;
   for (auto& [key, grads] : groups) {
     const auto options =
@@ -82,7 +85,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     infinite = infinite || each.item<float>() != 0;
   }
   if (options_.any()) infinite = options_.any()(infinite);
-  unscaled_.push_back({&optimizer, !infinite});
+  unscaled_.back().finite = !infinite;
 }
 
 GradScaler::Unscaled* GradScaler::find(
@@ -99,8 +102,8 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   TORCH_CHECK(!entry.stepped,
               "this optimizer has already made its step; call update() before "
               "its next step");
+  entry.stepped = true;  // also if the step throws
   if (entry.finite) optimizer.step();
-  entry.stepped = true;
   return entry.finite;
 }
 

@@ -48,6 +48,9 @@ struct GradScalerOptions {
 // If the factors are powers of two, scaling changes no bit of a finite
 // gradient, unless the gradient is denormal.
 //
+// After an exception of unscale_() or step(), or of anything between them, call
+// update() before the next step: until then step() makes no step, or throws.
+//
 // Not thread-safe.
 class GradScaler {
  public:

@@ -5,9 +5,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/testing/files.h"
@@ -211,6 +214,52 @@ TEST(GradScalerTest, AnOptimizerStepsOnceBetweenUpdates) {
     scaler.unscale_(one.optimizer);
     EXPECT_TRUE(scaler.step(one.optimizer));
   }
+}
+
+TEST(GradScalerTest, AStepThatThrowsLeavesNoGradientsScaledOrDividedTwice) {
+  struct Throwing : torch::optim::SGD {
+    using SGD::SGD;
+    Tensor step(LossClosure closure = nullptr) override {
+      if (throws) throw std::runtime_error("no memory");
+      return SGD::step(std::move(closure));
+    }
+    bool throws = true;
+  };
+  Model model;
+  Throwing optimizer(model.parameters(), torch::optim::SGDOptions(1));
+  const Tensor& weight = model.first->weight;
+  {
+    const torch::NoGradGuard no_grad;
+    weight.zero_();
+  }
+  GradScaler scaler;
+  set_grads(model, 65536);
+  EXPECT_THROW(scaler.step(optimizer), std::runtime_error);
+  optimizer.throws = false;
+  set_grads(model, 65536);
+  EXPECT_THAT(testing::error_of([&] { scaler.step(optimizer); }),
+              HasSubstr("call update() before its next step"));
+  scaler.update();
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_TRUE(weight.equal(torch::full_like(weight, -1)));
+}
+
+TEST(GradScalerTest, GradientsThatWerePartlyUnscaledMakeNoStep) {
+  Model model;
+  bool throws = true;
+  GradScaler scaler(GradScalerOptions().any([&](bool here) {
+    if (throws) throw std::runtime_error("a rank is gone");
+    return here;
+  }));
+  set_grads(model, 65536);
+  EXPECT_THROW(scaler.step(model.optimizer), std::runtime_error);
+  const auto before = model.values();
+  EXPECT_FALSE(scaler.step(model.optimizer));
+  EXPECT_TRUE(equal(model.values(), before));
+  scaler.update();
+  throws = false;
+  set_grads(model, 32768);
+  EXPECT_TRUE(scaler.step(model.optimizer));
 }
 
 TEST(GradScalerTest, ItsStateIsTakenUp) {
