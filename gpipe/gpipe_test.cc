@@ -19,6 +19,7 @@
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -549,6 +550,30 @@ TEST(Moving, ToADtypeKeepsCountersAndMasks) {
   EXPECT_EQ(buffers["a.mask"].scalar_type(), torch::kBool);
   EXPECT_TRUE(mask.is_alias_of(buffers["a.mask"]));
   EXPECT_EQ(pipeline->named_parameters()["b.codes"].item<int>(), 257);
+}
+
+TEST(Moving, ToADtypeThatFailsKeepsCounters) {
+  struct Full : torch::nn::Module {
+    using Module::to;
+    Tensor forward(Tensor x) { return x; }
+    void to(torch::Dtype dtype, bool non_blocking) override {
+      if (fails) throw std::runtime_error("no memory");
+      Module::to(dtype, non_blocking);
+    }
+    bool fails = true;
+  };
+  const auto full = std::make_shared<Full>();
+  torch::nn::Sequential layers(torch::nn::BatchNorm1d(1), full);
+  GPipe pipeline(layers, options({1, 1}));
+  EXPECT_THROW(pipeline->to(torch::kBFloat16), std::runtime_error);
+  EXPECT_EQ(pipeline->named_buffers()["0.num_batches_tracked"].scalar_type(),
+            torch::kLong);
+  full->fails = false;
+  pipeline->to(torch::kBFloat16);
+  EXPECT_EQ(pipeline->named_buffers()["0.num_batches_tracked"].scalar_type(),
+            torch::kLong);
+  EXPECT_EQ(pipeline->named_buffers()["0.running_mean"].scalar_type(),
+            torch::kBFloat16);
 }
 
 }  // namespace

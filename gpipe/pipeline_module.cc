@@ -124,8 +124,16 @@ void PipelineModule::to(torch::Dtype dtype, bool non_blocking) {
       kept.emplace_back(each, each.variable_data());
     }
   }
-  torch::nn::Module::to(dtype, non_blocking);
-  for (const auto& [tensor, values] : kept) tensor.set_data(values);
+  const auto restore = [&] {
+    for (const auto& [tensor, values] : kept) tensor.set_data(values);
+  };
+  try {
+    torch::nn::Module::to(dtype, non_blocking);
+  } catch (...) {
+    restore();  // a second call would take them for floating-point numbers
+    throw;
+  }
+  restore();
 }
 
 }  // namespace gpipe
