@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <numeric>
@@ -423,7 +424,11 @@ class Ranks : public Engine {
     parameters_ = static_cast<int64_t>(rank_->parameters());
   }
   ~Ranks() override {
-    rank_->hear(Rank::Word::kStop);
+    try {
+      rank_->hear(Rank::Word::kStop);
+    } catch (const std::exception&) {
+      // The World has failed, and step() has said why.
+    }
     rank_.reset();
   }
 
