@@ -162,6 +162,11 @@ std::vector<DeviceMemory> gather(World& world,
   return all;
 }
 
+// Returns a tensor with as many rows that takes the memory of one number.
+at::Tensor only_rows_of(const at::Tensor& batch) {
+  return at::empty({1}, batch.options()).expand({batch.size(0)});
+}
+
 void log_settings(const Outcome& outcome) {
   const Experiment& experiment = outcome.experiment;
   std::string text = experiment.name +
@@ -220,15 +225,19 @@ Outcome measure(const Benchmark& benchmark, const Workload& workload,
   const Trainee trainee = make_trainee(std::move(model), experiment,
                                        benchmark.loss, devices, world);
   const auto parameters = trainee.module->parameters();
-  input = input.to(devices.front());
-  target = target.to(devices.back());
+  // Of a mini-batch that it does not read, a rank needs the number of rows.
+  const bool has_first = !world || world->rank() == 0;
+  const bool has_last = !world || world->rank() + 1 == world->size();
+  input = has_first ? input.to(devices.front()) : only_rows_of(input);
+  target = has_last ? target.to(devices.back()) : only_rows_of(target);
 
   Outcome outcome;
   outcome.experiment = std::move(experiment);
   outcome.devices = devices_text(devices);
   if (world) {
-    outcome.devices +=
-        " of each of " + std::to_string(world->size()) + " processes";
+    outcome.devices =
+        absl::StrJoin(all_gather(*world, outcome.devices, kMeasuring), ", ") +
+        " in " + std::to_string(world->size()) + " processes";
   }
   const int64_t partitions = outcome.experiment.partitions;
   outcome.threads = threads_text(partitions, devices.front());

@@ -140,7 +140,12 @@ std::vector<std::string> notes_for(const Benchmark& benchmark,
         "memory: the peak of everything. Activations: the total memory without "
         "model memory and buffers.");
   }
-  notes.insert(notes.end(), workload.notes.begin(), workload.notes.end());
+  if (options.world) {
+    notes.emplace_back(
+        "A step of a pipeline is train_step(), with a loss per micro-batch.");
+  } else {
+    notes.insert(notes.end(), workload.notes.begin(), workload.notes.end());
+  }
   if (!shows_published(benchmark, speed)) return notes;
   if (options.small) {
     notes.emplace_back(
