@@ -121,9 +121,11 @@ int64_t predicted_peak(const StepSubject& subject, GPipeOptions options) {
     const MetaGuard meta;
     return GPipe(subject.model(), options);
   }();
+  // Before the ledger, since the real input is not counted either.
+  const at::Tensor input = at::empty(subject.input.sizes(),
+                                     subject.input.options().device(at::kMeta));
   const MetaLedger ledger;
-  step(pipeline, at::empty(subject.input.sizes(),
-                           subject.input.options().device(at::kMeta)));
+  step(pipeline, input);
   return ledger.peak_bytes();
 }
 
