@@ -334,8 +334,9 @@ int run_table_program(int argc, char** argv, const Program& program,
                       const std::function<std::vector<Table>()>& measure) {
   return run_program(argc, argv, program, [&] {
     check_format();
-    const std::vector<Table> tables = measure();
+    // First, since it tells the load that the measurement finds.
     const Environment environment = describe_environment();
+    const std::vector<Table> tables = measure();
     for (const Table& table : tables) {
       print_table(table, program.name, environment);
     }
