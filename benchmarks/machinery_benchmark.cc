@@ -9,9 +9,9 @@
 //
 // The model has 8 linear layers of 64 x 64 on 64 rows. In this setting
 // torchgpipe takes 164 us per cell without checkpointing and 300 to 700 us with
-// it. Plain and pipelined steps alternate, so both see the same state of the
-// machine. The counter us_per_cell is (pipelined - plain - extra forwards of
-// checkpointed cells) / cells, from the medians.
+// it, second forward included. Plain and pipelined steps alternate, so both see
+// the same state of the machine. The counter us_per_cell is (pipelined - plain
+// - extra forwards of checkpointed cells) / cells, from the medians.
 #include <benchmark/benchmark.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>

@@ -313,7 +313,7 @@ case $row in
     figures run train --model=resnet101 "${size[@]}" --partitions=1 --plan=auto \
       --steps="$(sizes 12 4)" --eval_every=-1
     ;;
-  amp) traced --precision=amp-bfloat16 ;;
+  amp) traced --schedule=1f1b --precision=amp-bfloat16 ;;
   *)
     echo "there is no row '$row'"
     exit 1
