@@ -44,8 +44,8 @@ namespace {
 
 constexpr char kBalance[] = "balance";
 
-// Throws c10::ValueError if an option has a value that --plan replaces, or if
-// one is for --plan=auto alone.
+// Throws c10::ValueError if an option has a value that --plan replaces or does
+// not use, or if one is for --plan=auto alone.
 void check_plan(const Options& options) {
   TORCH_CHECK_VALUE(options.plan_memory_gib >= 0,
                     "--plan_memory_gib=", options.plan_memory_gib,
@@ -67,6 +67,14 @@ void check_plan(const Options& options) {
   check_default("stages_per_rank", options.stages_per_rank,
                 defaults.stages_per_rank);
   check_default("checkpoint", options.checkpoint, defaults.checkpoint);
+  if (options.plan == "auto") {
+    TORCH_CHECK_VALUE(
+        options.offload == "none" || options.offload == "auto",
+        "--offload=", options.offload,
+        ": must be none or auto with --plan=auto, which chooses the rest");
+  } else {
+    check_default("offload", options.offload, defaults.offload);
+  }
 }
 
 // Returns the path of --kineto in each of `ranks` processes: "trace-2.json" for

@@ -250,6 +250,17 @@ TEST(RunTest, FlagsThatAPlanReplacesAreRefused) {
         o.checkpoint = "never";
       },
       "--checkpoint=never: is chosen by --plan=plan.json");
+  refuse(
+      [](Options& o) {
+        o.plan = "plan.json";
+        o.offload = "2";
+      },
+      "--offload=2: is chosen by --plan=plan.json");
+  for (const char* wrong : {"of", "-1", "7"}) {
+    refuse([&](Options& o) { o.offload = wrong; },
+           "--offload=" + std::string(wrong) +
+               ": must be none or auto with --plan=auto");
+  }
   refuse([](Options& o) { o.plan_memory_gib = -1; },
          "--plan_memory_gib=-1: must not be negative");
   refuse(
