@@ -236,6 +236,14 @@ bool has_image_name(const std::filesystem::path& path) {
          (extension == ".jpg" || extension == ".jpeg" || extension == ".png");
 }
 
+void refuse_folder(const std::string& folder,
+                   const std::filesystem::filesystem_error& error) {
+  // The error of a folder inside may have no path.
+  const std::string path = error.path1().string();
+  TORCH_CHECK_VALUE(false, path.empty() ? folder : path,
+                    ": cannot be read: ", error.code().message());
+}
+
 at::Tensor read_image(const std::string& path) {
   return decode_image(internal::read_file(path), path);
 }

@@ -16,6 +16,11 @@ namespace gpipe::data {
 // and the file is not hidden (by a dot in front).
 bool has_image_name(const std::filesystem::path& path);
 
+// Throws c10::ValueError with the path and the reason of an error that occurred
+// while `folder` was listed. Thread-safe.
+[[noreturn]] void refuse_folder(const std::string& folder,
+                                const std::filesystem::filesystem_error& error);
+
 // Decodes a JPEG or PNG file. Returns uint8 [3, height, width]: red, green,
 // blue. Grey, palette and CMYK files become RGB. Transparency is drawn on
 // black. Values of 16 bits are rounded to their upper 8 bits. The format is

@@ -93,7 +93,7 @@ Split hold_out(std::shared_ptr<const ImageDataset> all,
 
 // ---- A folder of class folders
 
-ImageFolder::ImageFolder(const std::string& root) : root_(root) {
+ImageFolder::ImageFolder(const std::string& root) try : root_(root) {
   TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
@@ -119,6 +119,8 @@ ImageFolder::ImageFolder(const std::string& root) : root_(root) {
     std::sort(paths_.begin() + first, paths_.end());
     labels_.resize(paths_.size(), static_cast<int64_t>(label));
   }
+} catch (const fs::filesystem_error& error) {
+  refuse_folder(root, error);
 }
 
 LabelledImage ImageFolder::get(int64_t index) const {
@@ -362,7 +364,8 @@ std::string other_name(const std::vector<std::string>& a,
 
 }  // namespace
 
-Split open_images(const std::string& folder, double held_out, uint64_t seed) {
+Split open_images(const std::string& folder, double held_out,
+                  uint64_t seed) try {
   TORCH_CHECK_VALUE(fs::is_directory(folder), folder, ": no such folder");
   const fs::path root(folder);
   if (const auto batches = cifar_batches(root); !batches.empty()) {
@@ -389,6 +392,8 @@ Split open_images(const std::string& folder, double held_out, uint64_t seed) {
   }
   const auto all = std::make_shared<ImageFolder>(folder);
   return hold_out(all, all->labels(), held_out, seed);
+} catch (const fs::filesystem_error& error) {
+  refuse_folder(folder, error);
 }
 
 }  // namespace gpipe::data

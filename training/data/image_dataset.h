@@ -73,8 +73,8 @@ Split hold_out(std::shared_ptr<const ImageDataset> all,
 // and names that begin with a dot are ignored.
 class ImageFolder : public ImageDataset {
  public:
-  // Throws c10::ValueError if the folder does not exist, has no class folders,
-  // or has a class folder without images.
+  // Throws c10::ValueError if the folder or one inside does not exist or cannot
+  // be read, if there are no class folders, or if one has no images.
   explicit ImageFolder(const std::string& root);
 
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
@@ -141,8 +141,9 @@ std::optional<Split> find_mnist(const std::string& folder);
 //                                            `held_out`, selected by `seed`, is
 //                                            the test set
 //
-// Throws c10::ValueError if the folder has none of these formats, if a file of
-// the set is damaged or missing, or if the two sets have different classes.
+// Throws c10::ValueError if the folder cannot be read or has none of these
+// formats, if a file of the set is damaged or missing, or if the two sets have
+// different classes.
 Split open_images(const std::string& folder, double held_out, uint64_t seed);
 
 }  // namespace gpipe::data

@@ -71,6 +71,17 @@ TEST(ImageFolderTest, NamesWhatIsMissing) {
               HasSubstr("cat: holds no .jpg, .jpeg or .png file"));
 }
 
+// A link to itself, since the tests may run as a user who may read all files.
+TEST(ImageFolderTest, NamesWhatCannotBeRead) {
+  const std::string root = folder_with_classes({"cat"});
+  const std::string loop = root + "cat/loop.jpg";
+  std::filesystem::create_symlink(loop, loop);
+  const std::string reason =
+      ": cannot be read: Too many levels of symbolic links";
+  EXPECT_EQ(value_error_of([&] { ImageFolder{root}; }), loop + reason);
+  EXPECT_EQ(value_error_of([&] { ImageFolder{loop}; }), loop + reason);
+}
+
 // ---- CIFAR-10
 
 std::string record(char label, char red, char green, char blue) {
@@ -367,6 +378,8 @@ TEST(OpenImagesTest, TakesMnistsFiles) {
 
 TEST(OpenImagesTest, TellsWhatDoesNotFit) {
   EXPECT_THAT(error_of_open("/no/such/folder"), HasSubstr("no such folder"));
+  EXPECT_THAT(error_of_open("/" + std::string(300, 'x')),
+              HasSubstr("xxx: cannot be read: File name too long"));
   const std::string root = new_folder();
   write_classes(root + "train/", 2, 1);
   EXPECT_THAT(error_of_open(root), HasSubstr("neither test/ nor val/"));

@@ -38,7 +38,7 @@ Paths list(const fs::path& root, const char* name) {
 
 }  // namespace
 
-MaskFolder::MaskFolder(const std::string& root) {
+MaskFolder::MaskFolder(const std::string& root) try {
   TORCH_CHECK_VALUE(fs::is_directory(root), root, ": no such folder");
   const Paths images = list(root, "images");
   Paths masks = list(root, "masks");
@@ -56,6 +56,8 @@ MaskFolder::MaskFolder(const std::string& root) {
                     ": is a mask without an image; add ",
                     (fs::path(root) / "images" / masks.begin()->first).string(),
                     ".png (or .jpg, .jpeg), or remove the mask");
+} catch (const fs::filesystem_error& error) {
+  refuse_folder(root, error);
 }
 
 MaskedImage MaskFolder::get(int64_t index) const {

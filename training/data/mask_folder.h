@@ -28,8 +28,8 @@ struct MaskedImage {
 class MaskFolder {
  public:
   // Throws c10::ValueError with the path if the folder, images/ or masks/ does
-  // not exist, if there is no image, if two files have the same name, if an
-  // image has no mask, or if a mask has no image.
+  // not exist or cannot be read, if there is no image, if two files have the
+  // same name, if an image has no mask, or if a mask has no image.
   explicit MaskFolder(const std::string& root);
 
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }

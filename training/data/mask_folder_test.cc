@@ -91,6 +91,10 @@ TEST(MaskFolderTest, NamesMissingFolders) {
   std::filesystem::create_directory(root + "masks");
   EXPECT_THAT(value_error_of([&] { MaskFolder{root}; }),
               HasSubstr(root + "images: holds no .jpg, .jpeg or .png file"));
+  const std::string loop = root + "loop";
+  std::filesystem::create_symlink(loop, loop);
+  EXPECT_EQ(value_error_of([&] { MaskFolder{loop}; }),
+            loop + ": cannot be read: Too many levels of symbolic links");
 }
 
 TEST(MaskFolderTest, NamesWhatHasNoPartner) {

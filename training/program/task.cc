@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "gpipe/base/program.h"
@@ -50,12 +51,15 @@ std::string models_for(DataKind kind) {
 
 DataKind data_kind_at(const std::string& path) {
   const fs::path root(path);
-  TORCH_CHECK_VALUE(fs::exists(root), "--data_dir=", path,
-                    ": no such file or folder");
-  if (!fs::is_directory(root)) {
+  std::error_code error;
+  TORCH_CHECK_VALUE(
+      fs::exists(root, error), "--data_dir=", path, ": ",
+      error ? "cannot be read: " + error.message() : "no such file or folder");
+  if (!fs::is_directory(root, error)) {
     return has_named_tensors(path) ? DataKind::kTensors : DataKind::kText;
   }
-  return fs::is_directory(root / "images") && fs::is_directory(root / "masks")
+  return fs::is_directory(root / "images", error) &&
+                 fs::is_directory(root / "masks", error)
              ? DataKind::kMasks
              : DataKind::kImages;
 }

@@ -144,7 +144,7 @@ class Task {
 // Returns the kind of data at a path. A file is a text, unless it ends in
 // .safetensors, .pt or .pth: these have named tensors. A folder that contains
 // images/ and masks/ holds images with masks. Any other folder holds labelled
-// images. Throws c10::ValueError if the path does not exist.
+// images. Throws c10::ValueError if the path does not exist or cannot be read.
 models::DataKind data_kind_at(const std::string& path);
 
 // Loads the libraries of Options::operators, and returns the task for a model

@@ -165,6 +165,8 @@ TEST(MakeTaskTest, WhatDoesNotFitIsAnErrorThatSaysWhatWould) {
               HasSubstr("which is for --model=transformer"));
   EXPECT_THAT(error_of(options_of("unet", folder + "nowhere")),
               HasSubstr("no such file or folder"));
+  EXPECT_THAT(error_of(options_of("unet", "/" + std::string(300, 'x'))),
+              HasSubstr("xxx: cannot be read: File name too long"));
   EXPECT_THAT(error_of(options_of("vgg", "")),
               HasSubstr("must be one of resnet50, "));
 }
