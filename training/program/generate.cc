@@ -518,6 +518,7 @@ class Bytes {
   const std::string vocabulary_;
 };
 
+// Returns each prompt once.
 std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
   TORCH_CHECK_VALUE(bytes || run.prompt.empty(), "--prompt=", run.prompt,
                     " is a text, which needs --data_dir with the text that the "
@@ -543,11 +544,7 @@ std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
   constexpr int64_t kMost = 1'000'000;
   TORCH_CHECK_VALUE(run.samples <= kMost, "--samples=", run.samples,
                     ": must be at most ", kMost);
-  std::vector<Tokens> all;
-  for (const Tokens& each : prompts) {
-    all.insert(all.end(), run.samples, each);
-  }
-  return all;
+  return prompts;
 }
 
 // Returns the flags that must be equal in all processes.
@@ -625,6 +622,10 @@ void run_generate(const Options& given, const GenerateRun& run,
                   : parse_lists("--stop", run.stop, ';');
   all.slides = !file;
   const auto prompts = read_prompts(run, bytes ? &*bytes : nullptr);
+  std::vector<Tokens> repeated;  // each prompt --samples times
+  for (const Tokens& each : prompts) {
+    repeated.insert(repeated.end(), run.samples, each);
+  }
   TokenInputs inputs = inputs_of(source, options, /*with_state=*/true);
   // A program may have more outputs than a text has characters.
   const int64_t vocabulary =
@@ -646,7 +647,7 @@ void run_generate(const Options& given, const GenerateRun& run,
   const auto check_same = [&](const FlagValues& mine) {
     check_same_in_all(processes, mine);
   };
-  check_same(flags_of(run, source, prompts));
+  check_same(flags_of(run, source, repeated));
   LoadedModel loaded = load_model(
       options, source, [&] { return task ? task->model() : source.make({}); },
       /*resumes=*/false, check_same, say_once);
@@ -664,13 +665,14 @@ void run_generate(const Options& given, const GenerateRun& run,
       precision_of(options.precision).scope(engine.module().device().type());
   const TokenModel model =
       token_model(engine, source, std::move(inputs), vocabulary);
+  check(model, prompts, all);  // generate() would count the copies, too
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Tokens> results = generate(model, prompts, all);
+  const std::vector<Tokens> results = generate(model, repeated, all);
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - start;
   std::size_t tokens = 0;
   for (std::size_t k = 0; k < results.size(); ++k) {
-    tokens += results[k].size() - prompts[k].size();
+    tokens += results[k].size() - repeated[k].size();
     if (processes.rank() > 0) continue;
     print(bytes ? bytes->decode(results[k]) : absl::StrJoin(results[k], " "));
   }

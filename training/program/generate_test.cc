@@ -685,6 +685,11 @@ TEST(GenerateRunTest, ErrorsSayWhatToDo) {
   run.prompt_tokens = "1,13";
   expect(options_of("window", 1), run,
          "prompt 0 has the token 13, but the model has 13 tokens, 0 to 12");
+  run.prompt_tokens = "1;1,13";
+  run.samples = 2;
+  run.options.max_tokens = 24;
+  expect(options_of("window", 1), run, "prompt 1 has the token 13");
+  run.samples = 1;
   run.prompt_tokens = "1";
   for (const char* model : {"window", "stepped"}) {
     run.options.max_tokens = 25;
