@@ -8,9 +8,9 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
-#include <new>
 #include <stdexcept>
 
+#include "gpipe/base/devices.h"
 #include "gpipe/base/program.h"
 #include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
@@ -65,12 +65,7 @@ void print_help(const Program& program) {
 std::string describe(const std::exception& error) {
   std::string text = error_text(error);
   text.resize(std::min(text.find('\n'), text.size()));
-  // The CPU's allocator throws a plain c10::Error.
-  const bool out_of_memory =
-      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-      dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-      text.find("not enough memory") != std::string::npos;
-  return out_of_memory ? "out of memory: " + text : text;
+  return is_out_of_memory(error) ? "out of memory: " + text : text;
 }
 
 int run_program(int argc, char** argv, const Program& program,

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <new>
+#include <string_view>
 
 #include "gpipe/base/text.h"
 
@@ -94,6 +96,16 @@ void use_deterministic_kernels(bool strict) {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/!strict);
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setBenchmarkCuDNN(false);
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) return true;
+  // The CPU's allocator throws a plain c10::Error.
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch && std::string_view(of_torch->what_without_backtrace())
+                             .find("DefaultCPUAllocator: can't allocate") !=
+                         std::string_view::npos;
 }
 
 }  // namespace gpipe

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ void synchronize(const std::vector<c10::Device>& devices);
 // this function sets if it is unset. Threads: only while no other thread uses
 // LibTorch.
 void use_deterministic_kernels(bool strict = true);
+
+// Returns whether the memory of the host or of a device did not suffice.
+bool is_out_of_memory(const std::exception& error);
 
 // Returns the result of `parse`. If it throws std::invalid_argument, throws
 // c10::ValueError with the same text.

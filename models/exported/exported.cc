@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
+#include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
@@ -218,7 +219,8 @@ ExportedSignature signature_of(const Program& program, Archive& archive) {
   return result;
 }
 
-// Calls `read` and adds the path to errors in the file.
+// Calls `read` and adds the path to errors in the file. An error of lack of
+// memory passes unchanged.
 template <typename Read>
 auto with_path(const std::string& path, const Read& read) {
   try {
@@ -226,6 +228,7 @@ auto with_path(const std::string& path, const Read& read) {
   } catch (const c10::IndexError&) {
     throw;
   } catch (const c10::Error& error) {
+    if (is_out_of_memory(error)) throw;
     TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
   }
 }

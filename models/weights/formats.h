@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "gpipe/base/devices.h"
+
 namespace gpipe::internal {
 
 // The names of one dtype. A null name means that the format has no such dtype.
@@ -60,14 +62,14 @@ void check_can_be_written(const std::string& name, const at::Tensor& tensor);
 void check_utf8(const std::string& text, const char* format);
 
 // Returns what `body` returns. If `body` throws an `Error`, throws a
-// c10::ValueError with `prefix` and its text. c10::OutOfMemoryError passes.
+// c10::ValueError with `prefix` and its text. An error of lack of memory passes
+// unchanged, since the file is not its cause.
 template <typename Error = c10::ValueError, typename Body>
 auto with_prefix(const std::string& prefix, const Body& body) {
   try {
     return body();
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
   } catch (const Error& error) {
+    if (is_out_of_memory(error)) throw;
     C10_THROW_ERROR(ValueError, prefix + error.what_without_backtrace());
   }
 }

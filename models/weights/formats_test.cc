@@ -1,11 +1,16 @@
 #include "models/weights/formats.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "models/testing/files.h"
 
 namespace gpipe::internal {
 
@@ -40,6 +45,24 @@ TEST(DtypesTest, CountBytesAsFarAsTheyCanBeCounted) {
   EXPECT_EQ(bytes({0, int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);
   EXPECT_EQ(bytes(std::vector<int64_t>(64, 1)), 4);
   EXPECT_EQ(bytes(std::vector<int64_t>(65, 1)), std::nullopt);
+}
+
+TEST(PrefixTest, LackOfMemoryIsNoFaultOfTheFile) {
+  const auto error_after = [](const std::function<void()>& body) {
+    return testing::error_of(
+        [&] { with_prefix<c10::Error>("is damaged: ", body); });
+  };
+  EXPECT_EQ(error_after([] { TORCH_CHECK(false, "bytes"); }),
+            "is damaged: bytes");
+  EXPECT_EQ(error_after([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "a"); }),
+            "a");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  // The allocation fails at once; a sanitizer would end the process.
+  const std::string text =
+      error_after([] { at::empty({int64_t{1} << 62}, at::kByte); });
+  EXPECT_NE(text.find("DefaultCPUAllocator: "), std::string::npos) << text;
+  EXPECT_EQ(text.find("is damaged"), std::string::npos) << text;
+#endif
 }
 
 TEST(ExtentTest, ReachesTheLastElementAsFarAsItCanBeCounted) {
