@@ -5,12 +5,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
 
 namespace gpipe {
 namespace {
+
+// Returns whether the factors can change the value. An infinite scale would
+// stay infinite, and no step would run.
+bool is_scale(double value) { return std::isfinite(value) && value > 0; }
 
 // Returns the values of a gradient. The caller changes them in place.
 at::Tensor values_of(at::Tensor& grad) {
@@ -25,9 +30,9 @@ at::Tensor values_of(at::Tensor& grad) {
 
 GradScaler::GradScaler(GradScalerOptions options)
     : options_(std::move(options)), scale_(options_.init_scale()) {
-  TORCH_CHECK_VALUE(
-      options_.init_scale() > 0,
-      "init_scale must be positive (init_scale: ", options_.init_scale(), ")");
+  TORCH_CHECK_VALUE(is_scale(options_.init_scale()),
+                    "init_scale must be positive and finite (init_scale: ",
+                    options_.init_scale(), ")");
   TORCH_CHECK_VALUE(options_.growth_factor() > 1,
                     "growth_factor must be above 1 (growth_factor: ",
                     options_.growth_factor(), ")");
@@ -127,8 +132,9 @@ void GradScaler::update() {
 
 void GradScaler::set_state(const State& state) {
   TORCH_CHECK_VALUE(
-      state.scale > 0 && state.steps_since >= 0,
-      "the scale must be positive and steps_since at least 0 (scale: ",
+      is_scale(state.scale) && state.steps_since >= 0,
+      "the scale must be positive and finite, and steps_since at least 0 "
+      "(scale: ",
       state.scale, ", steps_since: ", state.steps_since, ")");
   scale_ = state.scale;
   steps_since_ = state.steps_since;

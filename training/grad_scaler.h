@@ -54,9 +54,9 @@ struct GradScalerOptions {
 // Not thread-safe.
 class GradScaler {
  public:
-  // Throws c10::ValueError if `init_scale` or `growth_interval` is not
-  // positive, `growth_factor` is not above 1, or `backoff_factor` is not
-  // between 0 and 1.
+  // Throws c10::ValueError if `init_scale` is not positive and finite,
+  // `growth_interval` is not positive, `growth_factor` is not above 1, or
+  // `backoff_factor` is not between 0 and 1.
   explicit GradScaler(GradScalerOptions options = {});
 
   // Returns the current scale.
@@ -106,8 +106,8 @@ class GradScaler {
     int64_t steps_since = 0;  // finite steps since the scale last changed
   };
   // Returns the state to save. set_state() restores it when a run resumes, and
-  // throws c10::ValueError if the scale is not positive or `steps_since` is
-  // negative.
+  // throws c10::ValueError if the scale is not positive and finite, or if
+  // `steps_since` is negative.
   State state() const { return {scale_, steps_since_}; }
   void set_state(const State& state);
 

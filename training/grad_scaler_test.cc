@@ -294,6 +294,16 @@ TEST(GradScalerTest, WhatCannotBeIsRefused) {
                 HasSubstr(name));
   };
   refused(GradScalerOptions().init_scale(0), "init_scale");
+  refused(GradScalerOptions().init_scale(kInfinity),
+          "init_scale must be positive and finite (init_scale: inf)");
+  for (const double scale : {0.0, double{kInfinity}, double{kNan}}) {
+    GradScaler scaler;
+    EXPECT_THAT(testing::value_error_of([&] {
+                  scaler.set_state({scale, 0});
+                }),
+                HasSubstr("the scale must be positive and finite"));
+    EXPECT_EQ(scaler.scale(), 65536);
+  }
   refused(GradScalerOptions().growth_factor(1), "growth_factor");
   refused(GradScalerOptions().backoff_factor(1), "backoff_factor");
   refused(GradScalerOptions().growth_interval(0), "growth_interval");
