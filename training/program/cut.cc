@@ -146,9 +146,10 @@ std::vector<int64_t> balance_of(const Options& options,
                                 const CutSources& sources, int64_t stages,
                                 int64_t micro_rows) {
   const auto layers = static_cast<int64_t>(sources.model->size());
-  TORCH_CHECK_VALUE(stages <= layers, stages,
-                    " stages are more than the model's ", layers,
-                    " layers; use fewer --partitions or --stages_per_rank");
+  TORCH_CHECK_VALUE(
+      stages <= layers, stages, " stages are more than the model's ", layers,
+      " layers; use fewer ", options.distributed ? "processes" : "--partitions",
+      " or --stages_per_rank");
   if (auto listed = listed_balance(options, stages, layers, "stages")) {
     return *std::move(listed);
   }

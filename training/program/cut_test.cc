@@ -159,6 +159,29 @@ TEST(ParamScaleTest, CountsTheStateOfTheOptimizer) {
   EXPECT_EQ(param_scale_of(options), 2);
 }
 
+// ---- The cut that flags ask for
+
+TEST(CutTest, TooManyStagesNameTheFlagThatCounts) {
+  const torch::nn::Sequential model(torch::nn::Linear(1, 1));
+  const Precision precision;
+  Options options;
+  const auto error = [&] {
+    return gpipe::testing::value_error_of([&] {
+      make_cut(options,
+               {model, 2, 8, {}, {}, precision, {}, {}, [](const auto& find) {
+                  return find();
+                }});
+    });
+  };
+  EXPECT_EQ(error(),
+            "2 stages are more than the model's 1 layers; use fewer "
+            "--partitions or --stages_per_rank");
+  options.distributed = true;  // ignores --partitions
+  EXPECT_EQ(error(),
+            "2 stages are more than the model's 1 layers; use fewer processes "
+            "or --stages_per_rank");
+}
+
 // ---- The cut that --plan asks for
 
 TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {

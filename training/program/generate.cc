@@ -579,7 +579,8 @@ std::vector<int64_t> balance_of(const Options& options,
   }
   TORCH_CHECK_VALUE(partitions <= count, partitions,
                     " partitions are more than the model's ", count,
-                    " layers; use fewer --partitions");
+                    " layers; use fewer ",
+                    options.distributed ? "processes" : "--partitions");
   std::vector<double> bytes;
   for (const auto& layer : *layers) {
     double sum = 0;
