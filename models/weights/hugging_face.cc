@@ -220,7 +220,8 @@ class Loading {
         first_lines(nodes, kListed),
         "\nConvert the weights with "
         "HuggingFaceOptions().dtype() (--weights_dtype in the shell) to ",
-        changed->dtype, ", or export the model in ", dtype);
+        internal::find_dtype(changed->dtype)->python,
+        ", or export the model in ", dtype);
   }
 
   void check_tied() const {

@@ -245,7 +245,7 @@ TEST(LoadHuggingFaceTest, AProgramWithDtypesTakesOnlyThose) {
                "of its nodes compute in the dtypes of the export:\n  node '",
                "torch.ops.aten.to.dtype",
                "HuggingFaceOptions().dtype() (--weights_dtype in the shell) to "
-               "Float, or export the model in BFloat16"});
+               "float32, or export the model in BFloat16"});
   ExportedModel model = llama_model();
   load_hugging_face(folder, model, HuggingFaceOptions().dtype(at::kFloat));
   EXPECT_TRUE(bit_equal(model.state_dict()["model.lm_head.weight"],
