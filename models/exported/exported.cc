@@ -4,7 +4,6 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -75,13 +74,7 @@ ExportedTensor exported_tensor(const Program& program, ValueId id) {
     const bool is_fixed = size.symbol == Extent::kNone;
     tensor.sizes.push_back(is_fixed ? std::optional(size.factor)
                                     : std::nullopt);
-    int64_t largest = size.factor;
-    if (!is_fixed) {
-      const int64_t most = program.symbols.range(size.symbol).most;
-      constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-      largest = most > kMost / size.factor ? kMost : most * size.factor;
-    }
-    tensor.largest.push_back(largest);
+    tensor.largest.push_back(program.symbols.largest(size));
   }
   return tensor;
 }

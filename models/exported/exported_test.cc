@@ -358,6 +358,14 @@ TEST_F(ExportedTest, OtherSizesThanThoseOfTheExportAreRefused) {
                       "but was exported for 0 to 4096"),
             std::string::npos);
   EXPECT_EQ(model.layers->forward<at::Tensor>(at::zeros({3, 10})).size(0), 3);
+  const std::string unbounded = testing::new_folder() + "unbounded.pt2";
+  testing::edit_program(example.path, unbounded,
+                        R"("min_val": 1, "max_val": 4096)", R"("min_val": 4)");
+  model = load_exported(unbounded);
+  EXPECT_NE(error(at::zeros({3, 10}))
+                .find("has size 3 in dimension 0, "
+                      "but was exported for 4 or more; "),
+            std::string::npos);
   ExportedModel masked = load_exported(example_file("masked.pt2"));
   EXPECT_NE(value_error_of([&] {
               masked.layers->forward<Tensors>(Tensors{

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 #include <ostream>
+#include <string>
 
 #include "gpipe/gpipe.h"
 #include "models/exported/control_flow.h"
@@ -713,10 +715,13 @@ void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
       const Range& range = program.symbols.range(extent.symbol);
       // With Dim.AUTO the file says 2 or more, but 1 works as well.
       const int64_t least = range.least <= 2 ? 0 : range.least;
+      const int64_t largest = program.symbols.largest(extent);
       TORCH_CHECK_VALUE(
           symbol >= least && symbol <= range.most, input, " has size ", size,
           " in dimension ", d, ", but was exported for ", least * extent.factor,
-          " to ", range.most, " times ", extent.factor,
+          largest == std::numeric_limits<int64_t>::max()
+              ? " or more"
+              : " to " + std::to_string(largest),
           d > 0 ? "; export with a range that holds this size"
                 : "; a pipeline splits dimension 0 into micro-batches, so "
                   "export with a range that holds the rows of each");

@@ -80,6 +80,13 @@ Extent Symbols::parse(const std::string& expression) {
   return {number_of(expression), 1};
 }
 
+int64_t Symbols::largest(const Extent& extent) const {
+  if (extent.symbol == Extent::kNone) return extent.factor;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const int64_t most = range(extent.symbol).most;
+  return most > kMost / extent.factor ? kMost : most * extent.factor;
+}
+
 std::string Symbols::text(const Extent& extent) const {
   if (extent.symbol == Extent::kNone) return std::to_string(extent.factor);
   if (extent.factor == 1) return names_[extent.symbol];

@@ -47,6 +47,9 @@ class Symbols {
   const Range& range(int symbol) const { return ranges_[symbol]; }
   int size() const { return static_cast<int>(names_.size()); }
 
+  // Returns the largest value, or the largest int64_t if there is no limit.
+  int64_t largest(const Extent& extent) const;
+
   // Returns "3", "s77" or "2*s77".
   std::string text(const Extent& extent) const;
 

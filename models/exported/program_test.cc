@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace gpipe::exported {
 namespace {
 
@@ -19,6 +22,16 @@ TEST(SymbolsTest, AMultipleOfASymbolHasItsSymbol) {
   EXPECT_EQ(symbols.parse("s77").symbol, one.symbol);
   EXPECT_EQ(symbols.parse("2*s77").factor, 2);
   EXPECT_EQ(symbols.size(), 1);
+}
+
+TEST(SymbolsTest, TheLargestValueOfAMultipleIsAMultiple) {
+  Symbols symbols;
+  const Extent many = symbols.parse("2*s77");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(symbols.largest(many), kMost);  // no limit
+  symbols.range(many.symbol).most = 32;
+  EXPECT_EQ(symbols.largest(many), 64);
+  EXPECT_EQ(symbols.largest(symbols.parse("12")), 12);
 }
 
 TEST(SymbolsTest, OtherExpressionsAreSymbolsOfTheirOwn) {
