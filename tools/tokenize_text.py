@@ -46,13 +46,16 @@ class Input:
 
 def program_inputs(path):
     """Returns the inputs of a .pt2 file."""
-    with zipfile.ZipFile(path) as archive:
-        name = next((each for each in archive.namelist()
-                     if each.split("/")[-2:] == ["models", "model.json"]), None)
-        if name is None:
-            raise ValueError(f"--model={path} is no file of torch.export.save: it has no "
-                             "models/model.json")
-        module = json.loads(archive.read(name))["graph_module"]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next((each for each in archive.namelist()
+                         if each.split("/")[-2:] == ["models", "model.json"]), None)
+            if name is None:
+                raise ValueError(f"--model={path} is no file of torch.export.save: it has no "
+                                 "models/model.json")
+            module = json.loads(archive.read(name))["graph_module"]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"--model={path} is no file of torch.export.save: {error}") from None
     inputs = []
     for spec in module["signature"]["input_specs"]:
         tensor = spec.get("user_input", {}).get("arg", {}).get("as_tensor")

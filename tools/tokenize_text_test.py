@@ -190,6 +190,7 @@ class TokenizeTextTest(unittest.TestCase):
         write_program(self.path("model.pt2"), [program.Input("tokens", 5, [None, 3])])
         write_program(self.path("other.pt2"), [IDS, program.Input("pixels", 7, [None, 4])])
         write_program(self.path("none.pt2"), [PLACES])
+        self.write("text.pt2", "no archive")
         write_program(self.path("masked.pt2"), [IDS, PLACES, MASK])
         for flags, part in (
                 ([text, out], "--length=0: must be at least 1"),
@@ -199,6 +200,7 @@ class TokenizeTextTest(unittest.TestCase):
                  "position_ids and no attention_mask"),
                 ([text, out, "--model=" + self.path("other.pt2")], "no value for pixels"),
                 ([text, out, "--model=" + self.path("none.pt2")], "but no tokens"),
+                ([text, out, "--model=" + self.path("text.pt2")], "File is not a zip file"),
                 ([self.write("empty.txt"), out, "--length=4"], "no token that is a target"),
                 ([self.write("a.jsonl", '{"prompt": "a"}'), out, "--length=4"],
                  "line 1: has prompt, but needs text, or prompt and answer"),
