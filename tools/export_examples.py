@@ -620,6 +620,12 @@ def read_flags():
     if flags.batch < 2:
         parser.error(f"--batch={flags.batch}: export treats a size below 2 as a constant; "
                      "use at least 2")
+    for name, least in (("image", 1), ("tokens", 1), ("vocabulary", 4), ("width", 1),
+                        ("layers", 1), ("heads", 1), ("kv_heads", 0), ("feed_forward", 0)):
+        if getattr(flags, name) < least:
+            parser.error(f"--{name}={getattr(flags, name)}: must be at least {least}")
+    if flags.image % 32:
+        parser.error(f"--image={flags.image}: must be a multiple of 32")
     if flags.width % flags.heads or flags.heads % 2:
         parser.error(f"--heads={flags.heads} must be even and divide --width={flags.width}")
     flags.kv_heads = flags.kv_heads or flags.heads // 2

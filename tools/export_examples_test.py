@@ -45,6 +45,10 @@ class ExportExamplesTest(unittest.TestCase):
 
     def test_sizes_that_cannot_be_are_refused(self):
         for flags, text in ((["--out=/nowhere", "--batch=1"], "--batch=1: export treats"),
+                            (["--out=/nowhere", "--heads=0"], "--heads=0: must be at least 1"),
+                            (["--out=/nowhere", "--kv_heads=-2"], "--kv_heads=-2: must be at"),
+                            (["--out=/nowhere", "--vocabulary=3"], "must be at least 4"),
+                            (["--out=/nowhere", "--image=48"], "--image=48: must be a multiple"),
                             (["--out=/nowhere", "--heads=3"], "--heads=3 must be even"),
                             (["--out=/nowhere", "--width=6"], "divide --width=6"),
                             (["--out=/nowhere", "--kv_heads=3"], "--kv_heads=3 must divide"),
