@@ -27,19 +27,19 @@ namespace {
 internal::RankLayout make_layout(const DistributedOptions& options,
                                  const internal::Communicator& world) {
   const auto stages = static_cast<int>(options.balance().size());
-  const auto per_rank = static_cast<int>(options.stages_per_rank());
   internal::check_stages_per_rank(options.balance().size(),
                                   options.stages_per_rank());
   internal::RankLayout layout;
-  layout.ranks = stages / per_rank;
   // As int64_t: a number that no int holds must not pass for another one.
+  layout.ranks = static_cast<int>(stages / options.stages_per_rank());
   TORCH_CHECK_VALUE(options.data_parallel() > 0 &&
                         options.data_parallel() <= world.size() &&
                         world.size() == layout.ranks * options.data_parallel(),
                     "the world has ", world.size(), " ranks, but ",
                     options.data_parallel(), " x ", layout.ranks,
                     " are needed (data_parallel: ", options.data_parallel(),
-                    ", partitions: ", stages, ", stages_per_rank: ", per_rank,
+                    ", partitions: ", stages,
+                    ", stages_per_rank: ", options.stages_per_rank(),
                     "); start as many processes, or choose "
                     "another balance");
   layout.replicas = static_cast<int>(options.data_parallel());

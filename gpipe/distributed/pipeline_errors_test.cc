@@ -458,6 +458,21 @@ TEST(DistributedPipeline, RefusesNoWorldAndNoBuilder) {
             "c10::ValueError: the builder is empty");
 }
 
+// The low 32 bits of the number of stages per rank are 0.
+TEST(DistributedPipeline, RefusesAnEmptyBalanceWithManyStagesPerRank) {
+  EXPECT_EQ(error_of([] {
+              DistributedPipeline(LayerBuilder([](int64_t, int64_t) {
+                                    return nn::Sequential();
+                                  }),
+                                  DistributedOptions(std::vector<int64_t>())
+                                      .stages_per_rank(int64_t{1} << 32),
+                                  World::connect(WorldOptions()));
+            }),
+            "c10::ValueError: the world has 1 ranks, but 1 x 0 are needed "
+            "(data_parallel: 1, partitions: 0, stages_per_rank: 4294967296); "
+            "start as many processes, or choose another balance");
+}
+
 TEST(DistributedPipeline, LayersOfABuilderKeepTheirNames) {
   const auto results = expect_ok("named", 2);
   EXPECT_EQ(results[0].out, "0 head refused\n");
