@@ -243,8 +243,13 @@ Cut make_cut(const Options& options, const CutSources& sources) {
   (void)int_of("accumulate", options.accumulate);  // checks
   (void)int_of("chunks", options.chunks);
   // A step splits its --accumulate mini-batches as one large mini-batch.
-  const int64_t micro_batches = num_microbatches(
-      sources.rows * options.accumulate, options.chunks * options.accumulate);
+  int64_t rows = 0;
+  TORCH_CHECK_VALUE(
+      !__builtin_mul_overflow(sources.rows, options.accumulate, &rows),
+      "--accumulate=", options.accumulate, " mini-batches of ", sources.rows,
+      " rows are more rows than can be counted; use fewer");
+  const int64_t micro_batches =
+      num_microbatches(rows, options.chunks * options.accumulate);
   TORCH_CHECK_VALUE(micro_batches <= std::numeric_limits<int>::max(),
                     "--accumulate=", options.accumulate,
                     " and --chunks=", options.chunks, " are ", micro_batches,

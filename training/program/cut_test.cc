@@ -182,6 +182,21 @@ TEST(CutTest, TooManyStagesNameTheFlagThatCounts) {
             "or --stages_per_rank");
 }
 
+TEST(CutTest, RefusesMoreRowsPerStepThanCanBeCounted) {
+  Options options;
+  options.accumulate = 1 << 30;
+  const torch::nn::Sequential model;
+  const Precision precision;
+  EXPECT_THAT(
+      [&] {
+        make_cut(options,
+                 {model, 2, int64_t{1} << 33, {}, {}, precision, {}, {}, {}});
+      },
+      ::testing::ThrowsMessage<c10::ValueError>(::testing::HasSubstr(
+          "--accumulate=1073741824 mini-batches of 8589934592 rows are more "
+          "rows than can be counted")));
+}
+
 // ---- The cut that --plan asks for
 
 TEST(PlannedCutTest, ARunPlansAndComparesThePredictionWithItsSteps) {
