@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -202,8 +203,15 @@ void train(const std::shared_ptr<gpipe::World>& world) {
 }
 
 void run() {
-  TORCH_CHECK_VALUE(FLAGS_batch_size > 0 && FLAGS_chunks > 0 && FLAGS_steps > 0,
-                    "--batch_size, --chunks and --steps need to be above 0");
+  TORCH_CHECK_VALUE(FLAGS_batch_size > 0 && FLAGS_chunks > 0 &&
+                        FLAGS_steps > 0 && FLAGS_stages_per_rank > 0,
+                    "--batch_size, --chunks, --steps and --stages_per_rank "
+                    "need to be above 0");
+  constexpr int kMost = std::numeric_limits<int>::max();
+  TORCH_CHECK_VALUE(FLAGS_chunks <= kMost && FLAGS_stages_per_rank <= kMost,
+                    "--chunks=", FLAGS_chunks,
+                    " and --stages_per_rank=", FLAGS_stages_per_rank,
+                    ": must be at most ", kMost);
   const auto options = [] {
     auto from_environment = gpipe::WorldOptions::from_environment();
     from_environment.own_address = FLAGS_own_address;

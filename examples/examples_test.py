@@ -112,6 +112,14 @@ class Examples(unittest.TestCase):
             [line.removeprefix("[0] ") for line in lines(spread, "[0] step")], alone
         )
 
+    def test_distributed_refuses_numbers_that_no_int_holds(self):
+        for flag in "--chunks=4294967297", "--stages_per_rank=4294967298":
+            why = f"ended with 1:\n.*{flag}.*: must be at most 2147483647"
+            with self.assertRaisesRegex(AssertionError, why):
+                run("examples/distributed", flag)
+        with self.assertRaisesRegex(AssertionError, "--stages_per_rank need to be above"):
+            run("examples/distributed", "--stages_per_rank=0")
+
     def test_under_bazel_run_paths_are_those_of_where_it_was_typed(self):
         with tempfile.TemporaryDirectory() as folder:
             here = pathlib.Path(folder)
