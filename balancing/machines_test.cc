@@ -68,6 +68,10 @@ TEST(MachinesTest, NameTheirErrors) {
   EXPECT_EQ(device("{}"), "no error");
   EXPECT_THAT(device(R"({"type": "abacus"})"),
               HasSubstr("it: host 0: device 0: \"type\" is \"abacus\""));
+  EXPECT_THAT(device(R"({"type": "cuda", "sped": 2})"),
+              HasSubstr("there is no \"sped\" in a description of machines; "
+                        "known here are type, speed, memory_gib, "
+                        "host_bandwidth_gb, count"));
   EXPECT_THAT(device(R"({"speed": 0})"), HasSubstr("should be a number above"));
   EXPECT_THAT(device(R"({"count": 5000})"), HasSubstr("\"count\" is 5000"));
   EXPECT_THAT(machines_error(R"(, "links": [{"hosts": ["a", "b"]}])"),

@@ -231,7 +231,9 @@ JsonReader::JsonReader(const Json& object, std::string place,
 }
 
 const Json* JsonReader::find(const std::string& name) {
-  asked_for_.push_back(name);
+  if (std::ranges::find(asked_for_, name) == asked_for_.end()) {
+    asked_for_.push_back(name);
+  }
   const auto found = object_.find(name);
   return found == object_.end() ? nullptr : &*found;
 }
