@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "gpipe/base/program.h"
+#include "gpipe/base/run_main.h"
 #include "gpipe/base/text.h"
 #include "gpipe/schedule/microbatches.h"
 #include "models/exported/analysis.h"
@@ -178,10 +179,20 @@ void print_eval_problems(const Program& program) {
   for (const std::string& each : problems) std::cout << "  " << each << "\n";
 }
 
+// Returns the program in a file. The errors begin with the path.
+Program read(const std::string& path) {
+  try {
+    Archive archive(path);
+    Program program = read_program(archive, {});
+    analyze(program, /*keep_random=*/true);
+    return program;
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
+  }
+}
+
 int show(const std::string& path) {
-  Archive archive(path);
-  Program program = read_program(archive, {});
-  analyze(program, /*keep_random=*/true);
+  const Program program = read(path);
   std::cout << path << ", PyTorch " << program.torch_version << ", "
             << program.nodes.size() << " nodes\n";
   print_values(program, "inputs", program.inputs);
@@ -264,11 +275,8 @@ int main(int argc, char** argv) {
                  : 1;
     }
     return gpipe::exported::show(FLAGS_in);
-  } catch (const c10::Error& error) {
-    std::cerr << "exported: " << FLAGS_in << " "
-              << error.what_without_backtrace() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "exported: " << error.what() << "\n";
+    std::cerr << "exported: " << gpipe::error_text(error) << "\n";
   }
   return 1;
 }

@@ -50,7 +50,17 @@ class FlagsTest(unittest.TestCase):
             (["--max_crossing=-1"], "--max_crossing=-1: must be at least 0"),
             (["--lora_targets=a"], "--lora_targets has no meaning without --lora_rank"),
         ):
-            self.assertIn(why, self.error("exported", "--in=a.pt2", *flags))
+            self.assertEqual(self.error("exported", "--in=a.pt2", *flags), f"exported: {why}\n")
+        self.assertEqual(self.error("exported"), "exported: give a file to read with --in\n")
+
+    def test_exported_names_the_file_that_cannot_be_read_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "a.pt2")
+            file.write_text("text")
+            for flags in [], ["--partitions=2"]:
+                error = self.error("exported", f"--in={file}", *flags)
+                self.assertTrue(error.startswith(f"exported: '{file}' is not a zip archive: "), error)
+                self.assertEqual(error.count(file.name), 1)
 
     def test_plan_refuses_flags_that_mean_nothing(self):
         self.assertIn(
