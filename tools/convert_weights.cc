@@ -245,6 +245,12 @@ void convert() {
   } else if (format_of(FLAGS_out) != Format::kFolder) {
     gpipe::check_unused({"shard_size"}, "is for a folder in --out");
   }
+  TORCH_CHECK_VALUE(FLAGS_shard_size >= 1, "--shard_size=", FLAGS_shard_size,
+                    ": must be at least 1");
+  TORCH_CHECK_VALUE(FLAGS_model != "transformer" || FLAGS_width >= 4,
+                    "--width=", FLAGS_width,
+                    ": must be at least 4 for transformer, whose number of "
+                    "heads is a quarter of it");
   const std::optional<torch::Dtype> dtype = wanted_dtype();
   const gpipe::NameTable in_names = table("--in_names", FLAGS_in_names);
   const gpipe::NameTable out_names = table("--out_names", FLAGS_out_names);

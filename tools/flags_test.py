@@ -29,6 +29,8 @@ class FlagsTest(unittest.TestCase):
             ([*file, "--layers=2"], "--layers has no meaning without --model"),
             ([*file, "--shard_size=9"], "--shard_size has no meaning without --out"),
             ([*file, "--shard_size=9", "--out=b.pt"], "--shard_size is for a folder in --out"),
+            ([*file, "--shard_size=0", "--out=b/"], "convert_weights: --shard_size=0: must be at least 1"),
+            (["--model=transformer", "--list", "--width=3"], "convert_weights: --width=3: must be at least 4"),
             ([*file, "--weights_dtype=float4_e2m1fn_x2"], "must be a floating-point dtype"),
         ):
             self.assertIn(why, self.error("convert_weights", *flags))
