@@ -97,6 +97,25 @@ class FlagsTest(unittest.TestCase):
         ):
             self.assertIn(why, self.error("schedule", *flags))
 
+    def test_plan_names_the_flags_of_numbers_that_are_too_small(self):
+        for flags, why in (
+            (["--memory_gib=-1"], "--memory_gib=-1: must be at least 0"),
+            (["--memory_gib=-1", "--device=cuda"], "--memory_gib=-1: must be at least 0"),
+            (["--bandwidth_gb=0"], "--bandwidth_gb=0: must be above 0"),
+            (["--host_bandwidth_gb=0", "--offload"], "--host_bandwidth_gb=0: must be above 0"),
+        ):
+            self.assertEqual(self.error("plan", *flags), f"plan: {why}\n")
+
+    def test_schedule_names_the_flags_of_numbers_that_are_out_of_range(self):
+        for flags, why in (
+            (["--latency=nan"], "--latency=nan: must be a finite number of 0 or more"),
+            (["--bandwidth_gb=-1"], "--bandwidth_gb=-1: must be a finite number of 0 or more"),
+            (["--host_bandwidth_gb=inf"], "--host_bandwidth_gb=inf: must be a finite number of 0 or more"),
+            (["--overlap=2"], "--overlap=2: must be from 0 to 1"),
+            (["--svg=b", "--width=100"], "--width=100: must be at least 400"),
+        ):
+            self.assertEqual(self.error("schedule", *flags), f"schedule: {why}\n")
+
     def test_published_takes_no_flags(self):
         self.assertIn("--nosuch: there are no", self.error("benchmarks/published", "--nosuch"))
 
@@ -147,9 +166,10 @@ class FlagsTest(unittest.TestCase):
         )
 
     def test_schedule_refuses_to_offload_more_than_is_kept(self):
-        self.assertIn(
-            "only what a forward keeps can go to the host",
-            self.error("schedule", "--activation_mib=1", "--offload_mib=5"),
+        self.assertEqual(
+            self.error("schedule", "--activation_mib=1", "--offload_mib=1,2,1,1"),
+            "schedule: --offload_mib is more than --activation_mib for stage 1: "
+            "only what a forward keeps can go to the host\n",
         )
 
 

@@ -229,6 +229,14 @@ std::vector<balancing::PlanDevice> devices_for(
     options.links(std::move(machines.links));
     return std::move(machines.devices);
   }
+  TORCH_CHECK_VALUE(FLAGS_memory_gib >= 0, "--memory_gib=", FLAGS_memory_gib,
+                    ": must be at least 0");
+  for (const auto& [flag, gigabytes] :
+       {std::pair("bandwidth_gb", FLAGS_bandwidth_gb),
+        std::pair("host_bandwidth_gb", FLAGS_host_bandwidth_gb)}) {
+    TORCH_CHECK_VALUE(gigabytes > 0, "--", flag, "=", gigabytes,
+                      ": must be above 0");
+  }
   std::vector<balancing::PlanDevice> devices;
   for (int64_t k = 0; k < FLAGS_partitions; ++k) {
     devices.push_back(balancing::PlanDevice(device_of(k))

@@ -11,6 +11,7 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -291,6 +292,13 @@ gpipe::Costs costs_of(const Schedule& schedule) {
     costs.weight_activation_bytes.clear();
     costs.offload_bytes.clear();
   }
+  const std::vector<double>& kept = costs.activation_bytes;
+  const std::vector<double>& moved = costs.offload_bytes;
+  for (std::size_t k = 0; k < std::min(kept.size(), moved.size()); ++k) {
+    if (moved[k] <= kept[k]) continue;
+    refuse("--offload_mib is more than --activation_mib for stage ", k,
+           ": only what a forward keeps can go to the host");
+  }
   if (costs.bandwidth > 0 && costs.boundary_bytes.empty()) {
     refuse("--bandwidth_gb needs --boundary_mib, the size of what is sent");
   }
@@ -460,6 +468,19 @@ void run() {
   constexpr int kMost = 10'000;  // above it, nobody can read the picture
   if (FLAGS_columns < 0 || FLAGS_columns > kMost) {
     refuse("--columns=", FLAGS_columns, ": must be from 0 to ", kMost);
+  }
+  if (!FLAGS_svg.empty() && FLAGS_width < 400) {
+    refuse("--width=", FLAGS_width, ": must be at least 400");
+  }
+  for (const auto& [flag, number] :
+       {std::pair("latency", FLAGS_latency),
+        std::pair("bandwidth_gb", FLAGS_bandwidth_gb),
+        std::pair("host_bandwidth_gb", FLAGS_host_bandwidth_gb)}) {
+    if (number >= 0 && std::isfinite(number)) continue;
+    refuse("--", flag, "=", number, ": must be a finite number of 0 or more");
+  }
+  if (!(FLAGS_overlap >= 0 && FLAGS_overlap <= 1)) {
+    refuse("--overlap=", FLAGS_overlap, ": must be from 0 to 1");
   }
   gpipe::check_output_files({{"svg", FLAGS_svg},
                              {"trace", FLAGS_trace},
