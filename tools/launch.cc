@@ -86,7 +86,8 @@ std::optional<Flag> find_flag(const std::string& name) {
 
 std::string type_text(const Flag& flag) {
   if (flag.type == "bool") return "neither true nor false";
-  return flag.type == "double" ? "not a number" : "not a whole number";
+  return flag.type == "double" ? "not a number"
+                               : "not a whole number of 32 bits";
 }
 
 // Sets the flags as gflags does. gflags itself would end the program with exit

@@ -589,7 +589,8 @@ TEST(LaunchTest, RefusesFlagsThatHaveNoSense) {
   EXPECT_EQ(error_of({"--nnodes=2", "--node_rank=2"}),
             "launch: --node_rank=2: must be from 0 to 1, since --nnodes=2\n");
   const std::pair<std::string, std::string> wrong[] = {
-      {"--nproc=x", "'x' is not a whole number"},
+      {"--nproc=x", "'x' is not a whole number of 32 bits"},
+      {"--nproc=99999999999", "'99999999999' is not a whole number of 32 bits"},
       {"--grace=x", "'x' is not a number"},
       {"--tag_output=x", "'x' is neither true nor false"},
       {"--nproc=0", "must be at least 1"},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "gpipe/base/text.h"
@@ -50,7 +51,9 @@ class Item {
   template <typename Number>
   Number number(std::size_t k) const {
     const auto value = internal::read_number<Number>(parts_[k]);
-    check(value.has_value(), "has '" + parts_[k] + "' instead of a number");
+    constexpr const char* kExpected =
+        std::is_integral_v<Number> ? "a whole number" : "a number";
+    check(value.has_value(), "has '" + parts_[k] + "' instead of " + kExpected);
     return *value;
   }
 

@@ -95,7 +95,9 @@ TEST(LearningRateTest, SaysWhatIsWrongWithASpec) {
   EXPECT_EQ(error("warmup:5,cosin:10"), "'cosin:10'" + none);
   EXPECT_EQ(error(""), "''" + none);
   EXPECT_EQ(error("cosine"), "'cosine' should be cosine:STEPS");
-  EXPECT_EQ(error("cosine:1e3"), "'cosine:1e3' has '1e3' instead of a number");
+  EXPECT_EQ(error("cosine:1e3"),
+            "'cosine:1e3' has '1e3' instead of a whole number");
+  EXPECT_EQ(error("warmup:5:x"), "'warmup:5:x' has 'x' instead of a number");
   EXPECT_EQ(error("cosine:0"),
             "'cosine:0' needs a number of steps greater than 0");
   EXPECT_EQ(error("cosine:5,warmup:5"), "'warmup:5' must be the first item");
