@@ -285,11 +285,12 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
 // if `model` is null, if `input` has no rows, if there are no devices or fewer
 // layers than devices, if a schedule does not exist or none can have any of the
 // `stages_per_rank` with so many layers, or if an option is out of its range,
-// and whatever profile() throws. Complexity: one profile per number of
-// micro-batches. A plan for 64 devices and 1,000 layers takes seconds
-// (docs/results/schedules.md). Threads: as for profile_times(). Profiling on
-// CPUs changes at::set_num_threads() of the calling thread meanwhile, and
-// restores it.
+// std::invalid_argument if a step might take longer than the largest double, or
+// its layers more bytes, and whatever profile() throws. Complexity: one profile
+// per number of micro-batches. A plan for 64 devices and 1,000 layers takes
+// seconds (docs/results/schedules.md). Threads: as for profile_times().
+// Profiling on CPUs changes at::set_num_threads() of the calling thread
+// meanwhile, and restores it.
 template <typename Input>
 Plan plan(torch::nn::Sequential model, Input input,
           const std::vector<PlanDevice>& devices,
@@ -306,11 +307,10 @@ Plan plan(torch::nn::Sequential model, Input input,
 // Throws the errors above except those of profiling, c10::ValueError if the
 // profile has no rows, and std::invalid_argument if one of its times or bytes
 // is negative or not finite, if a layer has more trained_bytes than
-// parameter_bytes, if a step might take longer than the largest double, or if
-// it has not as many times as memory of layers. Threads: may be called from any
-// thread. A pure function, except if `workers` is 0 on CPUs: then the result
-// also depends on at::get_num_threads() of the calling thread and on the number
-// of cores.
+// parameter_bytes, or if it has not as many times as memory of layers. Threads:
+// may be called from any thread. A pure function, except if `workers` is 0 on
+// CPUs: then the result also depends on at::get_num_threads() of the calling
+// thread and on the number of cores.
 Plan plan(const Profile& profile, int64_t rows,
           const std::vector<PlanDevice>& devices,
           const PlanOptions& options = {});

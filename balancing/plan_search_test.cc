@@ -599,6 +599,12 @@ TEST(PlanSearchTest, StepsLongerThanTheLargestNumberAreRefused) {
   refused(PlanOptions().overhead(1e308));
   refused(PlanOptions().offload(true));
   refused(PlanOptions(), /*speed=*/1e-308);
+  EXPECT_THROW(plan(torch::nn::Sequential(torch::nn::Linear(2, 2),
+                                          torch::nn::Linear(2, 2)),
+                    torch::ones({4, 2}), {torch::kCPU, torch::kCPU},
+                    PlanOptions().chunks({4}).latency(1e308).profile(
+                        TimeOptions().timeout(0))),
+               std::invalid_argument);
 }
 
 TEST(PlanSearchTest, NamesWhatCannotBe) {
