@@ -249,19 +249,24 @@ void check(const TokenModel& model, const std::vector<Tokens>& prompts,
            const GenerateOptions& options) {
   check_at_least("max_tokens", options.max_tokens, 1);
   check_at_least("in_flight", options.in_flight, 1);
+  const auto check_tokens = [&](const std::string& name, const Tokens& tokens) {
+    for (const int64_t each : tokens) {
+      TORCH_CHECK_VALUE(each >= 0 && each < model.vocabulary, name,
+                        " has the token ", each, ", but the model has ",
+                        model.vocabulary, " tokens, 0 to ",
+                        model.vocabulary - 1);
+    }
+  };
+  check_tokens("--eos", options.ends);
   for (const Tokens& each : options.stops) {
     TORCH_CHECK_VALUE(!each.empty(), "--stop has an empty list of tokens");
+    check_tokens("--stop", each);
   }
   const int64_t limit = model.inputs.limit();
   for (std::size_t k = 0; k < prompts.size(); ++k) {
     const auto size = static_cast<int64_t>(prompts[k].size());
     TORCH_CHECK_VALUE(size > 0, "prompt ", k, " is empty");
-    for (const int64_t each : prompts[k]) {
-      TORCH_CHECK_VALUE(each >= 0 && each < model.vocabulary, "prompt ", k,
-                        " has the token ", each, ", but the model has ",
-                        model.vocabulary, " tokens, 0 to ",
-                        model.vocabulary - 1);
-    }
+    check_tokens(absl::StrCat("prompt ", k), prompts[k]);
     TORCH_CHECK_VALUE(
         options.slides || size <= limit, "prompt ", k, " has ", size,
         " tokens, but the model takes at most ", limit,

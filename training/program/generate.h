@@ -154,9 +154,9 @@ struct TokenModel {
 // with the same arguments and get the same result. At the end, also after an
 // error, the model forgets the sequences.
 //
-// Throws c10::ValueError with the numbers if a prompt is empty, has a token
-// outside of the vocabulary, or does not fit the model with max_tokens; and if
-// an option is out of its range.
+// Throws c10::ValueError with the numbers if a prompt is empty, or does not fit
+// the model with max_tokens; if a prompt, `ends` or `stops` have a token
+// outside of the vocabulary; and if an option is out of its range.
 std::vector<Tokens> generate(const TokenModel& model,
                              const std::vector<Tokens>& prompts,
                              const GenerateOptions& options);

@@ -443,6 +443,13 @@ TEST(GenerateTest, ErrorsHaveTheNumbers) {
   GenerateOptions options = options_of(1);
   options.stops = {{}};
   expect({{1}}, options, "--stop has an empty list");
+  options.stops = {{1}, {2, -3}};
+  expect({{1}}, options,
+         "--stop has the token -3, but the model has 10 tokens, 0 to 9");
+  options = options_of(1);
+  options.ends = {9, 10};
+  expect({{1}}, options,
+         "--eos has the token 10, but the model has 10 tokens, 0 to 9");
   options = options_of(1);
   options.sampling.top_p = 2;
   expect({{1}}, options, "--top_p=2");
