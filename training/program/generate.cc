@@ -505,9 +505,13 @@ class Bytes {
     Tokens tokens;
     for (const char c : text) {
       const auto place = vocabulary_.find(c);
-      TORCH_CHECK_VALUE(place != std::string::npos, flag, "=", text,
-                        ": the character '", c,
-                        "' is not in the text of --data_dir");
+      // A byte from 0x80 on is a part of a UTF-8 character.
+      TORCH_CHECK_VALUE(
+          place != std::string::npos, flag, "=", text, ": ",
+          (c & 0x80) ? absl::StrCat("the byte 0x",
+                                    absl::Hex(static_cast<unsigned char>(c)))
+                     : "the character " + internal::in_quotes({&c, 1}),
+          " is not in the text of --data_dir");
       tokens.push_back(static_cast<int64_t>(place));
     }
     return tokens;
@@ -543,8 +547,8 @@ std::vector<Tokens> read_prompts(const GenerateRun& run, const Bytes* bytes) {
     const auto more = parse_lists("--prompts=" + run.prompts, text, '\n');
     prompts.insert(prompts.end(), more.begin(), more.end());
   }
-  TORCH_CHECK_VALUE(!prompts.empty(),
-                    "there is no prompt; use --prompt_tokens or --prompts");
+  TORCH_CHECK_VALUE(!prompts.empty(), "there is no prompt; use ",
+                    bytes ? "--prompt, " : "", "--prompt_tokens or --prompts");
   check_at_least("samples", run.samples, 1);
   constexpr int64_t kMost = 1'000'000;
   TORCH_CHECK_VALUE(run.samples <= kMost, "--samples=", run.samples,

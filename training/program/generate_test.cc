@@ -666,6 +666,17 @@ TEST(GenerateRunTest, AProgramWithMoreOutputsWritesCharactersOfItsText) {
     EXPECT_EQ(line.size(), 22U);
     EXPECT_EQ(line.find_first_not_of("abc"), std::string::npos) << line;
   }
+  const auto error_with = [&](const std::string& prompt) {
+    run.prompt = prompt;
+    return value_error_of([&] { lines_of(options, run); });
+  };
+  EXPECT_EQ(error_with(""),
+            "there is no prompt; use --prompt, --prompt_tokens or --prompts");
+  EXPECT_EQ(error_with("ax"),
+            "--prompt=ax: the character 'x' is not in the text of --data_dir");
+  EXPECT_EQ(error_with("a\xc3\xa9"),
+            "--prompt=a\xc3\xa9: the byte 0xc3 is not in the text of "
+            "--data_dir");
 }
 
 TEST(GenerateRunTest, ErrorsSayWhatToDo) {
