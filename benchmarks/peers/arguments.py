@@ -3,6 +3,7 @@
 import argparse
 import math
 import pathlib
+import re
 import shutil
 
 import entries
@@ -125,7 +126,7 @@ def read_flags(description, arguments=None):
             parser.error(f"there is no model {model!r}; use one of {', '.join(entries.MODELS)}")
     if flags.rounds < 1 or flags.warm_up < 1 or flags.microbatches < 1:
         parser.error("--rounds, --warm_up and --microbatches need to be above 0")
-    if flags.seconds <= 0:
+    if not flags.seconds > 0:  # also if it is not a number
         parser.error("--seconds needs to be above 0")
     check_devices(flags, parser)
     for flag in ("python", "worker"):
@@ -149,8 +150,7 @@ def check_devices(flags, parser):
     if "cuda" in flags.devices and len(set(flags.devices)) > 1:
         parser.error("--devices: give each GPU its index, as in cuda:0,cuda:1")
     for device in flags.devices:
-        kind, _, index = device.partition(":")
-        if device != "cpu" and (kind != "cuda" or index and not index.isdigit()):
+        if not re.fullmatch("cpu|cuda|cuda:[0-9]+", device):
             parser.error(f"--devices: {device!r} is not cpu, cuda or cuda:INDEX")
     flags.on_gpus = flags.devices[0] != "cpu"
     if any((device != "cpu") != flags.on_gpus for device in flags.devices):

@@ -52,6 +52,7 @@ class Flags(unittest.TestCase):
     def test_wrong_devices_are_refused_with_the_remedy(self):
         for devices, error in {
             "cuda:x": "'cuda:x' is not cpu, cuda or cuda:INDEX",
+            "cuda:": "'cuda:' is not cpu, cuda or cuda:INDEX",
             "gpu": "'gpu' is not cpu, cuda or cuda:INDEX",
             "cpu,cuda:0": "all devices must be of one type",
             "cuda:0,cuda:1,cuda:0": "lists 3 devices, but mlp has 2 partitions",
@@ -72,7 +73,8 @@ class Flags(unittest.TestCase):
     def test_files_and_times_are_checked(self):
         self.assertIn("--nccl=none: no file is there", flags_of("--nccl=none"))
         self.assertIn("--worker=none: no program", flags_of("--worker=none"))
-        self.assertIn("--seconds needs to be above 0", flags_of("--seconds=0"))
+        for seconds in "0", "nan":
+            self.assertIn("--seconds needs to be above 0", flags_of(f"--seconds={seconds}"))
         self.assertIn("--balance=a,2 is no list", flags_of("--balance=a,2"))
 
 
