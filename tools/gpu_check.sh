@@ -80,7 +80,7 @@ case $part in
   *) die "--part=$part: use correctness or speed" ;;
 esac
 for name in "${only[@]}"; do
-  grep -q "^$name " <<<"$table" || die "there is no row '$name'; see --list"
+  grep -qxF -- "$name" <<<"$(cut -d' ' -f1 <<<"$table")" || die "there is no row '$name'; see --list"
 done
 [[ -z $nccl || -e $nccl ]] || die "--nccl=$nccl: there is no such file"
 output=$(realpath -m "${output:-gpu_check-$part-$(date -u +%Y%m%dT%H%M%SZ).tar.gz}")

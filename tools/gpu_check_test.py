@@ -219,6 +219,8 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_named_rows_run_alone(self):
         self.place("bin/nsys", NSYS)
+        _, output = self.run_script("--only=d.vices", status=2)
+        self.assertIn("there is no row 'd.vices'; see --list", output)
         rows, _ = self.run_script("--only=eager,nsys")
         self.assertEqual(rows, {"devices": ("passed", "accelerators: 2"),
                                 "eager": ("passed", "3 passed, 0 failed"),

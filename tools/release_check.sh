@@ -58,7 +58,7 @@ for argument; do
       ;;
     --only=*)
       name=${argument#*=}
-      if [[ ! ${commands[$name]:-} ]]; then
+      if [[ -z $name || ! ${commands[$name]:-} ]]; then
         echo "release_check: there is no row '$name'; rows: ${rows[*]}" >&2
         exit 2
       fi
