@@ -220,8 +220,8 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   result.local_rank =
       variables
           .number("SLURM_LOCALID", 0, result.local_world_size - 1,
-                  ", since " + std::to_string(result.local_world_size) +
-                      " tasks are on this machine")
+                  ", since the number of tasks on this machine is " +
+                      std::to_string(result.local_world_size))
           .value_or(0);
   // In the script of a batch job, no launcher has started the other ranks.
   if (result.world_size > 1 && !variables.has("SLURM_STEP_ID") &&

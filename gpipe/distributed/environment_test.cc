@@ -200,7 +200,7 @@ TEST(EnvironmentTest, RefusesAListOfTasksThatIsNone) {
 TEST(EnvironmentTest, RefusesASlurmLocalIdThatTheMachineDoesNotHave) {
   EXPECT_EQ(error_of(with(kSlurm, {{"SLURM_LOCALID", "2"}})),
             "SLURM_LOCALID is '2', but must be a whole number, from 0 to 1, "
-            "since 2 tasks are on this machine");
+            "since the number of tasks on this machine is 2");
 }
 
 TEST(EnvironmentTest, IsAloneInABatchScriptThatAskedForNoTasks) {
