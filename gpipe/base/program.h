@@ -39,9 +39,9 @@ bool read_flags(int* argc, char*** argv, const std::string& usage,
 // description. Threads: as read_flags().
 std::string flags_text(const std::string& folder);
 
-// Throws std::invalid_argument if one of `flags` has another value than its
-// default. `why`: the end of the error, such as "has no meaning with --csv".
-// Threads: as read_flags().
+// Throws std::invalid_argument if one of `flags` was given, even with its
+// default value. `why`: the end of the error, such as "has no meaning with
+// --csv". Threads: as read_flags().
 void check_unused(const std::vector<const char*>& flags,
                   const std::string& why);
 
