@@ -38,6 +38,7 @@
 #include "models/exported/plan.h"
 #include "models/exported/program.h"
 #include "models/exported/program_reader.h"
+#include "models/weights/formats.h"
 #include "tools/exported_runs.h"
 
 DEFINE_string(in, "", "The file to read, as torch.export.save writes it.");
@@ -179,20 +180,14 @@ void print_eval_problems(const Program& program) {
   for (const std::string& each : problems) std::cout << "  " << each << "\n";
 }
 
-// Returns the program in a file. The errors begin with the path.
-Program read(const std::string& path) {
-  try {
-    Archive archive(path);
-    Program program = read_program(archive, {});
-    analyze(program, /*keep_random=*/true);
-    return program;
-  } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
-  }
-}
-
 int show(const std::string& path) {
-  const Program program = read(path);
+  const Program program =
+      internal::with_prefix<c10::Error>("'" + path + "' ", [&] {
+        Archive archive(path);
+        Program read = read_program(archive, {});
+        analyze(read, /*keep_random=*/true);
+        return read;
+      });
   std::cout << path << ", PyTorch " << program.torch_version << ", "
             << program.nodes.size() << " nodes\n";
   print_values(program, "inputs", program.inputs);
