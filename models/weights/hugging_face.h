@@ -121,8 +121,9 @@ void save_hugging_face(const std::string& folder, const StateDict& tensors,
 // The same by several processes together, such as the ranks of one replica,
 // each with the tensors of its own layers. All see the same folder and make the
 // same call. Each writes its own files; the first process writes the index. A
-// name that several processes have is written by the first of them. If there
-// is an error in one process, all throw c10::Error, which names the process.
+// name that several processes have is written by the first of them. If one of
+// them has another folder, all throw c10::ValueError. If there is another error
+// in one process, all throw c10::Error, which names the process.
 void save_hugging_face(const std::string& folder, const StateDict& tensors,
                        int64_t shard_bytes, const RunShard& shard);
 
