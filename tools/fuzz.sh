@@ -8,10 +8,10 @@
 #   tools/fuzz.sh //models/testing:pickle_fuzz 1000000runs # with 1000000 inputs
 #   tools/fuzz.sh all 10 --jobs=1                          # Bazel's options come last
 #
-# Starts from the corpus in the tree and from inputs that earlier runs have found,
-# which are in ${TMPDIR:-/tmp}/gpipe-fuzz. Inputs that fail are stored there, too. Add
-# such an input to the target's corpus together with the fix. Exits with 1 if an input
-# failed.
+# Runs as many targets at a time as the machine has cores. Starts from the corpus in the
+# tree and from inputs that earlier runs have found, which are in
+# ${TMPDIR:-/tmp}/gpipe-fuzz. Inputs that fail are stored there, too. Add such an input to
+# the target's corpus together with the fix. Exits with 1 if an input failed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,24 +33,29 @@ fi
 ./bazelw build --config=fuzz "${quiet[@]}" --show_result=0 $targets "$@"
 bin=$(./bazelw info --config=fuzz "${quiet[@]}" "$@" bazel-bin)
 
-status=0
-for target in $targets; do
-  path=${target#//}
+# Fuzzes one target and prints its coverage at the start and at the end, and its speed.
+fuzz() {
+  local path=${1#//}
   path=${path/://}
-  source=${path%_libfuzzer}
-  folder=${TMPDIR:-/tmp}/gpipe-fuzz/${source//\//_}
+  local source=${path%_libfuzzer}
+  local folder=${TMPDIR:-/tmp}/gpipe-fuzz/${source//\//_}
   mkdir -p "$folder/corpus" "$folder/failures"
-  options=("$limit" -artifact_prefix="$folder/failures/" -print_final_stats=1
+  local options=("$limit" -artifact_prefix="$folder/failures/" -print_final_stats=1
     -timeout=20 -rss_limit_mb=4096)
   if [[ -e $source.dict ]]; then options+=(-dict="$source.dict"); fi
 
-  echo "== //$(dirname "$source"):$(basename "$source")"
-  if ! "$bin/$path" "${options[@]}" "$folder/corpus" "${source%/*}/fuzz_corpus" \
-    >"$folder/log" 2>&1; then
-    status=1
-    echo "FAILED, see $folder/log; the input is in $folder/failures" >&2
-  fi
-  # Prints coverage at the start and at the end, and the speed.
-  grep -E 'INITED|DONE|ERROR|SUMMARY|^stat::(number|average)' "$folder/log" || true
-done
-exit $status
+  local status=0
+  "$bin/$path" "${options[@]}" "$folder/corpus" "${source%/*}/fuzz_corpus" \
+    >"$folder/log" 2>&1 || status=1
+  # One call, so that the lines of targets that end together stay in one piece.
+  printf '%s\n' "== //$(dirname "$source"):$(basename "$source")" \
+    "$( ((!status)) || echo "FAILED, see $folder/log; the input is in $folder/failures")" \
+    "$(grep -E 'INITED|DONE|ERROR|SUMMARY|^stat::(number|average)' "$folder/log")" |
+    grep .
+  return "$status"
+}
+
+export bin limit
+export -f fuzz
+# shellcheck disable=SC2016,SC2086  # xargs' shell expands $0; $targets can be several words
+printf '%s\n' $targets | xargs -P "$(nproc)" -n 1 bash -euc 'fuzz "$0"' || exit 1
