@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "gpipe/base/devices.h"
 #include "gpipe/distributed/channel/message.h"
 #include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/runtime/device/test_hooks.h"
@@ -192,9 +193,8 @@ template <typename Check>
 void Receiver::check_received(const MessageId& expected, Check check) {
   try {
     check();
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
   } catch (const c10::Error& error) {
+    if (is_out_of_memory(error)) throw;
     world_.fail({Fault::kDisagree, peer_, world_.rank(), expected.to_string(),
                  error.what_without_backtrace()});
     world_.check();

@@ -153,7 +153,7 @@ class Receiver : public ChannelEnd {
   // If a message is not the expected one, or `deliver` throws c10::Error, the
   // sender is reported as failed on both ranks (Fault::kDisagree). Any other
   // exception is reported as a failure of this rank; so is
-  // c10::OutOfMemoryError.
+  // lack of memory (is_out_of_memory()).
   void expect(std::vector<MessageId> messages, Deliver deliver);
 
   // Blocks until all messages have arrived, or the world has failed.

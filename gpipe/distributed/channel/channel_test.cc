@@ -372,7 +372,14 @@ TEST(Receiver, ReportsWhoHasFailedIfDeliverThrows) {
            {[] { throw std::runtime_error("the reason"); }, Fault::kFailed, 1,
             "std::runtime_error: the reason"},
            {[&] { throw c10::OutOfMemoryError(here, "the reason"); },
-            Fault::kFailed, 1, "c10::OutOfMemoryError: the reason"}}) {
+            Fault::kFailed, 1, "c10::OutOfMemoryError: the reason"},
+           {[] {
+              TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: ",
+                          "the reason");
+            },
+            Fault::kFailed, 1,
+            "c10::Error: DefaultCPUAllocator: can't allocate memory: the "
+            "reason"}}) {
     SCOPED_TRACE(each.error);
     Channel channel;
     channel.receiver.expect({id_of(0, 0), id_of(0, 1)},
