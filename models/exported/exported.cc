@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "gpipe/base/crc32c.h"
-#include "gpipe/base/devices.h"
 #include "gpipe/base/text.h"
 #include "models/exported/analysis.h"
 #include "models/exported/archive.h"
@@ -212,20 +211,6 @@ ExportedSignature signature_of(const Program& program, Archive& archive) {
   return result;
 }
 
-// Calls `read` and adds the path to errors in the file. An error of lack of
-// memory passes unchanged.
-template <typename Read>
-auto with_path(const std::string& path, const Read& read) {
-  try {
-    return read();
-  } catch (const c10::IndexError&) {
-    throw;
-  } catch (const c10::Error& error) {
-    if (is_out_of_memory(error)) throw;
-    TORCH_CHECK_VALUE(false, "'", path, "' ", error.what_without_backtrace());
-  }
-}
-
 }  // namespace
 }  // namespace exported
 
@@ -331,8 +316,9 @@ class ExportedFile::State {
 
 ExportedFile::ExportedFile(const std::string& path,
                            const ExportedOptions& options)
-    : state_(exported::with_path(
-          path, [&] { return std::make_shared<State>(path, options); })) {}
+    : state_(internal::with_prefix<c10::Error>(
+          internal::in_quotes(path) + " ",
+          [&] { return std::make_shared<State>(path, options); })) {}
 
 const ExportedSignature& ExportedFile::signature() const {
   return state_->signature;
@@ -349,7 +335,8 @@ ExportedModel ExportedFile::read(int64_t first, int64_t count,
                     "layers ", first, " to ", first + count - 1, " of ",
                     internal::in_quotes(state.path),
                     " were asked for, but there are ", size());
-  return exported::with_path(state.path, [&] {
+  const std::string prefix = internal::in_quotes(state.path) + " ";
+  return internal::with_prefix<c10::Error>(prefix, [&] {
     exported::Part part(state.archive, state.model, weights);
     for (int64_t k = first; k < first + count; ++k) {
       part.add(static_cast<int>(k), state.paths[k], state.names[k]);
