@@ -98,7 +98,7 @@ struct Arguments {
   c10::SmallVector<at::Tensor, 4> unmarked;
 
   void add(const at::Tensor& tensor, bool is_written) {
-    const Tag* const tag = tag_of(tensor);
+    const Tag* const tag = Tag::of(tensor);
     PlacePtr place = tag ? active_place(tag->place) : nullptr;
     if (!place) {
       unmarked.push_back(tensor);
@@ -139,7 +139,7 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
     internal::for_each_tensor(values[k], [&](const at::Tensor& tensor) {
       if (is_written(argument)) {
         if (!written) written = tensor.device();
-      } else if (is_cpu_number(tensor) && !tag_of(tensor) &&
+      } else if (is_cpu_number(tensor) && !Tag::of(tensor) &&
                  !given.weights.any) {
         return;
       }
@@ -158,7 +158,7 @@ std::optional<c10::Device> meeting_place(const c10::FunctionSchema& schema,
   Agreement expected;
   for (const c10::IValue& value : values) {
     internal::for_each_tensor(value, [&](const at::Tensor& tensor) {
-      const Tag* const tag = tag_of(tensor);
+      const Tag* const tag = Tag::of(tensor);
       const PlacePtr from = tag ? active_place(tag->place) : nullptr;
       if (!from) return;
       const auto exit =
@@ -182,7 +182,7 @@ void bring(const c10::FunctionSchema& schema, c10::Device device,
     if (!value.isTensor() && !value.isList()) continue;
     value = internal::with_tensors(value, [&](const at::Tensor& tensor) {
       if (tensor.device() == device) return tensor;
-      if (is_cpu_number(tensor) && !tag_of(tensor) && !also_numbers) {
+      if (is_cpu_number(tensor) && !Tag::of(tensor) && !also_numbers) {
         return tensor;
       }
       return tensor.to(device);
@@ -221,7 +221,7 @@ std::optional<c10::Device> output_device(const c10::FunctionSchema& schema,
 // Tags a result of the operator.
 void mark(const at::Tensor& tensor, const Arguments& given) {
   const bool only_weights = given.only_weights();
-  if (const Tag* const tag = tag_of(tensor)) {
+  if (const Tag* const tag = Tag::of(tensor)) {
     const PlacePtr place = active_place(tag->place);
     // A weight stays a weight, even if data are written to it.
     if (place && (tag->kind == Tag::Kind::kWeight || place == given.place())) {
@@ -235,8 +235,8 @@ void mark(const at::Tensor& tensor, const Arguments& given) {
   const auto kind = only_weights                       ? Tag::Kind::kWeight
                     : given.gradients || in_backward() ? Tag::Kind::kGradient
                                                        : Tag::Kind::kData;
-  set_tag(tensor, c10::make_intrusive<Tag>(given.place(), kind,
-                                           only_weights && given.direct));
+  Tag::set(tensor, c10::make_intrusive<Tag>(given.place(), kind,
+                                            only_weights && given.direct));
 }
 
 // The kernel of the dispatch key: places the inputs, runs the operator and tags

@@ -1,15 +1,15 @@
 // The devices of parallelized modules, and the tags on tensors that name them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKey.h>
-#include <c10/core/TensorImpl.h>
 
 #include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
+
+#include "gpipe/libtorch/tensor_tag.h"
 
 namespace gpipe::placement {
 
@@ -52,14 +52,11 @@ std::optional<c10::Device> exit_device(PlacePtr from, const PlacePtr& outer);
 // The dispatch key in a tagged tensor's own key set. LibTorch reserves it for
 // extensions that defer the initialisation of tensors (torchdistX did), and has
 // no kernel for it. It comes before autograd and autocast, and after
-// gpipe/libtorch. Tensors without the key go through LibTorch unchanged, on
-// every thread.
+// gpipe/libtorch.
 constexpr c10::DispatchKey kPlacementKey = c10::DispatchKey::DeferredInit;
 
-// The content of a tag; immutable. It is stored in the tensor's BackendMeta,
-// which LibTorch passes on to shallow copies: detach(), data(), and tensors
-// saved by autograd.
-struct Tag : c10::BackendMeta {
+// The content of a tag; immutable.
+struct Tag : internal::TensorTag<Tag, kPlacementKey> {
   enum class Kind {
     kWeight,    // a parameter or buffer, or computed from such tensors alone
     kData,      // computed from other tensors, too
@@ -76,19 +73,5 @@ struct Tag : c10::BackendMeta {
   // output.
   const bool direct;
 };
-
-using TagPtr = c10::intrusive_ptr<Tag>;
-
-// Returns the tag of `tensor`, or null if it has none.
-const Tag* tag_of(const at::Tensor& tensor);
-
-// Returns whether set_tag() can tag `tensor`: whether there is no BackendMeta
-// of its backend or of other code in it.
-bool can_have_tag(const at::Tensor& tensor);
-// Tags `tensor`. Returns false, and changes nothing, if it cannot.
-bool set_tag(const at::Tensor& tensor, TagPtr tag);
-
-// Removes the tag of `tensor`, if it has one.
-void remove_tag(const at::Tensor& tensor);
 
 }  // namespace gpipe::placement

@@ -316,7 +316,7 @@ void wrap_slots(Module& root,
 bool is_marked_by(const Module& module, const PlacePtr& place) {
   const auto tensors = tensors_of(module);
   return std::ranges::any_of(tensors, [&](const at::Tensor& each) {
-    const Tag* const tag = tag_of(each);
+    const Tag* const tag = Tag::of(each);
     return tag && common_place(active_place(tag->place), place) == place;
   });
 }
@@ -456,15 +456,15 @@ Owners owners_of(Module& root, const PlacePtr& around, const Find& find) {
 }
 
 void mark(const Owner& owner) {
-  const Tag* const tag = tag_of(owner.tensor);
+  const Tag* const tag = Tag::of(owner.tensor);
   if (!owner.place) {
-    remove_tag(owner.tensor);
+    Tag::remove(owner.tensor);
   } else if (!tag || tag->place != owner.place || tag->direct != owner.direct ||
              tag->kind != Tag::Kind::kWeight) {
     TORCH_CHECK_TYPE(
-        set_tag(owner.tensor,
-                c10::make_intrusive<Tag>(owner.place, Tag::Kind::kWeight,
-                                         owner.direct)),
+        Tag::set(owner.tensor,
+                 c10::make_intrusive<Tag>(owner.place, Tag::Kind::kWeight,
+                                          owner.direct)),
         "a parameter on ", owner.tensor.device(),
         " cannot be placed: its backend keeps data of its own in its tensors "
         "(BackendMeta)");
@@ -473,7 +473,7 @@ void mark(const Owner& owner) {
 
 void unmark_gradient(const at::Tensor& tensor) {
   const at::Tensor& gradient = tensor.grad();
-  if (gradient.defined()) remove_tag(gradient);
+  if (gradient.defined()) Tag::remove(gradient);
 }
 
 // Wraps slots below `root`, and in the parallelized modules around it, whose
@@ -524,7 +524,7 @@ void apply(Module& root, std::map<Module*, PlacePtr> places) {
   const Owners owners = owners_of(root, around, find);
   for (const Owner& owner : owners.list) {
     TORCH_CHECK_TYPE(
-        !owner.place || can_have_tag(owner.tensor), "a parameter on ",
+        !owner.place || Tag::can_be_on(owner.tensor), "a parameter on ",
         owner.tensor.device(),
         " cannot be placed: it has an adapter (call merge_lora() first), or "
         "its backend keeps data of its own in its tensors (BackendMeta)");
@@ -652,11 +652,11 @@ void restore(Module& root) {
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
   const auto tensors = tensors_of(root);
-  if (std::ranges::all_of(tensors, tag_of)) return;
+  if (std::ranges::all_of(tensors, &Tag::of)) return;
   const auto find = [&](const Module& module) { return registry.find(module); };
   for (const Owner& owner :
        owners_of(root, registry.place_around(root), find).list) {
-    if (owner.place && !tag_of(owner.tensor)) {
+    if (owner.place && !Tag::of(owner.tensor)) {
       set_device(owner.tensor, owner.place->processing);
     }
     mark(owner);

@@ -3,7 +3,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/op_registration.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/init.h>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "gpipe/libtorch/dispatcher.h"
+#include "gpipe/libtorch/tensor_tag.h"
 
 namespace gpipe::adapters {
 
@@ -103,8 +103,8 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PreDispatch;
 
 constexpr char kModule[] = "lora";
 
-// The content of a tag. LibTorch passes it on to shallow copies.
-struct WeightTag : c10::BackendMeta {
+// The content of a tag.
+struct WeightTag : internal::TensorTag<WeightTag, kKey> {
   WeightTag(std::weak_ptr<Adapter> adapter, bool transposed)
       : adapter(std::move(adapter)), transposed(transposed) {}
 
@@ -112,43 +112,10 @@ struct WeightTag : c10::BackendMeta {
   const bool transposed;  // the tensor is the weight's t()
 };
 
-struct Keys : c10::TensorImpl {
-  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) {
-    return tensor.*(&Keys::key_set_);
-  }
-};
-
-// A view has the keys of its base, but not its tag.
-const WeightTag* tag_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  if (!impl->key_set().has(kKey)) return nullptr;
-  return dynamic_cast<const WeightTag*>(impl->get_backend_meta());
-}
-
-bool can_have_tag(const at::Tensor& tensor) {
-  c10::BackendMeta* const other =
-      tensor.unsafeGetTensorImpl()->get_backend_meta();
-  return !other || dynamic_cast<WeightTag*>(other);
-}
-
 void set_tag(const at::Tensor& tensor, c10::intrusive_ptr<WeightTag> tag) {
-  TORCH_CHECK(can_have_tag(tensor),
+  TORCH_CHECK(WeightTag::set(tensor, std::move(tag)),
               "the weight belongs to a placed module or to a backend with data "
               "of its own, and cannot have an adapter");
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  impl->set_backend_meta(std::move(tag));
-  auto& keys = Keys::of(*impl);
-  keys = keys.add(kKey);
-}
-
-void remove_tag(const at::Tensor& tensor) {
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  auto& keys = Keys::of(*impl);
-  keys = keys.remove(kKey);
-  if (dynamic_cast<WeightTag*>(impl->get_backend_meta())) {
-    impl->set_backend_meta(nullptr);
-  }
 }
 
 // Runs an operator on a weight without an adapter.
@@ -187,7 +154,7 @@ void multiply(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               torch::jit::Stack* stack) {
   const at::Tensor input = argument(op, *stack, Input);
   const at::Tensor weight = argument(op, *stack, Weight);
-  const WeightTag* const tag = tag_of(weight);
+  const WeightTag* const tag = WeightTag::of(weight);
   const auto adapter = tag && tag->transposed == Transposed
                            ? tag->adapter.lock()
                            : std::shared_ptr<Adapter>();
@@ -209,7 +176,7 @@ template <bool Transposes>
 void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
             torch::jit::Stack* stack) {
   const at::Tensor weight = argument(op, *stack, 0);
-  const WeightTag* const tag = tag_of(weight);
+  const WeightTag* const tag = WeightTag::of(weight);
   if (!tag) {
     pass(op, keys, stack);
     return;
@@ -245,7 +212,7 @@ void replace(const char* name, const char* overload = "") {
 }  // namespace
 
 bool can_attach(const torch::nn::LinearImpl& linear) {
-  return can_have_tag(linear.weight);
+  return WeightTag::can_be_on(linear.weight);
 }
 
 void attach(torch::nn::LinearImpl& linear, std::shared_ptr<Adapter> adapter) {
@@ -255,7 +222,7 @@ void attach(torch::nn::LinearImpl& linear, std::shared_ptr<Adapter> adapter) {
 }
 
 void detach(torch::nn::LinearImpl& linear) {
-  remove_tag(linear.weight);
+  WeightTag::remove(linear.weight);
   linear.unregister_module(kModule);
 }
 
