@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -91,6 +92,17 @@ torch::nn::Sequential with_batch_norm(const torch::nn::Sequential& model) {
   return with;
 }
 
+// Makes the gradient of the last parameter infinite in the second step, on the
+// rank that has this parameter alone.
+torch::nn::Sequential with_infinite_gradient(torch::nn::Sequential model) {
+  const auto steps = std::make_shared<int>(0);
+  model->parameters().back().register_hook([steps](const at::Tensor& grad) {
+    return ++*steps == 2 ? grad * std::numeric_limits<double>::infinity()
+                         : grad;
+  });
+  return model;
+}
+
 // Sets the options that are arguments of this rank.
 void set_options(Options& options) {
   for (const OptionRow& row : option_rows()) {
@@ -142,6 +154,9 @@ const RankProgramEntry kTrain("train", [] {
                   << std::endl;
       });
   if (argument("batch_norm") == "true") stopped.change_model = with_batch_norm;
+  if (argument("infinite") == "true") {
+    stopped.change_model = with_infinite_gradient;
+  }
   if (counts) {
     stopped.change_model = [&](torch::nn::Sequential model) {
       bytes_before = CountingAllocator::live_bytes();
@@ -225,6 +240,20 @@ TEST_F(ProcessesTest, TwoProcessesAreTwoPartitionsAndStopTogether) {
   EXPECT_EQ(RunFiles(there_).steps(), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(state_in(there_).step, 3);
   train_in_processes(options_of(there_));
+  expect_same_weights(state_in(there_), state_in(here_));
+}
+
+TEST_F(ProcessesTest, AnInfiniteGradientOfOneRankLeavesTheStepOutOnAll) {
+  Options options = options_of(here_);
+  options.precision = "amp-float16";
+  const auto task = make_task(options);
+  TaskWith infinite(*task, nullptr);
+  infinite.change_model = with_infinite_gradient;
+  EXPECT_EQ(run_here(options, infinite).code, kDone);
+  EXPECT_EQ(std::stod(logged(here_, 3, "scale")), 32768);
+  options.run_dir = there_;
+  train_in_processes(options, {.more = {{"infinite", "true"}}});
+  EXPECT_EQ(logged(there_, 3, "scale"), logged(here_, 3, "scale"));
   expect_same_weights(state_in(there_), state_in(here_));
 }
 
