@@ -24,6 +24,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -68,13 +69,30 @@ std::unique_ptr<optim::Optimizer> make_optimizer(
   return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(0.05));
 }
 
+// Notes beside `result` that step `step` has been saved.
+void note_saved(const std::string& result, int64_t step) {
+  std::ofstream(result + ".saved", std::ios::app) << step << std::endl;
+}
+
+// Expects that the last step that was noted, or a later one, is in `folder`.
+void expect_nothing_lost(const std::string& folder, const std::string& result) {
+  std::ifstream file(result + ".saved");
+  int64_t saved = 0;
+  for (int64_t step = 0; file >> step;) saved = step;
+  if (saved == 0) return;
+  const auto steps = RunFiles(folder).steps();
+  ASSERT_FALSE(steps.empty()) << "step " << saved << " is lost";
+  ASSERT_GE(steps.back(), saved);
+}
+
 // Trains to the end from the newest step in `folder`, and writes parameters and
 // buffers to `result`. The result depends on every part of the state, because
 // of dropout, buffers, random data and a learning rate schedule.
 void train(const Setting& setting, const std::string& folder,
            const std::string& result) {
   at::set_num_threads(1);
-  at::manual_seed(1);
+  // A run that has steps must load them.
+  at::manual_seed(RunFiles(folder).steps().empty() ? 1 : 2);
   nn::Sequential model(nn::Linear(6, 16), nn::BatchNorm1d(16), nn::Dropout(0.3),
                        nn::Linear(16, 2));
   const auto optimizer = make_optimizer(setting.optimizer, model->parameters());
@@ -111,8 +129,11 @@ void train(const Setting& setting, const std::string& folder,
     state.metadata["learning_rate"] = rates.schedule().spec();
     if (setting.in_background) {
       files.save_in_background(state);
+      // It has waited for the step before.
+      if (step > setting.every) note_saved(result, step - setting.every);
     } else {
       files.save(state);
+      note_saved(result, step);
     }
   }
   files.wait();
@@ -200,6 +221,7 @@ TEST_P(KillTest, AtEveryFileOperationLosesNothing) {
         run();
       }));
       ASSERT_TRUE(killed(status)) << operations[at] << ": " << status;
+      expect_nothing_lost(folder + "run", folder + "result");
       ++kills;
       ASSERT_TRUE(finished(wait_for(start(run)))) << operations[at];
       ASSERT_EQ(read_bytes(folder + "result"), expected) << operations[at];
@@ -236,6 +258,7 @@ TEST_P(KillTest, AtRandomMomentsLosesNothing) {
       if (finished(status)) break;
       ASSERT_TRUE(killed(status)) << status;
       ++kills;
+      expect_nothing_lost(folder + "run", folder + "result");
       if (!RunFiles(folder + "run").steps().empty()) ++resumed;
     }
     ASSERT_EQ(read_bytes(folder + "result"), expected);
