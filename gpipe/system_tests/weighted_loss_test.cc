@@ -591,6 +591,31 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientOfALearnedWeight) {
   EXPECT_EQ(difference(grads_of(*pipeline), grads_of(*plain), 1e-5, 1e-7), "");
 }
 
+// The loss of no rows is NaN, and so is the gradient that the last partition
+// passes back.
+TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientsOfOtherPartitions) {
+  using Pair = std::tuple<Tensor, Tensor>;
+  const Tensor input = torch::arange(6.).view({3, 2});
+  const Tensor target = torch::ones({3, 2});
+  for (const Schedule& schedule : {fill_drain(2, 2), zero_bubble_h1(2, 2)}) {
+    const Tensor weight = torch::full({}, 3.).to(device()).requires_grad_();
+    nn::Sequential model(
+        testing::layer<Pair>(
+            [=](const Tensor& x) { return Pair(x, weight * 1); }),
+        testing::layer<Pair, Pair>([](Pair both) { return both; }));
+    GPipe pipeline(model, testing::options({1, 1}));
+    pipeline->train_step<Pair>(
+        parts_of(input.split_with_sizes({3, 0})),
+        parts_of(target.split_with_sizes({3, 0})),
+        [](const Pair& output, const Tensor& wanted) {
+          return mean_square(std::get<0>(output), wanted) * std::get<1>(output);
+        },
+        schedule);
+    EXPECT_EQ(weight.grad().item<float>(),
+              mean_square(input, target).item<float>());
+  }
+}
+
 TEST(RowsTest, AMiniBatchWithoutRowsHasNoMean) {
   GPipe pipeline(nn::Sequential(nn::Linear(2, 1)), testing::options({1}));
   const Tensor input = torch::ones({0, 2}).to(device());
