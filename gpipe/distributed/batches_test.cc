@@ -230,6 +230,28 @@ const RankProgramEntry kReplicas("replicas", [](auto& world) {
       }
     }
     check(*result.weight == count, name + ": weight");
+    // The totals are those of both replicas, and `losses` those of this one.
+    nn::Sequential model = testing::token_model();
+    double sum = 0, correct = 0;
+    for (int replica = 0; replica < 2; ++replica) {
+      const Sequences& batch = batches[replica];
+      for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+        const torch::NoGradGuard no_grad;
+        const WeightedLoss loss =
+            token_loss(model->forward(batch.tokens[i]), batch.targets[i]);
+        sum += loss.sum.item<double>();
+        correct += loss.metrics.at(0).second.item<double>();
+        if (replica != pipeline->layout().replica) continue;
+        check(std::abs(result.losses.at(i).item<double>() -
+                       loss.sum.item<double>()) < 1e-12,
+              name + ": losses");
+      }
+    }
+    check(result.losses.size() == 8, name + ": number of losses");
+    check(std::abs(result.loss.item<double>() - sum / count) < 1e-12,
+          name + ": loss");
+    check(result.metric("correct").item<double>() == correct,
+          name + ": metric");
   }
 });
 
