@@ -231,6 +231,74 @@ TEST(OptimizerStateTest, AnotherOptimizerGoesOnWithTheSameBits) {
   }
 }
 
+// The options of a run, and an optimizer of the same type with the defaults.
+TEST(OptimizerStateTest, EveryOptionComesFromTheState) {
+  const std::vector<std::pair<Make, Make>> cases = {
+      {[](Parameters p) {
+         return std::make_unique<optim::SGD>(
+             p, optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
+       },
+       [](Parameters p) {
+         return std::make_unique<optim::SGD>(p, optim::SGDOptions(1));
+       }},
+      {[](Parameters p) {
+         return std::make_unique<optim::SGD>(
+             p,
+             optim::SGDOptions(0.1).momentum(0.9).dampening(0.25).weight_decay(
+                 0.01));
+       },
+       [](Parameters p) {
+         return std::make_unique<optim::SGD>(p, optim::SGDOptions(1));
+       }},
+      {[](Parameters p) {
+         return std::make_unique<optim::Adam>(p, optim::AdamOptions(0.01)
+                                                     .betas({0.8, 0.99})
+                                                     .eps(1e-3)
+                                                     .weight_decay(0.01)
+                                                     .amsgrad(true));
+       },
+       [](Parameters p) { return std::make_unique<optim::Adam>(p); }},
+      {[](Parameters p) {
+         return std::make_unique<optim::AdamW>(p, optim::AdamWOptions(0.01)
+                                                      .betas({0.8, 0.99})
+                                                      .eps(1e-3)
+                                                      .weight_decay(0.1)
+                                                      .amsgrad(true));
+       },
+       [](Parameters p) { return std::make_unique<optim::AdamW>(p); }},
+      {[](Parameters p) {
+         return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.01)
+                                                        .alpha(0.9)
+                                                        .eps(1e-3)
+                                                        .weight_decay(0.01)
+                                                        .momentum(0.5)
+                                                        .centered(true));
+       },
+       [](Parameters p) { return std::make_unique<optim::RMSprop>(p); }},
+      {[](Parameters p) {
+         return std::make_unique<optim::Adagrad>(
+             p, optim::AdagradOptions(0.1).lr_decay(0.1).eps(1e-3).weight_decay(
+                    0.01));
+       },
+       [](Parameters p) { return std::make_unique<optim::Adagrad>(p); }},
+  };
+  for (std::size_t k = 0; k < cases.size(); ++k) {
+    SCOPED_TRACE(k);
+    Sequential model = small_model();
+    const auto optimizer = cases[k].first(model->parameters());
+    train(model, *optimizer, 0, 3);
+    const OptimizerState state =
+        copy_of(optimizer_state(*optimizer, model->named_parameters()));
+    Sequential again = small_model();
+    copy_values(model, again);
+    const auto resumed = cases[k].second(again->parameters());
+    load_optimizer_state(*resumed, state, again->named_parameters());
+    train(model, *optimizer, 3, 6);
+    train(again, *resumed, 3, 6);
+    EXPECT_TRUE(parameters_equal(model, again));
+  }
+}
+
 TEST(OptimizerStateTest, TwoOptimizersTakeItsParts) {
   for (const auto& [type, make] : optimizers()) {
     SCOPED_TRACE(type);
