@@ -85,10 +85,14 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
     at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
     const Tensor before = generator.get_state();
     optimizer.zero_grad();
-    const StepResult result =
-        pipeline->train_step(first ? input.to(setting.device) : Tensor(),
-                             last ? target.to(setting.device) : Tensor(),
-                             mean_square, setting.schedule, step_options);
+    Tensor mine = input.to(setting.device, input.scalar_type(),
+                           /*non_blocking=*/false, /*copy=*/true);
+    Tensor theirs = input.clone();
+    mine.requires_grad_();
+    theirs.requires_grad_();
+    const StepResult result = pipeline->train_step(
+        first ? mine : Tensor(), last ? target.to(setting.device) : Tensor(),
+        mean_square, setting.schedule, step_options);
     const double norm = pipeline->clip_grad_norm_(0.5);
     optimizer.step();
     const Tensor after = generator.get_state();
@@ -96,7 +100,7 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
     generator.set_state(before);
     reference_optimizer.zero_grad();
     const StepResult expected = reference->train_step(
-        input, target, mean_square, setting.schedule, step_options);
+        theirs, target, mean_square, setting.schedule, step_options);
     const double expected_norm =
         nn::utils::clip_grad_norm_(reference->parameters(), 0.5);
     reference_optimizer.step();
@@ -113,6 +117,8 @@ void train(const std::shared_ptr<World>& world, const Subject& subject,
       check(same(result.output(), expected.output()), place + ": outputs");
     }
     check(norm == expected_norm, place + ": norm");
+    check(!first || same(mine.grad(), theirs.grad()),
+          place + ": gradient of the input");
     check_same_state(*pipeline, *reference, place);
   }
 }
