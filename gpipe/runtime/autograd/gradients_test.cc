@@ -111,6 +111,16 @@ TEST(Separate, CopiesGradientsThatShareMemoryWithAnEarlierOne) {
   }
 }
 
+TEST(Separate, CopiesAGradientThatBeginsBeforeAnEarlierPartOfIt) {
+  const Tensor base = ones({3, 4});
+  std::vector<Tensor> grads = {base.narrow(0, 1, 1), base};
+  const std::vector<Tensor> before = grads;
+  separate(grads);
+  EXPECT_TRUE(grads[0].is_same(before[0]));
+  EXPECT_FALSE(grads[1].is_alias_of(grads[0]));
+  EXPECT_TRUE(at::equal(grads[1], base));
+}
+
 TEST(Separate, LeavesPartsOfOneMemoryAsTheyAre) {
   const Tensor base = ones({6});
   std::vector<Tensor> grads = {base.narrow(0, 4, 2), base.narrow(0, 0, 3),
