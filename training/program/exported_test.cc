@@ -153,7 +153,14 @@ TEST(ExportedRunTest, TargetsOfAnyStridesTrain) {
   rows.insert("target",
               at::randint(12, {12, 1, 40}, at::kLong).permute({2, 1, 0}));
   write_torch_file(options.data_dir, rows);
-  run_here(options);
+  EXPECT_EQ(run_here(options).code, kDone);
+  Options plain = options;
+  plain.run_dir += " plain";
+  plain.data_dir = new_folder() + "rows.pt";
+  rows["target"] = rows["target"].contiguous();
+  write_torch_file(plain.data_dir, rows);
+  EXPECT_EQ(run_here(plain).code, kDone);
+  expect_equal(state_in(options.run_dir).model, state_in(plain.run_dir).model);
 }
 
 TEST(ExportedRunTest, OperatorsOfALibraryTrain) {
