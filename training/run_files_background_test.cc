@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -238,6 +239,9 @@ TEST_F(RunFilesExitDeathTest, ASaveThatNobodyWaitsForEndsWithTheProcess) {
 TEST_F(RunFilesExitDeathTest, ASaveOfStaticRunFilesIsFinished) {
   // The other process runs this line, too.
   const std::string folder = ::testing::TempDir() + "run_of_exit_test";
+  if (!::testing::internal::InDeathTestChild()) {
+    std::filesystem::remove_all(folder);
+  }
   EXPECT_EXIT(
       {
         static RunFiles files(folder);
