@@ -181,6 +181,19 @@ TEST(GradScalerTest, TheScaleFollowsItsRules) {
   EXPECT_THROW(scaler.update(), c10::Error);
 }
 
+TEST(GradScalerTest, TheScaleStaysFinite) {
+  Model model;
+  GradScaler scaler(
+      GradScalerOptions().init_scale(1e37).growth_factor(1e3).growth_interval(
+          1));
+  for (int step = 0; step < 2; ++step) {
+    set_grads(model, 1e30F);
+    EXPECT_TRUE(scaler.step(model.optimizer));
+    scaler.update();
+    EXPECT_EQ(scaler.scale(), 1e37);
+  }
+}
+
 TEST(GradScalerTest, EachOptimizerStepsByItsOwnGradients) {
   Model one, other;
   GradScaler scaler;
