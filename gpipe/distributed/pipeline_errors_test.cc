@@ -179,6 +179,12 @@ const RankProgramEntry kNonFinite("non_finite", [](auto& world) {
   }
 });
 
+// Returns whether `failure` has the beginning of the text of `error`.
+bool is_of(const RankFailure& failure, const std::string& error) {
+  return !failure.what.empty() &&
+         error.find(failure.what.substr(0, 50)) != std::string::npos;
+}
+
 // Expects that `call` throws `error` on rank `at_fault`, and a PeerError with
 // its text on the other rank. Makes a new world, because a failed one is
 // useless.
@@ -199,7 +205,7 @@ void check_refused(nn::Sequential layers, int at_fault,
   check(found.find("gpipe::PeerError: ") == 0, found);
   const RankFailure failure = world->failure().value();
   check(failure.rank == at_fault && failure.fault == Fault::kFailed, found);
-  check(error.find(failure.what.substr(0, 50)) != std::string::npos, found);
+  check(is_of(failure, error), found);
 }
 
 // Expects that `call`, which fails on rank 0, throws `error` there and a
@@ -214,8 +220,7 @@ void check_call_refused(const std::shared_ptr<World>& world,
     check(world->rank() != 0, "a PeerError at the fault");
     check(peer.failure().fault == Fault::kRefused, peer.what());
     check(peer.failure().rank == 0, peer.what());
-    check(error.find(peer.failure().what.substr(0, 50)) != std::string::npos,
-          peer.failure().what);
+    check(is_of(peer.failure(), error), peer.failure().what);
     found = error;
   } catch (...) {
     found = error_of([] { throw; });
