@@ -6,10 +6,10 @@
 #   tools/check_cmake.sh [--python=PYTHON] [BAZEL OPTIONS...]
 #
 # PYTHON has the torch; the default is python3. Its version must be that of the LibTorch
-# that Bazel uses (docs/testing.md). Builds with g++ and with clang++. Also checks that
-# CMake refuses another LibTorch until it is replaced, which components there are, and that
-# two copies of libgpipe.so can be loaded into the Python that has loaded torch. Not a
-# target of //..., since it needs pip's torch.
+# that Bazel uses (docs/testing.md). Builds with g++ and with clang++, also a program that
+# uses no tensor. Also checks that CMake refuses another LibTorch until it is replaced, which
+# components there are, and that two copies of libgpipe.so can be loaded into the Python that
+# has loaded torch. Not a target of //..., since it needs pip's torch.
 set -euo pipefail
 
 die() {
@@ -45,6 +45,25 @@ prefix=$scratch/prefix
 
 cp -r "$root/examples/cmake_consumer" "$scratch/consumer"
 cd "$scratch/consumer"
+# Debian's g++ makes a program need only the libraries that it uses: here, not LibTorch.
+cat >>CMakeLists.txt <<'CMAKE'
+add_executable(schedule schedule.cc)
+target_link_libraries(schedule PRIVATE gpipe::gpipe)
+CMAKE
+cat >schedule.cc <<'CPP'
+#include <iostream>
+
+#include "gpipe/schedule.h"
+#include "gpipe/simulation.h"
+
+int main() {
+  gpipe::Costs costs;
+  costs.forward = {1, 1};
+  costs.backward = {2, 2};
+  const auto schedule = gpipe::one_forward_one_backward(2, 8);
+  std::cout << gpipe::simulate(schedule, costs).makespan << "\n";
+}
+CPP
 for compiler in g++ clang++; do
   SECONDS=0
   cmake -B "$compiler" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" \
@@ -54,6 +73,7 @@ for compiler in g++ clang++; do
   echo "$output"
   [[ $output == *"rank 0 of 1, loss of 4 micro-batches"* ]] ||
     die "expected the line 'rank 0 of 1, loss of 4 micro-batches'"
+  [[ $("$compiler/schedule") == 27 ]] || die "a program without tensors failed"
   echo "check_cmake: $compiler took $SECONDS s"
 done
 
