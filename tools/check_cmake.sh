@@ -77,20 +77,32 @@ for compiler in g++ clang++; do
   echo "check_cmake: $compiler took $SECONDS s"
 done
 
-# A folder that looks like an older LibTorch.
-old=$scratch/old
-mkdir -p "$old/share/cmake/Torch" "$old/include/torch/headeronly"
-touch "$old/share/cmake/Torch/TorchConfig.cmake"
-printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 10' 'PATCH 1' \
-  >"$old/include/torch/headeronly/version.h"
-if output=$(cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$old/share/cmake" 2>&1); then
-  die "CMake accepted LibTorch 2.10.1"
-fi
-output=$(tr -s '[:space:]' ' ' <<<"$output")
-[[ $output == *"$old is LibTorch 2.10.1; install gpipe again with LIBTORCH=$old"* ]] ||
-  die "expected another error: $output"
+# refused TEXT [OPTIONS...]: CMake refuses the LibTorch in the folder `other`, and says TEXT.
+other=$scratch/other
+refused() {
+  if output=$(cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$other/share/cmake" "${@:2}" 2>&1); then
+    die "CMake accepted another LibTorch"
+  fi
+  output=$(tr -s '[:space:]' ' ' <<<"$output")
+  [[ $output == *"$1"* ]] || die "expected another error: $output"
+}
+
+# A folder that looks like an old LibTorch, and then like a newer one.
+mkdir -p "$other/share/cmake/Torch" "$other/include/torch/headeronly"
+touch "$other/share/cmake/Torch/TorchConfig.cmake"
+refused "$other is older than LibTorch 2.9, which gpipe does not support"
+version=include/torch/headeronly/version.h
+printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 10' 'PATCH 1' >"$other/$version"
+refused "$other is LibTorch 2.10.1; install gpipe again with LIBTORCH=$other"
 cmake -B refused "-DCMAKE_PREFIX_PATH=$prefix;$torch" ||
   die "CMake refused the right LibTorch in a folder that had the wrong one"
+
+# The right version without CUDA, for a library with CUDA.
+cp "$torch/../../$version" "$other/$version"
+cp -r "$prefix" "$scratch/cuda"
+sed -i 's/^if(OFF AND /if(ON AND /' "$scratch/cuda/lib/cmake/gpipe/gpipeConfig.cmake"
+refused "was built with --config=cuda, but $other has no CUDA" \
+  "-Dgpipe_DIR=$scratch/cuda/lib/cmake/gpipe"
 
 # Components: a known one is found, an unknown one only matters if it is required.
 mkdir "$scratch/components"
