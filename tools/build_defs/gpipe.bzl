@@ -317,8 +317,8 @@ def gpipe_fuzz_test(name, deps = [], runs = 100000, sanitized = True):
     """
     prefix = native.package_name() + "/" + name
     inputs = "fuzz_corpus/%s.*" % name[:-len("_fuzz")]
-    files = native.glob([inputs])
-    dictionary = native.glob([name + ".dict"])
+    files = native.glob([inputs], allow_empty = True)
+    dictionary = native.glob([name + ".dict"], allow_empty = True)
     if not files:
         fail("%s needs files %s" % (name, inputs))
 
