@@ -31,8 +31,10 @@ _FROM_THIS_TREE = {
     "rules_cc": "",
 }
 
-# The same for folders of Debian's packages. Bazel 4 needs rules_java, Bazel 7
-# the other two. A missing folder is no error if Bazel does not need it.
+# The same for folders of Debian's packages, for Debian's Bazel. Its Bazel 4 needs
+# rules_java, its Bazel 7 the other two. A missing folder is no error if Bazel does not
+# need it. Another Bazel that reads WORKSPACE needs rules_java, too. There the project
+# declares it first if the folder is missing (docs/targets.md).
 _FROM_DEBIAN = {
     "bazel_skylib": "/usr/share/bazel/tools/skylib",
     "rules_java": "/usr/share/bazel/rules/java",
