@@ -11,9 +11,12 @@ if ! type -P clang-format >/dev/null; then
 fi
 
 # Files known to git and new files, without ignored ones.
-mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.h' '*.cc' |
-  while read -r file; do if [[ -e $file ]]; then echo "$file"; fi; done)
-if ((${#files[@]} == 0)); then exit 0; fi
+known=$(git ls-files --cached --others --exclude-standard -- '*.h' '*.cc')
+files=()
+while read -r file; do
+  if [[ -e $file ]]; then files+=("$file"); fi
+done <<<"$known"
+((${#files[@]})) || { echo "check_format: there are no C++ files" >&2; exit 1; }
 
 if [[ ${1:-} == --fix ]]; then
   clang-format -i "${files[@]}"

@@ -73,10 +73,11 @@ done
 
 # Prints the commit, with "+" if files other than the table differ from it.
 commit() {
-  local head
-  head=$(git rev-parse --short=12 HEAD)
-  [[ ! $(git status --porcelain -- . ":!$page") ]] || head+=+
-  echo "$head"
+  local head changes
+  # Without `set -e`, as in every $().
+  head=$(git rev-parse --short=12 HEAD) || return
+  changes=$(git status --porcelain -- . ":!$page") || return
+  echo "$head${changes:++}"
 }
 
 # Returns whether the table has a pass of row $1 for the files as they are.
