@@ -18,6 +18,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 targets=${1:-all}
 for_how_long=${2:-60}
 shift $(($# < 2 ? $# : 2))
+if [[ ! $for_how_long =~ ^[1-9][0-9]*(runs)?$ ]]; then
+  echo "fuzz: $for_how_long must be seconds, or a number of inputs such as 1000runs" >&2
+  exit 2
+fi
 case $for_how_long in
   *runs) limit=-runs=${for_how_long%runs} ;;
   *) limit=-max_total_time=$for_how_long ;;
@@ -26,6 +30,7 @@ esac
 quiet=(--noshow_progress --ui_event_filters=-info)
 if [[ $targets == all ]]; then
   targets=$(./bazelw query "${quiet[@]}" 'attr(name, "_fuzz_libfuzzer$", //...)')
+  [[ $targets ]] || { echo "fuzz: Bazel listed no fuzz target" >&2; exit 1; }
 else
   targets=${targets}_libfuzzer
 fi
