@@ -62,7 +62,7 @@ if ((${#steps[@]} == 0)); then steps=("${all[@]}"); fi
 bazel_options=("$@")
 options=(--keep_going "${bazel_options[@]}")
 
-logs=${TMPDIR:-/tmp}/gpipe-check
+logs=${TMPDIR:-/tmp}/gpipe-check-$UID
 mkdir -p "$logs"
 
 run() {

@@ -10,8 +10,8 @@
 #
 # Runs as many targets at a time as the machine has cores. Starts from the corpus in the
 # tree and from inputs that earlier runs have found, which are in
-# ${TMPDIR:-/tmp}/gpipe-fuzz. Inputs that fail are stored there, too. Add such an input to
-# the target's corpus together with the fix. Exits with 1 if an input failed.
+# ${TMPDIR:-/tmp}/gpipe-fuzz-$UID. Inputs that fail are stored there, too. Add such an input
+# to the target's corpus together with the fix. Exits with 1 if an input failed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -43,7 +43,7 @@ fuzz() {
   local path=${1#//}
   path=${path/://}
   local source=${path%_libfuzzer}
-  local folder=${TMPDIR:-/tmp}/gpipe-fuzz/${source//\//_}
+  local folder=${TMPDIR:-/tmp}/gpipe-fuzz-$UID/${source//\//_}
   mkdir -p "$folder/corpus" "$folder/failures"
   local options=("$limit" -artifact_prefix="$folder/failures/" -print_final_stats=1
     -timeout=20 -rss_limit_mb=4096)

@@ -9,7 +9,7 @@
 # Each row is written when it ends, so the script can be interrupted and started again. It
 # then skips rows that have passed if no file but the table has changed since; --only does
 # not skip. Continues after a row that fails, and exits with 1 in the end. The output of a
-# row is in ${TMPDIR:-/tmp}/gpipe-release.
+# row is in ${TMPDIR:-/tmp}/gpipe-release-$UID.
 #
 # GPIPE_PYTHON is a Python with torch for the row consumer_cmake; the default is python3.
 set -euo pipefail
@@ -102,7 +102,7 @@ for name in "${rows[@]}"; do
   fi
 done
 
-logs=${TMPDIR:-/tmp}/gpipe-release
+logs=${TMPDIR:-/tmp}/gpipe-release-$UID
 mkdir -p "$logs"
 failed=0
 for name in "${only[@]:-${rows[@]}}"; do
