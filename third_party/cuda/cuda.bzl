@@ -12,6 +12,8 @@ It looks for NCCL's header in NCCL_HOME, in the wheel beside @libtorch's torch
 (nvidia/nccl), in the toolkit and in /usr/include.
 """
 
+load("//third_party/libtorch:libtorch.bzl", "linkopt_path")
+
 _BUILD = """# Written by cuda.bzl of gpipe.
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -81,7 +83,8 @@ def _cuda_toolkit_repository_impl(ctx):
             # A wheel has no libcudart.so, only the versioned name.
             for name in ["libcudart.so", "libcudart.so.13"]:
                 if not cudart and ctx.path(folder + "/" + name).exists:
-                    cudart = ["-L" + folder, "-Wl,-rpath," + folder, "-l:" + name]
+                    quoted = linkopt_path(folder)
+                    cudart = ["-L" + quoted, "-Wl,-rpath," + quoted, "-l:" + name]
     else:
         # The folder must exist: `includes` of a missing folder is an error.
         ctx.file("include/README", "No CUDA Toolkit was found.\n")

@@ -9,7 +9,7 @@ exports_files([
 ])
 
 # The folders of libtorch_cpu.so and of its dependencies, for linking and
-# running.
+# running. Quoted for linkopts.
 _FOLDERS = %{folders}
 
 _CUDA_FOLDERS = %{cuda_folders}

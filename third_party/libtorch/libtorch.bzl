@@ -210,6 +210,16 @@ def _cuda_needs(ctx, root):
             folders.append(str(found))
     return folders
 
+def linkopt_path(path):
+    """Returns a path as a part of a linkopt.
+
+    Bazel expands variables in linkopts as make does, and splits them as a shell does.
+
+    Args:
+      path: the path, which may have blanks.
+    """
+    return "'" + path.replace("$", "$$").replace("'", "'\\''") + "'"
+
 def _libtorch_repository_impl(ctx):
     root = _find_root(ctx)
     version = _check(ctx, root)
@@ -226,9 +236,9 @@ def _libtorch_repository_impl(ctx):
         "BUILD",
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
         substitutions = {
-            "%{cuda_folders}": repr(cuda_folders),
-            "%{folders}": repr(folders),
-            "%{lib}": repr(lib),
+            "%{cuda_folders}": repr([linkopt_path(folder) for folder in cuda_folders]),
+            "%{folders}": repr([linkopt_path(folder) for folder in folders]),
+            "%{lib}": repr(linkopt_path(lib)),
         },
     )
     ctx.file("root", str(root) + "\n")  # for @cuda_toolkit
