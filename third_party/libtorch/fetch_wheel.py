@@ -55,9 +55,13 @@ def check(wheel, sha256):
 def main():
     requirement, arch, sha256, folder, *members = sys.argv[1:]
     folder = pathlib.Path(folder)
+    if folder.exists():
+        return  # Without the lock: the cache may be read-only, or that of another user.
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # So that an interrupted build removes what it has downloaded.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # So that an interrupted build removes what it has downloaded. nohup ignores SIGHUP.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(folder.parent / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
