@@ -30,9 +30,11 @@ for argument; do
 done
 
 venv=${GPIPE_CACHE:-$HOME/.cache/gpipe}/site
-if [[ ! -x $venv/bin/mkdocs ]]; then
+# pip installs the program mkdocs long before its theme.
+if [[ ! -e $venv/complete ]]; then
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
+  touch "$venv/complete"
 fi
 
 scratch=$(mktemp -d)
