@@ -53,15 +53,17 @@ cd "$root"
 source tools/other_libtorch.sh
 
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+part=
+trap 'rm -rf "$scratch" ${part:+"$part"}' EXIT
 
 # pack FILE NAME: packs $scratch/NAME. A window of 128 MiB finds the code that programs
-# have in common.
+# have in common. Two runs may pack the same FILE, so each writes a file of its own first.
 pack() {
   mkdir -p "$(dirname "$1")"
+  part=$1.part.$$
   tar -C "$scratch" --sort=name --owner=root:0 --group=root:0 -cf - "$2" |
-    xz --lzma2=preset=6,dict=128MiB >"$1.part"
-  mv "$1.part" "$1"
+    xz --lzma2=preset=6,dict=128MiB >"$part"
+  mv "$part" "$1"
   size=$(du -h --apparent-size "$1" | cut -f1)
 }
 
