@@ -96,20 +96,30 @@ struct Opaque : public Node {
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "a pipeline cannot be differentiated twice: "
                 "create_graph = true is not supported for it");
-    TORCH_CHECK(backward, torch::autograd::ERR_BACKWARD_TWICE);
+    // Another thread's backward may release the node during the call.
+    OpaqueBackward call;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      call = backward;
+    }
+    TORCH_CHECK(call, torch::autograd::ERR_BACKWARD_TWICE);
     std::vector<bool> wanted;
     for (std::size_t k = 0; k < num_outputs(); ++k) {
       wanted.push_back(task_should_compute_output(k));
     }
     const bool keep = torch::autograd::get_current_graph_task_keep_graph();
-    return backward(std::move(grads), wanted, keep);
+    return call(std::move(grads), wanted, keep);
   }
 
-  void release_variables() override { backward = nullptr; }
+  void release_variables() override {
+    OpaqueBackward last;  // destroyed without the lock: it may join workers
+    const std::lock_guard<std::mutex> lock(mutex_);
+    last.swap(backward);
+  }
   std::string name() const override { return "gpipe::Pipeline"; }
 
   std::shared_ptr<SetAside> set_aside;
-  OpaqueBackward backward;
+  OpaqueBackward backward;  // guarded by mutex_
 };
 
 // The node of a tensor without backward. It has one edge, to nowhere, as

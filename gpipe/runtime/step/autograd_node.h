@@ -19,6 +19,8 @@ namespace gpipe::internal {
 // Called on the thread that called backward; may block. `grads`: one per
 // output, undefined for outputs without a gradient. `keep_graph`: whether
 // backward may be called again; if not, the function is destroyed.
+// Threads: several at a time, if several threads call backward. What the
+// function owns lives until the last of these calls has ended.
 using OpaqueBackward = std::function<std::vector<at::Tensor>(
     std::vector<at::Tensor> grads, const std::vector<bool>& wanted,
     bool keep_graph)>;

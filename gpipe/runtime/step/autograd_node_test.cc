@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -126,6 +127,39 @@ TEST(AttachGraph, LetsTheExceptionOfTheBackwardThrough) {
   graph.fake->fails = false;
   graph.outputs[0].backward();
   EXPECT_EQ(graph.a.grad().item<float>(), 10);
+}
+
+TEST(AttachGraph, ABackwardKeepsWhatItsCallOwnsWhenAnotherThreadReleases) {
+  struct {
+    std::promise<void> called, released;
+    std::weak_ptr<int> owned;
+    bool has_lived = false;
+  } test;
+  const Tensor a = number(1).requires_grad_();
+  std::vector<Tensor> outputs{number(3)};
+  {
+    auto owned = std::make_shared<int>();
+    test.owned = owned;
+    attach_graph(outputs, {torch::autograd::impl::gradient_edge(a)},
+                 [&test, owned = std::move(owned)](std::vector<Tensor> grads,
+                                                   const std::vector<bool>&,
+                                                   bool keep_graph) {
+                   if (!keep_graph) return grads;
+                   auto& here = test;  // the function may be destroyed below
+                   here.called.set_value();
+                   here.released.get_future().wait();
+                   here.has_lived = !here.owned.expired();
+                   return grads;
+                 });
+  }
+  std::thread other([&] { outputs[0].backward({}, /*retain_graph=*/true); });
+  test.called.get_future().wait();
+  outputs[0].backward();
+  test.released.set_value();
+  other.join();
+  EXPECT_TRUE(test.has_lived);
+  EXPECT_TRUE(test.owned.expired());
+  EXPECT_EQ(a.grad().item<float>(), 2);
 }
 
 TEST(AttachGraph, IsReleasedWithTheLastOutput) {
