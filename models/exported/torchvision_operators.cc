@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,9 @@ class Backward : public torch::autograd::Node {
     indices_ = SavedVariable(indices, /*is_output=*/false);
   }
 
+  // Threads: any, as several threads may call backward on parts of one graph.
   variable_list apply(variable_list&& grads) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(),
                                 forward_.operator_name(),
                                 " has no gradient of its gradient");
@@ -80,6 +83,7 @@ class Backward : public torch::autograd::Node {
   }
 
   void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (SavedVariable& each : tensors_) each.reset_data();
     indices_.reset_data();
   }

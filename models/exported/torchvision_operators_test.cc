@@ -4,10 +4,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
+#include <array>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 
 namespace gpipe {
@@ -21,12 +26,16 @@ at::Tensor roi_align(const at::Tensor& input, const at::Tensor& /*rois*/,
   return input * scale;
 }
 
+// Called in the backward of roi_align, if a test sets it.
+std::function<void()> in_backward;
+
 // Uses each argument that the forward does not have.
 at::Tensor roi_align_backward(const at::Tensor& grad, const at::Tensor& rois,
                               double scale, int64_t, int64_t, int64_t batch,
                               int64_t channels, int64_t height, int64_t width,
                               int64_t sampling_ratio, bool /*aligned*/) {
   EXPECT_EQ(rois.numel(), 5);
+  if (in_backward) in_backward();
   return (grad * scale * static_cast<double>(sampling_ratio))
       .view({batch, channels, height, width});
 }
@@ -160,6 +169,40 @@ TEST(TorchvisionOperatorsTest, AGradientOfAGradientIsAnError) {
                                      /*retain_graph=*/std::nullopt,
                                      /*create_graph=*/true),
                c10::NotImplementedError);
+}
+
+// Returns whether a thread has locked the mutex of a node.
+bool is_locked(torch::autograd::Node& node) {
+  struct Access : torch::autograd::Node {
+    static std::mutex& mutex_of(Node& node) { return node.*&Access::mutex_; }
+  };
+  bool locked = false;
+  std::thread([&] {
+    const std::unique_lock<std::mutex> lock(Access::mutex_of(node),
+                                            std::try_to_lock);
+    locked = !lock.owns_lock();
+  }).join();
+  return locked;
+}
+
+// Another thread may call backward on another part of the graph meanwhile.
+TEST(TorchvisionOperatorsTest, ABackwardUsesAndReleasesItsTensorsUnderALock) {
+  bool used = false, released = false;
+  std::array<float, 5> numbers = {};
+  const at::Tensor input = leaf({2, 1, 2, 2}, 7);
+  torch::autograd::Node* node = nullptr;
+  // The backward alone keeps these regions.
+  const at::Tensor output = call(
+      "roi_align", {input,
+                    at::from_blob(numbers.data(), {1, 5},
+                                  [&](void*) { released = is_locked(*node); }),
+                    0.5, 3, 3, 4, false});
+  node = output.grad_fn().get();
+  in_backward = [&] { used = is_locked(*node); };
+  output.sum().backward();
+  in_backward = nullptr;
+  EXPECT_TRUE(used);
+  EXPECT_TRUE(released);
 }
 
 }  // namespace
