@@ -104,7 +104,7 @@ bool StepSeed::used() const {
 }
 
 uint64_t StepSeed::peek() {
-  return random64(at::detail::getDefaultCPUGenerator().clone());
+  return random64(copy_of(at::detail::getDefaultCPUGenerator()));
 }
 
 void StepSeed::draw() { random64(at::detail::getDefaultCPUGenerator()); }

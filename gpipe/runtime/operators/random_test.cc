@@ -18,9 +18,11 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gpipe/testing/devices.h"
@@ -28,6 +30,7 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::ElementsAre;
 using torch::Tensor;
 
 Tensor draw() {
@@ -61,6 +64,36 @@ TEST(StepSeed, IsDrawnOnceFromTheDefaultGeneratorWhenItIsNeeded) {
   torch::manual_seed(3);
   StepSeed::draw();  // draws what the step above has drawn
   EXPECT_EQ(StepSeed::peek(), next);
+}
+
+// A generator that notes whether its mutex is locked while it is copied.
+class LockedCopy : public at::CPUGeneratorImpl {
+ public:
+  explicit LockedCopy(std::vector<bool>& locked) : locked_(locked) {}
+
+ private:
+  at::CPUGeneratorImpl* clone_impl() const override {
+    bool locked = false;
+    std::thread([&] {
+      std::mutex& mutex = const_cast<LockedCopy*>(this)->mutex_;
+      locked = !std::unique_lock<std::mutex>(mutex, std::try_to_lock);
+    }).join();
+    locked_.push_back(locked);
+    return new at::CPUGeneratorImpl();
+  }
+  std::vector<bool>& locked_;
+};
+
+// A thread of the program may draw meanwhile.
+TEST(StepSeed, PeekLocksTheDefaultGeneratorWhileItCopies) {
+  std::vector<bool> locked;
+  auto& shared =
+      const_cast<at::Generator&>(at::detail::getDefaultCPUGenerator());
+  const at::Generator before =
+      std::exchange(shared, at::make_generator<LockedCopy>(locked));
+  StepSeed::peek();
+  shared = before;
+  EXPECT_THAT(locked, ElementsAre(true));
 }
 
 TEST(StepSeed, ThatIsSetDrawsNothing) {
