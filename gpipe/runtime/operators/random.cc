@@ -190,6 +190,7 @@ const at::Generator* RandomScope::copy_for(const c10::Device& device) const {
 }
 
 void RandomScope::record_start(const at::Generator& generator) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (const CallRecord::Start& start : record_->starts) {
     if (start.device == generator.device()) return;
   }

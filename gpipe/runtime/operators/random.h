@@ -142,6 +142,7 @@ class RandomScope {
   bool owns(const at::Generator& generator) const;
   std::optional<at::Generator> generator_of_call(const c10::Device& device);
   const at::Generator* copy_for(const c10::Device& device) const;
+  // Threads: any, as given().
   void record_start(const at::Generator& generator);
 
   bool is_of_function() const { return !step_; }

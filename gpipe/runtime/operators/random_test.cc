@@ -18,6 +18,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -31,6 +33,7 @@ namespace gpipe::internal {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAreArray;
 using torch::Tensor;
 
 Tensor draw() {
@@ -222,6 +225,40 @@ TEST(RandomScope, AFunctionThatNamesTheCpuByAnIndexDrawsTheSameAgain) {
   };
   const Tensor first = call(/*again=*/false);
   EXPECT_TRUE(call(/*again=*/true).equal(first));
+}
+
+// The workers of a pipeline that the function runs.
+TEST(RandomScope, ThreadsOfAFunctionRecordTheStartOfEachDeviceOnce) {
+  std::map<std::string, at::Generator> generators;
+  for (const c10::Device& device :
+       {c10::Device(c10::kCPU), testing::device(0), testing::device(1)}) {
+    generators[device.str()] = at::globalContext().defaultGenerator(device);
+  }
+  for (int round = 0; round < 20; ++round) {
+    CallRecord record;
+    RandomScope scope(record, /*again=*/false);
+    std::promise<void> begin;
+    const std::shared_future<void> begun = begin.get_future().share();
+    std::vector<std::thread> workers;
+    for (const auto& [device, generator] : generators) {
+      workers.emplace_back([&scope, begun, generator = generator] {
+        begun.wait();
+        EXPECT_EQ(scope.given(generator), generator);
+      });
+      workers.emplace_back([&scope, begun, generator = generator] {
+        begun.wait();
+        EXPECT_EQ(scope.generator(generator.device()), generator);
+      });
+    }
+    begin.set_value();
+    for (std::thread& each : workers) each.join();
+    std::vector<std::string> devices, expected;
+    for (const CallRecord::Start& start : record.starts) {
+      devices.push_back(start.device.str());
+    }
+    for (const auto& each : generators) expected.push_back(each.first);
+    EXPECT_THAT(devices, UnorderedElementsAreArray(expected));
+  }
 }
 
 TEST(RandomScope, WithoutARandomOperatorNoSeedIsDrawn) {
