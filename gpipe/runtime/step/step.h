@@ -246,6 +246,8 @@ std::vector<torch::autograd::Edge> accumulators_of(
 // The BatchNorm statistics of one mini-batch. The destructor takes back all
 // changes unless keep() has been called, or another mini-batch has changed the
 // buffers since: the hooks of a step may run another one before they throw.
+// Threads: the caller holds the pipeline's lock, also for the destructor if
+// keep() has not been called.
 class MiniBatchNorms {
  public:
   explicit MiniBatchNorms(const std::vector<Partition>& partitions);

@@ -2,9 +2,11 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <exception>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -575,8 +577,10 @@ class Training {
 
 StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
                  StepPeers& peers) {
-  auto running =
-      executor.enter(given.schedule && has_backward(*given.schedule));
+  const auto enter = [&] {
+    return executor.enter(given.schedule && has_backward(*given.schedule));
+  };
+  auto running = enter();
   executor.set_failure(std::nullopt);
   const WorkScope work;
   peers.open();
@@ -591,6 +595,15 @@ StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
       running.unlock();
     });
   } catch (...) {
+    // Whatever fail() throws, the lock is taken again before the destructors
+    // take BatchNorm statistics back, which another step may be reading.
+    const auto lock_again = c10::make_scope_exit([&] {
+      try {
+        if (!running.owns_lock()) running = enter();
+      } catch (const std::exception&) {
+        // A hook has called fork(): there is no other step in this process.
+      }
+    });
     peers.fail(running.owns_lock());
     throw;
   }

@@ -308,7 +308,7 @@ class StepPeers {
   // Handles an exception of the step. Called in its catch block, while the step
   // still exists. May throw another exception in its place.
   // `locked`: false if gradients are being added to `.grad`, when another step
-  // may already run.
+  // may already run. After fail(), train() waits for that step.
   virtual void fail(bool /*locked*/) {}
 };
 

@@ -1,12 +1,21 @@
 #include "gpipe/runtime/step/train_step.h"
 
+#include <ATen/record_function.h>
+#include <c10/util/thread_name.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "gpipe/runtime/cell/partition.h"
+#include "gpipe/runtime/device/stream.h"
 #include "gpipe/runtime/step/testing.h"
 #include "gpipe/schedule/breadth_first.h"
 #include "gpipe/schedule/one_forward_one_backward.h"
@@ -579,6 +588,47 @@ TEST(Train, AHookMayThrowAfterTheLockIsReleased) {
       [](const Tensor&) -> Tensor { throw std::runtime_error("hook"); });
   EXPECT_EQ(error_of([&] { model.train(); }), "std::runtime_error: hook");
   EXPECT_EQ(model.peers.calls.back(), "fail");
+}
+
+// Called before this thread runs _foreach_copy_, which writes statistics.
+thread_local std::function<void()> before_write;
+
+TEST(Train, TakesStatisticsBackUnderTheLockIfAHookThrows) {
+  if (!has_streams(testing::device())) {
+    GTEST_SKIP() << "without accelerators a thread cannot ask for the lock "
+                    "without waiting";
+  }
+  torch::nn::BatchNorm1d norm(1);
+  Trained model{.stages = testing::stages_of({torch::nn::AnyModule(norm),
+                                              torch::nn::AnyModule(Scale(5))}),
+                .input = Value::wrap(
+                    torch::arange(4.0).view({4, 1}).to(testing::device()))};
+  defer_norms(model.stages.partitions);
+  norm->weight.register_hook(
+      [](const Tensor&) -> Tensor { throw std::runtime_error("hook"); });
+  std::vector<bool> locked;
+  before_write = [&] {
+    std::thread([&] {
+      // A thread for which Executor::enter() throws if a backward has the lock.
+      c10::setThreadName("pt_autograd_0");
+      locked.push_back(error_of([&] { model.executor.enter(); }) != "");
+    }).join();
+  };
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        if (before_write &&
+            std::string(function.name()) == "aten::_foreach_copy_") {
+          before_write();
+        }
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  EXPECT_EQ(error_of([&] { model.train(); }), "std::runtime_error: hook");
+  at::removeCallback(handle);
+  before_write = nullptr;
+  EXPECT_GE(locked.size(), 2u);  // written, and taken back
+  EXPECT_THAT(locked, ::testing::Each(true));
+  EXPECT_EQ(norm->running_mean.item<float>(), 0);
 }
 
 }  // namespace
