@@ -1,4 +1,4 @@
-// An exchange of short texts between ranks, apart from the tensors.
+// Exchanges of texts between ranks, apart from the tensors.
 #pragma once
 
 #include <string>
@@ -17,5 +17,10 @@ namespace gpipe {
 // has failed then. Threads: one call at a time in a world.
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action = "all_gather()");
+
+// Does the same on rank 0 with texts of any length. Returns nothing on the
+// other ranks, which receive no texts.
+std::vector<std::string> gather(World& world, const std::string& mine,
+                                const std::string& action = "gather()");
 
 }  // namespace gpipe

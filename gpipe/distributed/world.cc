@@ -46,13 +46,30 @@ std::shared_ptr<internal::Communicator> internal::communicator_of(
   return communicator_of(*world);
 }
 
-std::vector<std::string> all_gather(World& world, const std::string& mine,
-                                    const std::string& action) {
+namespace {
+
+template <typename Exchange>
+std::vector<std::string> exchange(World& world, const std::string& action,
+                                  const Exchange& run) {
   const auto communicator = internal::communicator_of(world);
   communicator->check();
-  return communicator->reporting_failure(action, [&] {
-    return internal::all_gather(*communicator, internal::Tags(0).words, mine,
-                                action);
+  return communicator->reporting_failure(
+      action, [&] { return run(*communicator, internal::Tags(0).words); });
+}
+
+}  // namespace
+
+std::vector<std::string> all_gather(World& world, const std::string& mine,
+                                    const std::string& action) {
+  return exchange(world, action, [&](auto& communicator, int tag) {
+    return internal::all_gather(communicator, tag, mine, action);
+  });
+}
+
+std::vector<std::string> gather(World& world, const std::string& mine,
+                                const std::string& action) {
+  return exchange(world, action, [&](auto& communicator, int tag) {
+    return internal::gather(communicator, tag, mine, action);
   });
 }
 

@@ -209,6 +209,12 @@ bool Engine::takes_samples() const {
 
 PipelineModule& Engine::module() { return module_of(pipeline_); }
 
+std::vector<std::string> Engine::gather(const std::string& mine) const {
+  const auto& world = processes_.world();
+  if (!world) return {mine};
+  return gpipe::gather(*world, mine, "training");
+}
+
 void Engine::evaluate_with(torch::nn::Sequential model,
                            const LayerBuilder& make, Cut cut, Options options) {
   options.deferred_batch_norm = options.shard_optimizer = false;

@@ -118,6 +118,8 @@ class Engine {
   std::vector<std::string> all_gather(const std::string& mine) const {
     return processes_.all_gather(mine, "training");
   }
+  // Returns the same on rank 0 for texts of any length, and nothing on others.
+  std::vector<std::string> gather(const std::string& mine) const;
   RunShard shard() const { return processes_.shard("training"); }
 
  private:

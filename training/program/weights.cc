@@ -329,8 +329,8 @@ void save_adapter(Engine& engine, const Options& options) {
   }
   StateDict all;
   bool fan_in_fan_out = false;
-  for (const std::string& each : engine.all_gather(mine)) {
-    if (each.empty() || engine.rank() != 0) continue;
+  for (const std::string& each : engine.gather(mine)) {
+    if (each.empty()) continue;
     const Safetensors part = parse_safetensors(each.data(), each.size());
     fan_in_fan_out |= !part.metadata.at(kFanInFanOut).empty();
     for (const auto& item : part.tensors) all.insert(item.key(), item.value());

@@ -26,6 +26,8 @@ constexpr std::size_t kPacket = 512;
 constexpr std::size_t kChecksum = sizeof(uint32_t);
 constexpr std::size_t kFits = kPacket - kChecksum - sizeof(uint64_t);
 constexpr std::size_t kMost = std::size_t{1} << 30;
+// gather() sends longer texts in pieces of this size.
+constexpr std::size_t kPiece = std::size_t{1} << 22;
 
 uint32_t checksum_of(const std::string& packet) {
   return crc32c(packet.data() + kChecksum, kPacket - kChecksum);
@@ -40,7 +42,7 @@ class Mail {
   void send(int to, const std::string& text) {
     TORCH_CHECK_VALUE(text.size() <= kMost, "all_gather() was given ",
                       text.size(), " bytes in all, but at most ", kMost,
-                      " are possible; send large data as tensors");
+                      " are possible; gather() has no such limit");
     std::string packet = pack(uint32_t{0}, static_cast<uint64_t>(text.size()));
     packet.append(text, 0, kFits);
     packet.resize(kPacket);
@@ -147,6 +149,35 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
                                     const std::string& mine,
                                     const std::string& action) {
   return all_gather(world, world.all_ranks(), tag, mine, action);
+}
+
+std::vector<std::string> gather(Communicator& world, int tag,
+                                const std::string& mine,
+                                const std::string& action) {
+  const auto sizes =
+      all_gather(world, tag, pack(static_cast<uint64_t>(mine.size())), action);
+  Mail mail(world, tag, action);
+  if (world.rank() > 0) {
+    for (std::size_t at = 0; at < mine.size(); at += kPiece) {
+      mail.send(0, mine.substr(at, kPiece));
+      mail.flush();
+    }
+    return {};
+  }
+  std::vector<std::string> all(world.size());
+  all[0] = mine;
+  // A piece of each rank in turn, so that none waits for another's whole text.
+  bool is_complete = false;
+  for (std::size_t at = 0; !is_complete; at += kPiece) {
+    is_complete = true;
+    for (int rank = 1; rank < world.size(); ++rank) {
+      std::size_t begin = 0;
+      if (at >= take<uint64_t>(sizes[rank], begin)) continue;
+      all[rank] += mail.receive(rank);
+      is_complete = false;
+    }
+  }
+  return all;
 }
 
 namespace {

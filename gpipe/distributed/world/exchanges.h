@@ -30,6 +30,14 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
                                     const std::string& mine,
                                     const std::string& action);
 
+// Returns the texts of all ranks, by rank, on rank 0, and nothing on the other
+// ranks. Each rank sends its text to rank 0 alone, in pieces, so that it may
+// have any length. `tag`, `action`, errors and threads: as for all_gather().
+// No rank returns before all have called.
+std::vector<std::string> gather(Communicator& world, int tag,
+                                const std::string& mine,
+                                const std::string& action);
+
 // A list of (name, value) pairs that must be equal on all ranks, such as
 // {"balance", "[2, 2]"}. Only the first pair that differs is reported, so pairs
 // that explain others come first.

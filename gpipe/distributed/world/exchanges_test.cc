@@ -96,6 +96,23 @@ const CommunicatorProgramEntry kGather("gather", [](auto& world) {
   std::cout << round << std::endl;
 });
 
+const CommunicatorProgramEntry kPieces("pieces", [](auto& world) {
+  // A piece has 4 MiB.
+  const std::size_t sizes[] = {0, 1, 4 << 20, (4 << 20) + 1, (8 << 20) + 700};
+  const int rank = world->rank();
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::string> expected;
+    for (int each = 0; each < world->size() && rank == 0; ++each) {
+      expected.push_back(text_of(each, round, sizes[(each + round) % 5]));
+    }
+    if (internal::gather(*world, kTag,
+                         text_of(rank, round, sizes[(rank + round) % 5]),
+                         "a test") != expected) {
+      throw std::runtime_error("round " + std::to_string(round));
+    }
+  }
+});
+
 const CommunicatorProgramEntry kGarbage("garbage", [](auto& world) {
   if (world->rank() == 1) {
     const auto action = [] { return "sending garbage"; };
@@ -118,6 +135,12 @@ TEST_P(Gather, GivesAllMembersWhatEachSaid) {
   for (const auto& each : Ranks("gather", ranks).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
     EXPECT_EQ(each.out, std::to_string(rounds) + "\n");
+  }
+}
+
+TEST_P(Gather, GivesTheFirstRankLongTextsInPieces) {
+  for (const auto& each : Ranks("pieces", GetParam()).wait()) {
+    EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
   }
 }
 
