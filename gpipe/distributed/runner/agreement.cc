@@ -190,9 +190,13 @@ std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
     throw_on_all(refusal, {static_cast<int>(rank), all[rank].refusal});
   }
   if (const auto other = find_other_schedule(all, layout_)) {
-    // No rank has refused, so all have a schedule, and all come here.
-    const auto texts = all_gather(world_, tag_, to_csv(*schedule),
-                                  "comparing the schedules of a step");
+    // No rank has refused, so all have a schedule, and all come here. Only the
+    // schedules of two ranks are compared.
+    const bool is_compared =
+        world_.rank() == other->rank || world_.rank() == other->most;
+    const auto texts =
+        all_gather(world_, tag_, is_compared ? to_csv(*schedule) : "",
+                   "comparing the schedules of a step");
     const auto name = [](int rank) {
       return "the schedule of rank " + std::to_string(rank);
     };
