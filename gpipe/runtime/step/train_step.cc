@@ -29,12 +29,13 @@
 
 namespace gpipe::internal {
 
-std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
-                                                 ActionKind kind) {
+std::set<std::pair<int64_t, int64_t>> cells_with(
+    const Schedule& schedule, ActionKind kind,
+    const std::vector<Partition>& partitions) {
   std::set<std::pair<int64_t, int64_t>> cells;
   for (const auto& rank : schedule.ranks) {
     for (const Action& action : rank) {
-      if (action.kind == kind) {
+      if (action.kind == kind && !partitions[action.stage].remote) {
         cells.emplace(action.stage, action.microbatch);
       }
     }
@@ -250,7 +251,8 @@ void TrainStep::give_target(const Batch& target, const LossFunction& loss) {
 void TrainStep::start(std::optional<int64_t> all_rows) {
   if (with_backward_) accumulators_ = accumulators_of(stages_.partitions);
   note_grads();
-  const auto recomputed = cells_with(schedule_, ActionKind::kRecompute);
+  const auto recomputed =
+      cells_with(schedule_, ActionKind::kRecompute, stages_.partitions);
   step_.emplace(
       stages_, microbatches_,
       [&](int64_t stage, int64_t microbatch) {
@@ -269,9 +271,8 @@ void TrainStep::start(std::optional<int64_t> all_rows) {
     for (Cell& cell : cells) cell.check_finite(options_.check_finite());
   }
   for (const auto& [stage, microbatch] :
-       cells_with(schedule_, ActionKind::kOffload)) {
-    const Partition& partition = stages_.partitions[stage];
-    if (partition.remote || !has_own_memory(partition.device)) continue;
+       cells_with(schedule_, ActionKind::kOffload, stages_.partitions)) {
+    if (!has_own_memory(stages_.partitions[stage].device)) continue;
     step_->cells[stage][microbatch].enable_offload(
         stages_.leaves_device(stage));
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gpipe/runtime/cell/cell.h"
+#include "gpipe/runtime/cell/partition.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/runtime/recompute/buffers.h"
 #include "gpipe/runtime/run/executor.h"
@@ -36,9 +37,12 @@ namespace gpipe::internal {
 // evaluate().
 bool has_backward(const Schedule& schedule);
 
-// Returns the cells (stage, micro-batch) that have an action of this kind.
-std::set<std::pair<int64_t, int64_t>> cells_with(const Schedule& schedule,
-                                                 ActionKind kind);
+// Returns the cells (stage, micro-batch) of this process that have an action of
+// this kind. `partitions`: those of the stages; cells of remote ones are left
+// out, since a schedule of 1,024 ranks has millions.
+std::set<std::pair<int64_t, int64_t>> cells_with(
+    const Schedule& schedule, ActionKind kind,
+    const std::vector<Partition>& partitions);
 
 // Checks `schedule` and returns the rank of each stage. Throws
 // std::invalid_argument if the schedule is not valid, and c10::ValueError if it

@@ -42,8 +42,12 @@ TEST(CellsWith, ReturnsStageAndMicrobatch) {
   const Schedule schedule = {{{{0, ActionKind::kForward, 0},
                                {1, ActionKind::kRecompute, 3},
                                {0, ActionKind::kRecompute, 2}}}};
-  EXPECT_THAT(cells_with(schedule, ActionKind::kRecompute),
+  std::vector<Partition> partitions(2);
+  EXPECT_THAT(cells_with(schedule, ActionKind::kRecompute, partitions),
               ElementsAre(Pair(0, 2), Pair(1, 3)));
+  partitions[0].remote = true;
+  EXPECT_THAT(cells_with(schedule, ActionKind::kRecompute, partitions),
+              ElementsAre(Pair(1, 3)));
 }
 
 TEST(CheckSchedule, ReturnsTheRankOfEachStageIfTheSizesFit) {
