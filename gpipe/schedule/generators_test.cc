@@ -154,6 +154,13 @@ TEST(Generators, RefuseMoreCellsThanTheyCanNumber) {
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("(ranks: 65536, stages per rank: 65536,")));
   EXPECT_THROW(interleaved(1 << 16, 1, 1 << 16), std::invalid_argument);
+  // Their rows are made for 2p - 1 and 2p micro-batches.
+  EXPECT_THAT([] { zero_bubble_v(1 << 14, 1); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "(ranks: 16384, stages per rank: 1, micro-batches: 32767)")));
+  EXPECT_THAT([] { dual_pipe_v(1 << 14, 1); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "(ranks: 16384, stages per rank: 1, micro-batches: 32768)")));
 }
 
 TEST(ForwardOnly, RunsMicrobatchesInOrder) {

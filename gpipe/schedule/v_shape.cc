@@ -58,16 +58,23 @@ class VRow {
 
 // Returns the schedule of the rows `row(ranks, rank, microbatches)`, which need
 // `least` micro-batches. With fewer, the order is the one for `least`, without
-// the missing micro-batches.
+// the missing micro-batches. Each row is selected before the next one is made,
+// because all rows for `least` may need far more memory. Throws
+// std::invalid_argument if there are too many cells with `least` micro-batches.
 template <typename Row>
 Schedule v_schedule(int ranks, int microbatches, int least, const Row& row) {
+  const int made = std::max(least, microbatches);
+  internal::check_sizes(ranks, made);
   Schedule schedule;
   for (int rank = 0; rank < ranks; ++rank) {
-    schedule.ranks.push_back(row(ranks, rank, std::max(least, microbatches)));
+    Schedule whole;
+    whole.ranks.push_back(row(ranks, rank, made));
+    Schedule selected = select(whole, [&](const Action& action) {
+      return action.microbatch < microbatches;
+    });
+    schedule.ranks.push_back(std::move(selected.ranks.front()));
   }
-  return select(schedule, [&](const Action& action) {
-    return action.microbatch < microbatches;
-  });
+  return schedule;
 }
 
 // ---- ZB-V
