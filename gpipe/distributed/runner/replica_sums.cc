@@ -168,29 +168,22 @@ void Reducer::agree(const std::vector<Summand>& all, const std::string& what,
                     const std::string& action) {
   std::string mine;
   for (const Summand& each : all) put(mine, describe(each));
-  const uint32_t checksum =
-      crc32c(mine.data(), static_cast<int64_t>(mine.size()));
-  if (all_equal(all_gather(world_, members_, tag_, pack(checksum), action))) {
-    return;
-  }
-  const auto texts = all_gather(world_, members_, tag_, mine, action);
-  const std::vector<std::string> first = take_texts(texts.front());
-  for (std::size_t k = 1; k < texts.size(); ++k) {
-    const std::vector<std::string> theirs = take_texts(texts[k]);
-    const auto [one, other] =
-        std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
-    const auto text = [&](auto at, const auto& list, int rank) {
-      return at == list.end() ? c10::str("missing on rank ", rank,
-                                         ", which has ", list.size())
-                              : c10::str(*at, " on rank ", rank);
-    };
-    TORCH_CHECK(one == first.end() && other == theirs.end(),
-                "the replicas have different ", what, ": number ",
-                one - first.begin(), " is ", text(one, first, members_.front()),
-                ", but ", text(other, theirs, members_[k]),
-                "; give all replicas the same layers, and freeze the same "
-                "parameters in all of them");
-  }
+  const auto found = find_difference(world_, members_, tag_, mine, action);
+  if (!found) return;
+  const std::vector<std::string> first = take_texts(found->first),
+                                 theirs = take_texts(found->other);
+  const auto [one, other] =
+      std::mismatch(first.begin(), first.end(), theirs.begin(), theirs.end());
+  const auto text = [&](auto at, const auto& list, int rank) {
+    return at == list.end()
+               ? c10::str("missing on rank ", rank, ", which has ", list.size())
+               : c10::str(*at, " on rank ", rank);
+  };
+  TORCH_CHECK(false, "the replicas have different ", what, ": number ",
+              one - first.begin(), " is ", text(one, first, members_.front()),
+              ", but ", text(other, theirs, found->rank),
+              "; give all replicas the same layers, and freeze the same "
+              "parameters in all of them");
 }
 
 void Reducer::add_up(Summand* begin, Summand* end) {

@@ -180,10 +180,29 @@ std::vector<std::string> gather(Communicator& world, int tag,
   return all;
 }
 
+std::optional<TextDifference> find_difference(Communicator& world,
+                                              const std::vector<int>& members,
+                                              int tag, const std::string& mine,
+                                              const std::string& action) {
+  const uint32_t checksum =
+      crc32c(mine.data(), static_cast<int64_t>(mine.size()));
+  const auto checksums =
+      all_gather(world, members, tag, pack(checksum), action);
+  const auto other = std::ranges::find_if(
+      checksums, [&](const auto& each) { return each != checksums.front(); });
+  if (other == checksums.end()) return std::nullopt;
+  const std::size_t at = other - checksums.begin();
+  const bool is_compared =
+      world.rank() == members.front() || world.rank() == members[at];
+  const auto texts =
+      all_gather(world, members, tag, is_compared ? mine : "", action);
+  return TextDifference{members[at], texts.front(), texts[at]};
+}
+
 namespace {
 
-// Returns how the terms of `rank` differ from those of rank 0; "" if they are
-// equal. Both are names and values in turn.
+// Returns how the terms of `rank` differ from those of rank 0. Both are names
+// and values in turn.
 std::string difference(const std::vector<std::string>& theirs,
                        const std::vector<std::string>& ours, int rank) {
   const std::size_t most = std::max(theirs.size(), ours.size());
@@ -205,17 +224,13 @@ std::string difference(const std::vector<std::string>& theirs,
 void agree(Communicator& world, int tag, const Terms& terms) {
   std::string mine;
   for (const auto& [name, value] : terms) mine += pack(name, value);
-  const auto all =
-      all_gather(world, tag, mine, "comparing what the ranks were given");
-  // Every rank compares all ranks with rank 0, so that all find the same
-  // difference.
-  const auto first = take_texts(all.front());
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string what = difference(take_texts(all[rank]), first, rank);
-    if (what.empty()) continue;
-    world.fail({Fault::kDisagree, rank, world.rank(), "", what});
-    world.check();
-  }
+  const auto found = find_difference(world, world.all_ranks(), tag, mine,
+                                     "comparing what the ranks were given");
+  if (!found) return;
+  world.fail({Fault::kDisagree, found->rank, world.rank(), "",
+              difference(take_texts(found->other), take_texts(found->first),
+                         found->rank)});
+  world.check();
 }
 
 namespace {

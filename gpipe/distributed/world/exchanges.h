@@ -2,6 +2,7 @@
 // options, and the times of their clocks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,22 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
 std::vector<std::string> gather(Communicator& world, int tag,
                                 const std::string& mine,
                                 const std::string& action);
+
+// The texts of two members that differ.
+struct TextDifference {
+  int rank = 0;  // of the first member whose text is not that of `members[0]`
+  std::string first, other;  // the texts of `members[0]` and of `rank`
+};
+
+// Returns how the texts `mine` of `members` differ, the same on all members, or
+// nullopt if they are equal. Compares checksums (CRC-32C) first, and exchanges
+// no more than the two texts: those of a large model, of 1,000 ranks, would be
+// too much. Blocks until all members have called. Arguments and errors: as for
+// all_gather().
+std::optional<TextDifference> find_difference(Communicator& world,
+                                              const std::vector<int>& members,
+                                              int tag, const std::string& mine,
+                                              const std::string& action);
 
 // A list of (name, value) pairs that must be equal on all ranks, such as
 // {"balance", "[2, 2]"}. Only the first pair that differs is reported, so pairs

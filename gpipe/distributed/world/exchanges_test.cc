@@ -113,6 +113,26 @@ const CommunicatorProgramEntry kPieces("pieces", [](auto& world) {
   }
 });
 
+const CommunicatorProgramEntry kDifference("difference", [](auto& world) {
+  const int rank = world->rank();
+  const auto find = [&](const std::string& mine) {
+    if (rank == 0) return;
+    const auto found =
+        find_difference(*world, {1, 2, 3, 4}, kTag, mine, "a test");
+    std::cout << (found ? std::to_string(found->rank) + found->first +
+                              found->other
+                        : "equal")
+              << std::endl;
+  };
+  find("");
+  find(std::string(900, 'a'));
+  // Ranks 1 and 2 have "a", rank 3 has "c", and rank 4 has "d".
+  find(std::string(1, rank < 3 ? 'a' : static_cast<char>('a' + rank - 1)));
+  find(rank == 1 ? "" : "b");
+  // Rank 0, which has the store, stays until the others are connected.
+  all_gather(*world, kTag, "", "the end");
+});
+
 const CommunicatorProgramEntry kGarbage("garbage", [](auto& world) {
   if (world->rank() == 1) {
     const auto action = [] { return "sending garbage"; };
@@ -141,6 +161,15 @@ TEST_P(Gather, GivesAllMembersWhatEachSaid) {
 TEST_P(Gather, GivesTheFirstRankLongTextsInPieces) {
   for (const auto& each : Ranks("pieces", GetParam()).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
+  }
+}
+
+TEST(Gather, FindsTheFirstTextThatDiffers) {
+  const auto results = Ranks("difference", 5).wait();
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_TRUE(results[rank].ended && results[rank].exit.ok())
+        << results[rank].err;
+    EXPECT_EQ(results[rank].out, rank == 0 ? "" : "equal\nequal\n3ac\n2b\n");
   }
 }
 
