@@ -26,11 +26,13 @@ constexpr int kTagBits = 15, kContentBits = 16;
 }  // namespace
 
 int Tags::payload_of(int64_t bytes, at::ScalarType type) const {
-  const int64_t content[] = {bytes, static_cast<int64_t>(type)};
+  // Channels from 2^13 on have higher bits, too.
+  const int64_t content[] = {bytes, static_cast<int64_t>(type),
+                             payload >> kTagBits};
   const uint32_t crc = crc32c(content, sizeof content);
   const int folded = static_cast<int>((crc ^ (crc >> 16)) &
                                       ((uint32_t{1} << kContentBits) - 1));
-  return (folded << kTagBits) | payload;
+  return (folded << kTagBits) | (payload & ((1 << kTagBits) - 1));
 }
 
 namespace {

@@ -63,6 +63,13 @@ TEST(Tags, OfPayloadsDifferByLengthAndDtype) {
   }
   EXPECT_EQ(all.size(), 200u);
   EXPECT_EQ(all.count(tags.header), 0u);
+  // A channel whose number has more bits than the tag has for it.
+  for (int64_t bytes = 0; bytes < 100; ++bytes) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      all.insert(Tags(3 + 8192).payload_of(bytes, type));
+    }
+  }
+  EXPECT_EQ(all.size(), 400u);
 }
 
 // Two ends of a transfer. The abort of one end returns only when the other end
