@@ -80,16 +80,17 @@ void check_replicas(const Options& options, int processes) {
 std::vector<RankDevice> local_devices(const std::vector<c10::Device>& devices,
                                       int64_t ranks) {
   const auto count = static_cast<int64_t>(devices.size());
-  std::vector<RankDevice> result;
-  for (int64_t r = 0; r < ranks; ++r) {
-    const c10::Device& device = devices[r % count];
-    RankDevice& each = result.emplace_back(rank_device(device));
+  std::vector<RankDevice> used;  // the first ranks' devices
+  for (int64_t k = 0; k < std::min(count, ranks); ++k) {
+    RankDevice& each = used.emplace_back(rank_device(devices[k]));
     int64_t sharers = 0;
-    for (int64_t other = 0; other < ranks; ++other) {
-      if (devices[other % count] == device) ++sharers;
+    for (int64_t r = 0; r < ranks; ++r) {
+      if (devices[r % count] == devices[k]) ++sharers;
     }
     each.memory_bytes /= static_cast<double>(sharers);
   }
+  std::vector<RankDevice> result;
+  for (int64_t r = 0; r < ranks; ++r) result.push_back(used[r % count]);
   return result;
 }
 

@@ -357,8 +357,12 @@ void Reducer::exchange(const std::function<at::Tensor(std::size_t)>& out,
   };
   // Every member uses this order, which Transport requires.
   for (std::size_t from = 0; from < members_.size(); ++from) {
+    if (from != own_) {
+      begin(from, own_);
+      continue;
+    }
     for (std::size_t to = 0; to < members_.size(); ++to) {
-      if (from != to && (from == own_ || to == own_)) begin(from, to);
+      if (to != own_) begin(own_, to);
     }
   }
   for (const auto& [peer, work] : works) world_.wait(work, peer, action);
