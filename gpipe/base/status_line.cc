@@ -33,7 +33,8 @@ std::size_t width_of(std::FILE* file) {
 }  // namespace
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
+  const auto whole = static_cast<int64_t>(
+      std::llround(std::min(std::max(0.0, seconds), 1e15)));
   return absl::StrFormat("%02d:%02d:%02d", whole / 3600, whole / 60 % 60,
                          whole % 60);
 }

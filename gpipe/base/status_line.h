@@ -10,7 +10,7 @@
 namespace gpipe {
 
 // Returns seconds as hours, minutes and seconds: "01:02:03". Negative values
-// count as 0. Thread-safe.
+// count as 0, and values above 1e15 as 1e15. Thread-safe.
 std::string clock_text(double seconds);
 
 // Returns "00:01:05 | 00:01:37 left" for the time since the start. The time

@@ -20,6 +20,9 @@ std::string text_in(std::FILE* file) {
 TEST(StatusLineTest, ClockHasHours) {
   EXPECT_EQ(clock_text(3600 * 25 + 61.4), "25:01:01");
   EXPECT_EQ(clock_text(-1), "00:00:00");
+  // No int64_t holds these seconds.
+  EXPECT_EQ(clock_text(1e19), "277777777777:46:40");
+  EXPECT_EQ(clock_text(1, 1e-300), "00:00:01 | 277777777777:46:40 left");
 }
 
 TEST(StatusLineTest, ALineThatStaysErasesTheOneThatIsWrittenOver) {
