@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "gpipe/distributed/world/communicator.h"
@@ -32,19 +31,19 @@ WholeTimeline SharedClock::gather(Timeline own) {
   own.began += offset.seconds;
   // In nanoseconds, rounded up.
   const auto nanoseconds = static_cast<int64_t>(std::ceil(1e9 * offset.error));
-  const std::string text = std::to_string(nanoseconds) + " " + to_json(own);
   const int tag = internal::Tags(channel_).header;
-  const auto texts =
-      internal::all_gather(*world_, tag, text, "gathering the timelines");
+  const std::string action = "gathering the timelines";
   WholeTimeline whole;
   // Two ranks may err by their errors in opposite directions.
   std::vector<double> errors;
-  std::vector<std::vector<Timeline>> replicas;
-  for (const std::string& each : texts) {
+  for (const std::string& each : internal::all_gather(
+           *world_, tag, std::to_string(nanoseconds), action)) {
     errors.push_back(1e-9 * std::stod(each));
-    if (world_->rank() != 0) continue;
-    Timeline part =
-        parse_timeline(std::string_view(each).substr(each.find(' ') + 1));
+  }
+  std::vector<std::vector<Timeline>> replicas;
+  for (const std::string& each :
+       internal::gather(*world_, tag, to_json(own), action)) {
+    Timeline part = parse_timeline(each);
     // Each replica begins with its rank 0.
     if (replicas.empty() || part.first_rank == 0) replicas.emplace_back();
     replicas.back().push_back(std::move(part));
