@@ -303,22 +303,29 @@ LeastMemory least_memory(const Problem& problem, const Effort& effort) {
   // Candidates with offload count as those without: their peaks depend on
   // times.
   std::vector<std::pair<double, Candidate>> by_even_cut;
+  LeastMemory need{kInfinity, kInfinity};
   for (const Candidate& candidate : candidates(problem)) {
     if (candidate.offload) continue;
     Evaluator evaluator(problem, candidate, blocks[candidate.workload]);
     const Balance even = balance_cost(layer_work(problem, candidate),
                                       std::ssize(evaluator.rank_of_stage()));
     by_even_cut.emplace_back(evaluator.largest_peak(even), candidate);
+    need.bytes = std::min(need.bytes, by_even_cut.back().first);
+    need.factor = std::min(need.factor, evaluator.fullness(even));
   }
   std::ranges::stable_sort(by_even_cut, {},
                            [](auto& each) { return each.first; });
-  // The cuts of large problems are looked at for the leanest candidates only.
+  // The cuts of large problems are looked at for the leanest candidates only,
+  // and those of the largest, such as 10,000 layers on 16 ranks, for none: they
+  // would take minutes.
   const auto layers = static_cast<double>(blocks[0].layers());
   const double work =
       layers * layers * static_cast<double>(problem.ranks.size());
-  const auto most = static_cast<std::size_t>(
-      std::max(8.0, 1e3 * static_cast<double>(effort.all_cuts) / work));
-  LeastMemory need{kInfinity, kInfinity};
+  const double most_work = 1e3 * static_cast<double>(effort.all_cuts);
+  const auto most =
+      work > 50 * most_work
+          ? std::size_t{0}
+          : static_cast<std::size_t>(std::max(8.0, most_work / work));
   for (std::size_t k = 0; k < std::min(most, by_even_cut.size()); ++k) {
     const Candidate& candidate = by_even_cut[k].second;
     const LeastMemory one =

@@ -64,7 +64,8 @@ struct LeastMemory {
 
 // Returns how much memory would be enough for a problem for which choose()
 // returns nullopt. Offload is not considered. With few enough cuts (Effort) and
-// with one stage per rank, no smaller limit is enough.
+// with one stage per rank, no smaller limit is enough. With very many, the cuts
+// are even ones.
 LeastMemory least_memory(const Problem& problem, const Effort& effort = {});
 
 }  // namespace gpipe::balancing::planner

@@ -345,6 +345,19 @@ TEST(LeastMemoryTest, IsEnoughAndNotTooMuch) {
   }
 }
 
+TEST(LeastMemoryTest, IsThatOfAnEvenCutIfAllCutsAreTooManyToLookAt) {
+  // The even cut gives four of the five layers to one rank.
+  Problem problem = simple_problem({9, 1, 1, 1, 1}, 2, 1, {"1f1b"});
+  for (Rank& rank : problem.ranks) rank.memory_bytes = 1;
+  Effort none;
+  none.all_cuts = 0;
+  const LeastMemory even = least_memory(problem, none);
+  EXPECT_GT(even.bytes, least_memory(problem).bytes);
+  EXPECT_EQ(even.factor, even.bytes);
+  for (Rank& rank : problem.ranks) rank.memory_bytes = even.bytes;
+  EXPECT_TRUE(choose(problem));
+}
+
 TEST(LeastMemoryTest, ItsFactorIsEnoughInDoubleArithmetic) {
   for (int saved = 1; saved < 40; ++saved) {
     for (int limit = 1; limit < saved; limit += 3) {
