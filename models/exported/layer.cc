@@ -713,7 +713,8 @@ void ProgramLayer::check_inputs(const std::vector<at::Tensor>& inputs) const {
                         extent.factor);
       const int64_t symbol = size / extent.factor;
       const Range& range = program.symbols.range(extent.symbol);
-      // With Dim.AUTO the file says 2 or more, but 1 works as well.
+      // With Dim.AUTO the file says 2 or more, but operators take fewer.
+      // adapt_to_mode() checks BatchNorm, which does not.
       const int64_t least = range.least <= 2 ? 0 : range.least;
       const int64_t largest = program.symbols.largest(extent);
       TORCH_CHECK_VALUE(
@@ -860,7 +861,20 @@ void ProgramLayer::adapt_to_mode(const Step& step, Stack& stack) const {
   if (!training) {
     for (const int each : node.training_flags) stack[each] = false;
     for (const int each : node.dropout_rates) stack[each] = 0.0;
-  } else if (is_recomputing()) {
+    return;
+  }
+  if (node.running_mean != kNoValue &&
+      node.op->operator_name().name == "aten::batch_norm") {
+    // Python's functions check it, which the file does not have. The variance
+    // of one value would be NaN, and stay in the running statistics.
+    const at::Tensor& input = stack[0].toTensor();
+    TORCH_CHECK_VALUE(
+        input.dim() < 2 || input.size(1) == 0 || input.numel() != input.size(1),
+        "Expected more than 1 value per channel when training, but the input "
+        "of this BatchNorm has the sizes ",
+        input.sizes(), "; give micro-batches of at least 2 rows");
+  }
+  if (is_recomputing()) {
     // The forward has updated them. In training the result does not depend on
     // them.
     for (const int each : step.loose_statistics) stack[each] = IValue();

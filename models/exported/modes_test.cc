@@ -65,6 +65,25 @@ TEST_F(ExportedModesTest, AnInstanceNormUpdatesItsStatisticsInTrainingOnly) {
       at::equal(testing::call(model.layers, example.inputs)[0], trained));
 }
 
+TEST_F(ExportedModesTest, ABatchNormOfOneValuePerChannelIsRefusedInTraining) {
+  const testing::Example example = testing::read_example("tiny");
+  ExportedModel model = load_exported(example.path);
+  const at::Tensor variance = model.state_dict()["1.running_var"];
+  const at::Tensor before = variance.clone();
+  const at::Tensor row = example.inputs[0].narrow(0, 0, 1);
+  const std::string error = testing::value_error_of(
+      [&] { (void)testing::call(model.layers, {row}); });
+  EXPECT_TRUE(contains(error,
+                       "Expected more than 1 value per channel when training, "
+                       "but the input of this BatchNorm has the sizes [1, 2]; "
+                       "give micro-batches of at least 2 rows"))
+      << error;
+  EXPECT_TRUE(contains(error, "torch.ops.aten.batch_norm.default")) << error;
+  EXPECT_TRUE(at::equal(variance, before));
+  model.layers->eval();
+  EXPECT_EQ(testing::call(model.layers, {row})[0].size(0), 1);
+}
+
 TEST_F(ExportedModesTest, ANumberOfATensorStaysInItsLayer) {
   for (const auto& [crossing, layers] :
        {std::pair<int64_t, std::size_t>{0, 1}, {1, 2}, {2, 4}, {4, 4}}) {
