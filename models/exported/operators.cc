@@ -415,7 +415,8 @@ void note_argument(Node& node, const c10::Argument& formal,
 }
 
 void squeeze_fixed_sizes(Node& node, const std::vector<Extent>& sizes) {
-  if (operator_name(node) != "aten.squeeze") return;
+  const std::string name = operator_name(node);
+  if (name != "aten.squeeze" && name != "aten.squeeze_") return;
   const auto rank = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> wanted(rank);
   std::iota(wanted.begin(), wanted.end(), 0);
@@ -431,7 +432,7 @@ void squeeze_fixed_sizes(Node& node, const std::vector<Extent>& sizes) {
     if (sizes[d].symbol == Extent::kNone) fixed.push_back(d);
   }
   if (fixed.size() == wanted.size()) return;
-  node.target = "torch.ops.aten.squeeze.dims";
+  node.target = "torch.ops." + name + ".dims";
   node.op = find_operator(node.target);
   node.arguments.resize(1);
   node.arguments.emplace_back().constant = fixed;

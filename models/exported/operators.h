@@ -49,9 +49,10 @@ std::optional<c10::OperatorHandle> find_operator(const std::string& target);
 // this one's. `node.op` must be set.
 void note_argument(Node& node, const c10::Argument& formal, Argument& argument);
 
-// Makes aten.squeeze keep dimensions of a tensor of `sizes` whose size is a
-// symbol. The export drops none of them, since it takes them for larger than 1,
-// but the rows of a micro-batch may be 1. Called before note_operator().
+// Makes aten.squeeze and aten.squeeze_ keep dimensions of a tensor of `sizes`
+// whose size is a symbol. The export drops none of them, since it takes them
+// for larger than 1, but the rows of a micro-batch may be 1. Called before
+// note_operator().
 void squeeze_fixed_sizes(Node& node, const std::vector<Extent>& sizes);
 
 // Notes in `node` what its operator and all its arguments say: whether it is

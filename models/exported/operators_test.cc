@@ -113,11 +113,10 @@ Node noted(const std::string& target, const std::vector<std::string>& values,
 TEST(SqueezeTest, RowsAreKeptAlsoIfThereIsOne) {
   const std::vector<Extent> sizes = {
       {0, 1}, {Extent::kNone, 3}, {Extent::kNone, 1}, {Extent::kNone, 1}};
-  const auto squeezed = [&](const std::string& overload,
+  const auto squeezed = [&](const std::string& target,
                             const c10::IValue& dims) {
-    Node node = noted("torch.ops.aten.squeeze." + overload, {"self"},
-                      dims.isNone() ? "" : "dim", dims);
-    node.target = "torch.ops.aten.squeeze." + overload;
+    Node node = noted(target, {"self"}, dims.isNone() ? "" : "dim", dims);
+    node.target = target;
     squeeze_fixed_sizes(node, sizes);
     torch::jit::Stack stack{at::ones({1, 3, 1, 1})};
     for (std::size_t k = 1; k < node.arguments.size(); ++k) {
@@ -127,10 +126,14 @@ TEST(SqueezeTest, RowsAreKeptAlsoIfThereIsOne) {
     return stack[0].toTensor().sizes().vec();
   };
   using Sizes = std::vector<int64_t>;
-  EXPECT_EQ(squeezed("default", {}), Sizes({1, 3}));
-  EXPECT_EQ(squeezed("dim", 0), Sizes({1, 3, 1, 1}));
-  EXPECT_EQ(squeezed("dim", -1), Sizes({1, 3, 1}));
-  EXPECT_EQ(squeezed("dims", Sizes({0, 2})), Sizes({1, 3, 1}));
+  for (const std::string name : {"squeeze.", "squeeze_."}) {
+    const std::string target = "torch.ops.aten." + name;
+    EXPECT_EQ(squeezed(target + "default", {}), Sizes({1, 3})) << name;
+    EXPECT_EQ(squeezed(target + "dim", 0), Sizes({1, 3, 1, 1})) << name;
+    EXPECT_EQ(squeezed(target + "dim", -1), Sizes({1, 3, 1})) << name;
+    EXPECT_EQ(squeezed(target + "dims", Sizes({0, 2})), Sizes({1, 3, 1}))
+        << name;
+  }
 }
 
 TEST(OperatorSchemaTest, OperatorsAreFoundByTheirTargets) {
