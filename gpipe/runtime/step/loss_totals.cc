@@ -62,6 +62,17 @@ std::vector<at::Tensor> read_all(LossTotals& totals,
   return read;
 }
 
+// Returns `sum / weight`, with the same bits on every device. Accelerators
+// multiply by the rounded reciprocal of a number of the host, so the weight is
+// a tensor; 16 bits would round it.
+at::Tensor quotient(const at::Tensor& sum, double weight) {
+  const at::ScalarType own = sum.scalar_type();
+  const at::ScalarType wide = at::promote_types(own, at::kFloat);
+  const at::Tensor result =
+      sum / at::scalar_tensor(weight, sum.options().dtype(wide));
+  return c10::isReducedFloatingType(own) ? result.to(own) : result;
+}
+
 }  // namespace
 
 void LossTotals::add(const LossTotals& other) {
@@ -95,7 +106,8 @@ void LossTotals::write_to(StepResult& result) const {
       result.loss.defined() ? result.loss.device() : sum.device();
   // A copy to an accelerator has read the host's memory when it returns.
   const bool non_blocking = !device.is_cpu();
-  result.loss = (weighted ? sum / weight : sum).to(device, non_blocking);
+  result.loss =
+      (weighted ? quotient(sum, weight) : sum).to(device, non_blocking);
   if (!weighted) return;
   result.weight = weight;
   result.metrics = metrics;

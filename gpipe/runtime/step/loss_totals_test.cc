@@ -66,6 +66,24 @@ TEST(LossTotals, OfWeightedLossesAddUpSumsWeightsAndMetrics) {
   EXPECT_EQ(result.metric("late").item<double>(), 2);
 }
 
+// 257 needs 9 bits, bfloat16 has 8. 1000 / 256 would be 3.90625.
+TEST(LossTotals, AWeightIsNotRoundedToTheDtypeOfTheLoss) {
+  for (const auto& [dtype, quotient] :
+       {std::pair{torch::kBFloat16, 3.890625},
+        {torch::kHalf, 3.890625},
+        {torch::kFloat, double{1000.0f / 257.0f}},
+        {torch::kDouble, 1000.0 / 257.0},
+        {torch::kLong, double{1000.0f / 257.0f}}}) {
+    LossTotals totals = weighted(0, 257);
+    totals.sum = torch::full({}, 1000, dtype);
+    StepResult result;
+    totals.write_to(result);
+    EXPECT_EQ(result.loss.scalar_type(),
+              dtype == torch::kLong ? torch::kFloat : dtype);
+    EXPECT_EQ(result.loss.item<double>(), quotient) << dtype;
+  }
+}
+
 TEST(LossTotals, MetricsOfNarrowIntegersAddUpInInt64) {
   std::deque<LossHead> heads(2);
   for (LossHead& head : heads) {
