@@ -13,9 +13,9 @@
 namespace gpipe {
 namespace {
 
-// Returns whether the factors can change the value. An infinite scale would
-// stay infinite, and no step would run.
-bool is_scale(double value) { return std::isfinite(value) && value > 0; }
+// Returns whether the factors can change the value. A scale that is infinite
+// or 0 would stay so, and no step would run.
+bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 // Returns the values of a gradient. The caller changes them in place.
 at::Tensor values_of(at::Tensor& grad) {
@@ -29,8 +29,9 @@ at::Tensor values_of(at::Tensor& grad) {
 }  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options)
-    : options_(std::move(options)), scale_(options_.init_scale()) {
-  TORCH_CHECK_VALUE(is_scale(options_.init_scale()),
+    : options_(std::move(options)),
+      scale_(static_cast<float>(options_.init_scale())) {
+  TORCH_CHECK_VALUE(is_scale(scale_),
                     "init_scale must be positive and finite (init_scale: ",
                     options_.init_scale(), ")");
   TORCH_CHECK_VALUE(options_.growth_factor() > 1,
@@ -83,7 +84,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     found.push_back(at::zeros({1}, options));
     at::_amp_foreach_non_finite_check_and_unscale_(
         grads, found.back(),
-        at::full({1}, 1 / scale_, options.dtype(at::kDouble)).to(at::kFloat));
+        at::full({1}, 1 / scale(), options.dtype(at::kDouble)).to(at::kFloat));
   }
   bool infinite = false;
   for (const at::Tensor& each : found) {
@@ -119,24 +120,22 @@ void GradScaler::update() {
   const bool finite = std::all_of(unscaled_.begin(), unscaled_.end(),
                                   [](const auto& each) { return each.finite; });
   unscaled_.clear();
-  if (!finite) {
-    scale_ *= options_.backoff_factor();
-    steps_since_ = 0;
-  } else if (++steps_since_ >= options_.growth_interval()) {
-    // An infinite scale would stay infinite.
-    const double grown = scale_ * options_.growth_factor();
-    if (grown < 1e38) scale_ = grown;
-    steps_since_ = 0;
-  }
+  if (finite && ++steps_since_ < options_.growth_interval()) return;
+  steps_since_ = 0;
+  const auto next =
+      static_cast<float>(scale() * (finite ? options_.growth_factor()
+                                           : options_.backoff_factor()));
+  if (is_scale(next)) scale_ = next;
 }
 
 void GradScaler::set_state(const State& state) {
+  const auto scale = static_cast<float>(state.scale);
   TORCH_CHECK_VALUE(
-      is_scale(state.scale) && state.steps_since >= 0,
+      is_scale(scale) && state.steps_since >= 0,
       "the scale must be positive and finite, and steps_since at least 0 "
       "(scale: ",
       state.scale, ", steps_since: ", state.steps_since, ")");
-  scale_ = state.scale;
+  scale_ = scale;
   steps_since_ = state.steps_since;
 }
 

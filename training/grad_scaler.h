@@ -54,12 +54,12 @@ struct GradScalerOptions {
 // Not thread-safe.
 class GradScaler {
  public:
-  // Throws c10::ValueError if `init_scale` is not positive and finite,
-  // `growth_interval` is not positive, `growth_factor` is not above 1, or
-  // `backoff_factor` is not between 0 and 1.
+  // Throws c10::ValueError if `init_scale` is not positive and finite
+  // as float32, `growth_interval` is not positive, `growth_factor` is not above
+  // 1, or `backoff_factor` is not between 0 and 1.
   explicit GradScaler(GradScalerOptions options = {});
 
-  // Returns the current scale.
+  // Returns the current scale, which is a float32 number, as in Python.
   double scale() const { return scale_; }
 
   // Returns `loss` times the current scale. scaled() returns a loss function
@@ -106,14 +106,14 @@ class GradScaler {
     int64_t steps_since = 0;  // finite steps since the scale last changed
   };
   // Returns the state to save. set_state() restores it when a run resumes, and
-  // throws c10::ValueError if the scale is not positive and finite, or if
-  // `steps_since` is negative.
+  // throws c10::ValueError if the scale is not positive and finite as float32,
+  // or if `steps_since` is negative.
   State state() const { return {scale_, steps_since_}; }
   void set_state(const State& state);
 
  private:
   GradScalerOptions options_;
-  double scale_;
+  float scale_;
   int64_t steps_since_ = 0;
   // An optimizer whose gradients have been unscaled since the last update().
   struct Unscaled {

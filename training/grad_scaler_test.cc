@@ -181,16 +181,37 @@ TEST(GradScalerTest, TheScaleFollowsItsRules) {
   EXPECT_THROW(scaler.update(), c10::Error);
 }
 
-TEST(GradScalerTest, TheScaleStaysFinite) {
+// As in Python, whose scale is a float32 tensor.
+TEST(GradScalerTest, TheScaleIsRoundedToFloat32) {
   Model model;
-  GradScaler scaler(
-      GradScalerOptions().init_scale(1e37).growth_factor(1e3).growth_interval(
-          1));
-  for (int step = 0; step < 2; ++step) {
-    set_grads(model, 1e30F);
-    EXPECT_TRUE(scaler.step(model.optimizer));
+  GradScaler scaler(GradScalerOptions()
+                        .init_scale(0.1)
+                        .growth_factor(1.1)
+                        .backoff_factor(0.3)
+                        .growth_interval(1));
+  float expected = 0.1f;
+  EXPECT_EQ(scaler.scale(), expected);
+  for (const bool finite : {true, true, false}) {
+    set_grads(model, finite ? 1 : kNan);
+    scaler.step(model.optimizer);
     scaler.update();
-    EXPECT_EQ(scaler.scale(), 1e37);
+    expected = static_cast<float>(expected * (finite ? 1.1 : 0.3));
+    EXPECT_EQ(scaler.scale(), expected);
+    EXPECT_EQ(scaler.state().scale, expected);
+  }
+  scaler.set_state({0.1, 0});
+  EXPECT_EQ(scaler.scale(), 0.1f);
+}
+
+TEST(GradScalerTest, TheScaleStaysPositiveAndFinite) {
+  Model model;
+  for (const float scale : {std::numeric_limits<float>::denorm_min(),
+                            std::numeric_limits<float>::max()}) {
+    GradScaler scaler(GradScalerOptions().init_scale(scale).growth_interval(1));
+    set_grads(model, scale > 1 ? 1 : kNan);
+    scaler.step(model.optimizer);
+    scaler.update();
+    EXPECT_EQ(scaler.scale(), scale);
   }
 }
 
@@ -309,7 +330,8 @@ TEST(GradScalerTest, WhatCannotBeIsRefused) {
   refused(GradScalerOptions().init_scale(0), "init_scale");
   refused(GradScalerOptions().init_scale(kInfinity),
           "init_scale must be positive and finite (init_scale: inf)");
-  for (const double scale : {0.0, double{kInfinity}, double{kNan}}) {
+  for (const double scale :
+       {0.0, 1e-60, 1e60, double{kInfinity}, double{kNan}}) {
     GradScaler scaler;
     EXPECT_THAT(testing::value_error_of([&] {
                   scaler.set_state({scale, 0});
