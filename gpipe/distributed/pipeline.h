@@ -217,11 +217,14 @@ class DistributedPipelineImpl : public PipelineModule {
   // (DistributedOptions::shard_optimizer).
   void zero_grad(bool set_to_none = true) override;
 
-  // All ranks call these two. Throw PeerError if the world has failed. The norm
-  // has the bits of GPipe's clip_grad_norm_() on the whole model; with
-  // DistributedOptions::shard_optimizer its last bits may differ, and norm_type
-  // 0 is a c10::ValueError. If ranks pass other values, clip_grad_norm_()
-  // throws c10::ValueError on all of them, and changes nothing.
+  // All ranks call these two. Throw PeerError if the world has failed. On
+  // CPUs the norm has the bits of GPipe's clip_grad_norm_() on the whole model.
+  // On accelerators its last bits may differ, because the norms of the
+  // gradients are added up on the host. With
+  // DistributedOptions::shard_optimizer they may differ on CPUs too, and
+  // norm_type 0 is a c10::ValueError. If ranks pass other values,
+  // clip_grad_norm_() throws c10::ValueError on all of them, and changes
+  // nothing.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0) override;
   bool any(bool here) override;
 

@@ -12,10 +12,11 @@
 namespace gpipe::internal {
 
 // Scales the gradients of the parameters of all `members` so that their norm is
-// at most `max_norm`; returns the norm before. Gives the same bits as
-// torch::nn::utils::clip_grad_norm_() on all these parameters in the order of
-// their layers, because it runs the same operators on the same numbers. All
-// ranks of the world call it.
+// at most `max_norm`; returns the norm before. On CPUs it gives the same
+// bits as torch::nn::utils::clip_grad_norm_() on all these parameters in the
+// order of their layers, because it runs the same operators on the same
+// numbers. It adds up the norms on the host, so the last bits may differ on
+// accelerators. All ranks of the world call it.
 //
 // `own`: this rank's parameters, each with the index of its layer. Parameters
 // without a gradient are skipped.
