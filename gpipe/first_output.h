@@ -95,7 +95,12 @@ using FirstOutputImpl =
 // Sequential:
 //
 //   torch::nn::Sequential model(
-//       gpipe::first_output(torch::nn::LSTM(8, 16)), torch::nn::Linear(16, 1));
+//       gpipe::first_output(torch::nn::LSTM(
+//           torch::nn::LSTMOptions(8, 16).batch_first(true))),
+//       torch::nn::Linear(16, 1));
+//
+// A pipeline splits dimension 0, which is the time of RNN, GRU and LSTM without
+// batch_first.
 //
 // `layer`: a module holder or a std::shared_ptr to a module. The output may be
 // a tensor, a vector of tensors, or a tuple, nested at any depth; the first

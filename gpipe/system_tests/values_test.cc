@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/first_output.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule.h"
 #include "gpipe/system_tests/options.h"
@@ -182,6 +184,32 @@ TEST(Gather, WarnsOfALayerThatReducesRows) {
   pipeline->train_step(x, x, sum, forward_only(1, 2));
   pipeline_of(1, mean)->forward(x);
   pipeline_of(2, layer([](Tensor x) { return x.repeat({3, 1}); }))->forward(x);
+  EXPECT_EQ(warnings.texts().size(), 2u);
+}
+
+TEST(Scatter, WarnsOfALayerThatTakesTimeFirst) {
+  Warnings warnings;
+  const auto pipeline_with = [](bool batch_first, int64_t chunks) {
+    torch::nn::Sequential model(first_output(torch::nn::LSTM(
+        torch::nn::LSTMOptions(3, 2).batch_first(batch_first))));
+    return GPipe(model,
+                 GPipeOptions({1}).devices({torch::kCPU}).chunks(chunks));
+  };
+  const Tensor x = torch::ones({4, 5, 3});
+  auto pipeline = pipeline_with(false, 2);
+  EXPECT_EQ(pipeline->forward(x).sizes(), (std::vector<int64_t>{4, 5, 2}));
+  ASSERT_EQ(warnings.texts().size(), 1u);
+  EXPECT_THAT(warnings.texts()[0],
+              StartsWith("layer '0' takes time along dimension 0 of its input "
+                         "and rows along dimension 1, but a pipeline splits "
+                         "dimension 0: each of the 2 micro-batches has a part "
+                         "of the time, "));
+  const auto sum = [](Tensor output, Tensor) { return output.sum(); };
+  pipeline->train_step(x, x, sum, forward_only(1, 2));
+  EXPECT_EQ(warnings.texts().size(), 2u);
+  pipeline->forward(Microbatches<Tensor>{{x, x}});
+  pipeline_with(false, 1)->forward(x);
+  pipeline_with(true, 2)->forward(x);
   EXPECT_EQ(warnings.texts().size(), 2u);
 }
 

@@ -2,6 +2,9 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/nn/modules/transformerlayer.h>
 
 #include <algorithm>
 #include <limits>
@@ -16,6 +19,20 @@
 
 namespace gpipe::internal {
 namespace {
+
+template <typename Rnn>
+bool is_time_first(const torch::nn::Module& module) {
+  const auto* const rnn = dynamic_cast<const Rnn*>(&module);
+  return rnn && !rnn->options_base.batch_first();
+}
+
+bool takes_time_first(const torch::nn::Module& module) {
+  using namespace torch::nn;  // NOLINT: five of its layers
+  return is_time_first<RNNImpl>(module) || is_time_first<GRUImpl>(module) ||
+         is_time_first<LSTMImpl>(module) ||
+         dynamic_cast<const TransformerEncoderLayerImpl*>(&module) ||
+         dynamic_cast<const TransformerEncoderImpl*>(&module);
+}
 
 void find_shared_buffers(std::vector<Partition>& partitions) {
   std::map<const at::TensorImpl*, Partition*> first;
@@ -154,6 +171,23 @@ std::vector<Layer> layers_of(torch::nn::Sequential module) {
         {layer, children[k].key(), static_cast<int64_t>(k), skips[k]});
   }
   return layers;
+}
+
+std::string time_first_layer(const std::vector<Partition>& partitions) {
+  for (const Partition& partition : partitions) {
+    if (partition.remote) break;
+    for (const Layer& layer : partition.layers) {
+      const torch::nn::Module& module = *layer.module.ptr();
+      // That of first_output() has the name of its layer.
+      const std::string& type = module.name();
+      if (!type.starts_with("torch::nn::") ||
+          type == "torch::nn::FunctionalImpl") {
+        return "";
+      }
+      if (takes_time_first(module)) return layer.name;
+    }
+  }
+  return "";
 }
 
 void check_sharing(const std::vector<Partition>& partitions,

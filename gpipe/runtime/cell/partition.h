@@ -95,6 +95,13 @@ void check_sharing(const std::vector<Partition>& partitions,
                    const std::vector<std::string>& places,
                    const std::string& kind);
 
+// Returns the name of the first layer that takes time along dimension 0 of the
+// input and rows along dimension 1: LibTorch's RNN, GRU and LSTM without
+// batch_first, and its encoders of a Transformer. Returns "" if there is none,
+// or if a layer before it may transpose: one that is not LibTorch's, or is in
+// another process.
+std::string time_first_layer(const std::vector<Partition>& partitions);
+
 // Makes BatchNorm layers collect running statistics per mini-batch.
 void defer_norms(std::vector<Partition>& partitions);
 

@@ -3,9 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/nn/modules/transformerlayer.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -73,6 +84,38 @@ TEST(Partition, OfAnotherProcessIsRemoteAndKeepsItsRoutes) {
   EXPECT_EQ(parts[2].imports[1].key, b);
   EXPECT_EQ(parts[2].imports[1].from, 1);
   EXPECT_TRUE(parts[2].exports.empty());
+}
+
+// Returns the layer that takes time first, if each layer is a partition.
+std::string time_first(const nn::Sequential& model) {
+  const auto count = static_cast<std::size_t>(model->size());
+  return time_first_layer(partition(layers_of(model),
+                                    std::vector<int64_t>(count, 1),
+                                    std::vector<c10::Device>(count, kCpu)));
+}
+
+TEST(TimeFirstLayer, IsOneOfLibTorchsWithoutBatchFirst) {
+  const nn::TransformerEncoderLayer encoder(
+      nn::TransformerEncoderLayerOptions(2, 1).dim_feedforward(2));
+  EXPECT_EQ(time_first(nn::Sequential(nn::RNN(2, 2))), "0");
+  EXPECT_EQ(time_first(nn::Sequential(nn::GRU(2, 2))), "0");
+  EXPECT_EQ(time_first(nn::Sequential(nn::LSTM(2, 2))), "0");
+  EXPECT_EQ(time_first(nn::Sequential(encoder)), "0");
+  EXPECT_EQ(time_first(nn::Sequential(nn::TransformerEncoder(encoder, 1))),
+            "0");
+  const nn::GRU rows_first(nn::GRUOptions(2, 2).batch_first(true));
+  EXPECT_EQ(time_first(nn::Sequential(rows_first)), "");
+  EXPECT_EQ(time_first(nn::Sequential(linear(), linear())), "");
+}
+
+TEST(TimeFirstLayer, IsNotBehindALayerThatMayTranspose) {
+  const nn::LSTM lstm(2, 2);
+  EXPECT_EQ(time_first(nn::Sequential(nn::Embedding(3, 2), lstm)), "1");
+  const nn::Functional transpose(
+      [](const at::Tensor& x) { return x.transpose(0, 1); });
+  EXPECT_EQ(time_first(nn::Sequential(transpose, lstm)), "");
+  struct OwnImpl : nn::IdentityImpl {};
+  EXPECT_EQ(time_first(nn::Sequential(std::make_shared<OwnImpl>(), lstm)), "");
 }
 
 TEST(Assembly, ChecksTheNumbersOfABalance) {

@@ -215,6 +215,7 @@ Batch Pipeline::forward(const Batch& input, int64_t chunks,
         }
         return MiniBatch(input, std::move(rows), stages_.unsplit, with_graph);
       });
+  stages_.warn_of_split_time(batch);
   const int64_t microbatches = batch.microbatches();
   const int64_t checkpointed =
       with_graph ? checkpointed_microbatches(checkpoint(), microbatches) : 0;

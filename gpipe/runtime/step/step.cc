@@ -23,7 +23,8 @@ Stages::Stages(std::vector<Partition> partitions_in,
                std::vector<int> rank_of_stage_in, Unsplit unsplit_in)
     : partitions(std::move(partitions_in)),
       rank_of_stage(std::move(rank_of_stage_in)),
-      unsplit(std::move(unsplit_in)) {
+      unsplit(std::move(unsplit_in)),
+      time_first(time_first_layer(partitions)) {
   check_claimed(kCellKey);
   for (const c10::Device& device : devices()) {
     copiers.emplace_back(device);
@@ -31,6 +32,19 @@ Stages::Stages(std::vector<Partition> partitions_in,
   for (const Partition& from : partitions) {
     links.insert(links.end(), from.exports.begin(), from.exports.end());
   }
+}
+
+void Stages::warn_of_split_time(const MiniBatch& batch) const {
+  if (time_first.empty() || batch.split() || batch.microbatches() == 1) return;
+  TORCH_WARN_ONCE(
+      "layer '", time_first,
+      "' takes time along dimension 0 of its input and rows along dimension 1, "
+      "but a pipeline splits dimension 0: each of the ",
+      batch.microbatches(),
+      " micro-batches has a part of the time, so the results are not those of "
+      "the plain model. Give RNN, GRU and LSTM batch_first(true), transpose "
+      "before and after other layers in a module of your own, or use one "
+      "micro-batch");
 }
 
 std::vector<bool> Stages::leaves_device(int64_t stage) const {

@@ -33,6 +33,8 @@
 
 namespace gpipe::internal {
 
+class MiniBatch;
+
 // The state that stays the same from step to step.
 // Threads: partition j, and the copiers of its rank, are used by the rank's
 // worker while a pass runs.
@@ -43,6 +45,7 @@ struct Stages {
   std::vector<SkipRoute> links;  // in the order of Partition::exports
   // The elements of the input that every micro-batch gets whole.
   Unsplit unsplit;
+  std::string time_first;  // see time_first_layer()
 
   // `rank_of_stage`: the rank of each partition; ranks count from 0, and the
   // partitions of a rank that are not remote have one device.
@@ -59,6 +62,9 @@ struct Stages {
   std::string describe_leaf(const at::Tensor& leaf) const;
   // Returns the device of each rank; the CPU for a rank that is remote.
   std::vector<c10::Device> devices() const;
+  // Warns once in the life of the process (TORCH_WARN_ONCE) if a layer takes
+  // time along the dimension that `batch` was split along.
+  void warn_of_split_time(const MiniBatch& batch) const;
 };
 
 // A leaf, with its number in the list of each partition of this process that

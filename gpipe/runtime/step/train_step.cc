@@ -207,6 +207,7 @@ void TrainStep::give_input(const Batch& input) {
                    rows_of_pieces(rows_of(input.whole(), stages_.unsplit),
                                   microbatches_, "input"),
                    stages_.unsplit, with_backward_);
+    stages_.warn_of_split_time(*batch_);
   }
   rows_ = batch_->rows();
 }
