@@ -441,7 +441,9 @@ TEST(InputError, UnequalSizes) {
             "c10::ValueError: the tensors of the input differ in size along "
             "dimension 0, which is split into micro-batches (sizes: 8 "
             "undefined 3); name an element that every micro-batch needs whole "
-            "in the option unsplit");
+            "in the option unsplit. If it counts rows or positions of the "
+            "mini-batch, or has its rows in another dimension, split the input "
+            "yourself and pass Microbatches");
 }
 
 TEST(InputError, WrongDevice) {

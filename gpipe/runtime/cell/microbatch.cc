@@ -61,7 +61,9 @@ void check_rows_of_whole(const Value& input, const Unsplit& unsplit) {
           "is split into micro-batches (sizes:",
           sizes.str(),
           "); name an element that every micro-batch needs whole in the "
-          "option unsplit");
+          "option unsplit. If it counts rows or positions of the mini-batch, "
+          "or has its rows in another dimension, split the input yourself and "
+          "pass Microbatches");
     }
   }
   TORCH_CHECK_VALUE(first != nullptr, "the input holds no defined tensor",
