@@ -346,7 +346,9 @@ void StepPass::begin_at_loss(int64_t microbatch) {
   const Activation& loss = outputs_[microbatch].boundary[0];
   TORCH_CHECK(loss.requires_grad, "the loss of micro-batch ", microbatch,
               " does not require grad: it depends on no parameter or input "
-              "that does. Use a forward-only schedule to run without backward");
+              "that does. If it counts nothing, return a sum with a graph, "
+              "such as output.sum() * 0. Use a forward-only schedule to run "
+              "without backward");
   const c10::AutoGradMode no_graph(false);
   begin_backward(
       microbatch,

@@ -372,8 +372,9 @@ TEST(StepPassTraining, RefusesALossWithoutGraph) {
   run(pass, F(1, 1));
   EXPECT_EQ(error_of([&] { pass.perform(B(1, 1)); }),
             "c10::Error: the loss of micro-batch 1 does not require grad: it "
-            "depends on no parameter or input that does. Use a forward-only "
-            "schedule to run without backward");
+            "depends on no parameter or input that does. If it counts nothing, "
+            "return a sum with a graph, such as output.sum() * 0. Use a "
+            "forward-only schedule to run without backward");
 }
 
 TEST(StepPassTraining, DeliversInTheDirectionThatTheEdgeNames) {
