@@ -77,7 +77,15 @@ Archive::Archive(const std::string& path)
     : ZipArchive(checked_start(path), "is damaged: "),
       weights_checksum_(checksum_of_weights(directory())) {
   // An exported program says that it is one; a file of torch.save does not.
-  TORCH_CHECK_VALUE(has("archive_format") && text("archive_format") == "pt2",
+  const bool is_exported =
+      has("archive_format") && text("archive_format") == "pt2";
+  TORCH_CHECK_VALUE(
+      is_exported || !has("constants.pkl"),
+      "is an archive of TorchScript, as torch.jit.save writes in Python and "
+      "torch::save in C++. Export the model again in Python with "
+      "torch.export.save. To use its weights alone, save them in Python: "
+      "torch.save(torch.jit.load(path).state_dict(), path)");
+  TORCH_CHECK_VALUE(is_exported,
                     "is a zip archive, but not from torch.export.save (record "
                     "'archive_format' is not 'pt2')");
   check_byte_order();

@@ -2,6 +2,8 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
 #include <algorithm>
 #include <string>
@@ -87,6 +89,12 @@ TEST(ExportedRefusalsTest, OtherFilesAreNamed) {
   EXPECT_EQ(error_for(folder + "weights.pt"),
             "is a zip archive, but not from torch.export.save (record "
             "'archive_format' is not 'pt2')");
+  torch::save(torch::nn::Linear(2, 1), folder + "script.pt");
+  EXPECT_EQ(error_for(folder + "script.pt"),
+            "is an archive of TorchScript, as torch.jit.save writes in Python "
+            "and torch::save in C++. Export the model again in Python with "
+            "torch.export.save. To use its weights alone, save them in Python: "
+            "torch.save(torch.jit.load(path).state_dict(), path)");
 }
 
 TEST(ExportedRefusalsTest, VersionsAndDialects) {
