@@ -595,8 +595,9 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientOfALearnedWeight) {
 // passes back.
 TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientsOfOtherPartitions) {
   using Pair = std::tuple<Tensor, Tensor>;
-  const Tensor input = torch::arange(6.).view({3, 2});
-  const Tensor target = torch::ones({3, 2});
+  // Four elements, since kernels round a division by six differently.
+  const Tensor input = torch::arange(4.).view({2, 2});
+  const Tensor target = torch::ones({2, 2});
   for (const Schedule& schedule : {fill_drain(2, 2), zero_bubble_h1(2, 2)}) {
     const Tensor weight = torch::full({}, 3.).to(device()).requires_grad_();
     nn::Sequential model(
@@ -605,8 +606,8 @@ TEST(RowsTest, APartWithoutRowsAddsNothingToTheGradientsOfOtherPartitions) {
         testing::layer<Pair, Pair>([](Pair both) { return both; }));
     GPipe pipeline(model, testing::options({1, 1}));
     pipeline->train_step<Pair>(
-        parts_of(input.split_with_sizes({3, 0})),
-        parts_of(target.split_with_sizes({3, 0})),
+        parts_of(input.split_with_sizes({2, 0})),
+        parts_of(target.split_with_sizes({2, 0})),
         [](const Pair& output, const Tensor& wanted) {
           return mean_square(std::get<0>(output), wanted) * std::get<1>(output);
         },
