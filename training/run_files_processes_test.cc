@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,25 +78,36 @@ class Meeting {
   bool ended_ = false;
 };
 
-// Runs body(files, index) on a thread for each of `folders`. Returns the errors
-// by index.
-Lines in_processes(const Lines& folders,
-                   const std::function<void(RunFiles&, int)>& body) {
-  const int count = static_cast<int>(folders.size());
+// Runs body(shard) on a thread for each of `indices`. Returns the errors in the
+// order of `indices`.
+Lines with_shards(const std::vector<int>& indices,
+                  const std::function<void(const RunShard&)>& body) {
+  const int count = static_cast<int>(indices.size());
   Meeting meeting(count);
   Lines errors(count);
   std::vector<std::thread> threads;
   for (int k = 0; k < count; ++k) {
     threads.emplace_back([&, k] {
-      const RunShard shard{k, count, [&](const std::string& mine) {
+      const RunShard shard{indices[k], count, [&, k](const std::string& mine) {
                              return meeting.gather(k, mine);
                            }};
-      RunFiles files(folders[k], RunFilesOptions().shard(shard));
-      errors[k] = error_of([&] { body(files, k); });
+      errors[k] = error_of([&] { body(shard); });
     });
   }
   for (auto& each : threads) each.join();
   return errors;
+}
+
+// Runs body(files, index) on a thread for each of `folders`. Returns the errors
+// by index.
+Lines in_processes(const Lines& folders,
+                   const std::function<void(RunFiles&, int)>& body) {
+  std::vector<int> indices(folders.size());
+  std::iota(indices.begin(), indices.end(), 0);
+  return with_shards(indices, [&](const RunShard& shard) {
+    RunFiles files(folders[shard.index], RunFilesOptions().shard(shard));
+    body(files, shard.index);
+  });
 }
 
 Lines in_processes(int count, const std::string& folder,
@@ -191,27 +203,40 @@ TEST(RunFilesTest, FilesOfSeveralProcessesSayWhoseTheyAre) {
 }
 
 TEST(RunFilesTest, AProcessThatThrowsSomethingElseIsNamedByAll) {
-  const std::string folder = run_folder();
-  Meeting meeting(2);
-  Lines errors(2);
-  std::vector<std::thread> threads;
-  for (int k = 0; k < 2; ++k) {
-    threads.emplace_back([&, k] {
-      const RunShard shard{k, 2, [&, k](const std::string& mine) {
-                             return meeting.gather(k, mine);
-                           }};
-      errors[k] = error_of([&] {
-        internal::together(shard, [&]() -> std::string {
-          if (k == 1) throw 42;
-          return "";
-        });
-      });
+  const auto run = [](const RunShard& shard) {
+    internal::together(shard, [&]() -> std::string {
+      if (shard.index == 1) throw 42;
+      return "";
     });
-  }
-  for (auto& each : threads) each.join();
-  EXPECT_EQ(errors, Lines(2,
-                          "process 1 of 2: an exception that is no "
-                          "std::exception"));
+  };
+  EXPECT_EQ(with_shards({0, 1}, run), Lines(2,
+                                            "process 1 of 2: an exception that "
+                                            "is no std::exception"));
+}
+
+// As on two machines, if each process gives its rank on its machine.
+TEST(RunFilesTest, ProcessesWithTheSameIndexAreTold) {
+  // Two processes 0 may get in each other's way before they know.
+  const auto run = [](const RunShard& shard) {
+    internal::together(shard, [&]() -> std::string {
+      TORCH_CHECK(shard.index > 0, "another process does the same");
+      return "-5+";
+    });
+  };
+  EXPECT_EQ(with_shards({0, 1, 0, 1}, run),
+            Lines(4,
+                  "process 2 of 4 has the index '0' in its RunShard; give each "
+                  "process its rank among all processes, not that on its "
+                  "machine"));
+}
+
+TEST(RunFilesTest, AnyTextArrivesAtAllProcesses) {
+  const Lines texts = {"", "+", "-1", "1+2"};
+  const auto run = [&](const RunShard& shard) {
+    EXPECT_EQ(internal::together(shard, [&] { return texts[shard.index]; }),
+              texts);
+  };
+  EXPECT_EQ(with_shards({0, 1, 2, 3}, run), Lines(4, "no error"));
 }
 
 TEST(RunFilesTest, ALaterFormatIsAValueErrorOfAllProcesses) {

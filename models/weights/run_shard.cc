@@ -16,21 +16,29 @@ namespace gpipe::internal {
 std::vector<std::string> together(const RunShard& shard,
                                   const std::function<std::string()>& body) {
   if (shard.count == 1) return {body()};
-  // The first character tells a result (+) from an error (-).
-  std::string word;
+  // The index of the process, then a result (+) or an error (-).
+  std::string word = std::to_string(shard.index);
   try {
-    word = "+" + body();
+    word += "+" + body();
   } catch (const c10::Error& error) {
-    word = std::string("-") + error.what_without_backtrace();
+    word += std::string("-") + error.what_without_backtrace();
   } catch (const std::exception& error) {
-    word = std::string("-") + error.what();
+    word += std::string("-") + error.what();
   } catch (...) {
-    word = "-an exception that is no std::exception";
+    word += "-an exception that is no std::exception";
   }
   std::vector<std::string> all = shard.all_gather(word);
   TORCH_CHECK(all.size() == static_cast<std::size_t>(shard.count),
               "all_gather returned ", all.size(), " texts for ", shard.count,
               " processes");
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const std::string index = all[k].substr(0, all[k].find_first_of("+-"));
+    TORCH_CHECK_VALUE(index == std::to_string(k), "process ", k, " of ",
+                      shard.count, " has the index '", index,
+                      "' in its RunShard; give each process its rank among "
+                      "all processes, not that on its machine");
+    all[k].erase(0, index.size());
+  }
   for (std::size_t k = 0; k < all.size(); ++k) {
     TORCH_CHECK(all[k].starts_with("+"), "process ", k, " of ", shard.count,
                 ": ", all[k].substr(std::min<std::size_t>(all[k].size(), 1)));

@@ -9,7 +9,7 @@ namespace gpipe {
 
 // The place of this process among those that save and load together.
 struct RunShard {
-  int index = 0;
+  int index = 0;  // the rank among all processes, not that on the machine
   int count = 1;
 
   // Exchanges a text with all processes, which call this at the same time, and
@@ -23,6 +23,8 @@ namespace internal {
 // Runs body() on each process and returns the results of all, by index. With
 // one process, returns or throws what body() does. With several, if it throws
 // on any process, throws c10::Error on all, which names the first of these.
+// Throws c10::ValueError on all if an index is not the place of its text in the
+// result of all_gather.
 std::vector<std::string> together(const RunShard& shard,
                                   const std::function<std::string()>& body);
 
