@@ -33,6 +33,10 @@ struct RunFilesOptions {
   // of RunFiles, on the thread of the caller.
   TORCH_ARG(std::function<void(const std::string&)>, report);
 
+  // The place of this process among those that save and load together. Without
+  // it the process saves and loads alone. So each rank of a pipeline of several
+  // processes needs it: otherwise each replaces the steps of the others by its
+  // own layers.
   TORCH_ARG(RunShard, shard);
 };
 
@@ -92,12 +96,14 @@ class RunFiles {
   // for each process, `metadata` for the first one only.
   //
   // Throws c10::ValueError if the state cannot be written (see
-  // models/weights/safetensors.h) or if the states of the processes do not fit
-  // together. Throws c10::Error, with the path and the reason, if the disk is
-  // full or fails. After an error the earlier steps are unchanged and nothing
-  // is left of the new one; but if only the sync of its final name fails, it is
-  // complete and stays. With several processes, all of them throw
-  // c10::Error, which names the process that failed.
+  // models/weights/safetensors.h), if the states of the processes do not fit
+  // together, or if it would replace a step of other layers: `model` has none
+  // of the names that an earlier save of the same step has. Throws c10::Error,
+  // with the path and the reason, if the disk is full or fails. After an error
+  // the earlier steps are unchanged and nothing is left of the new one; but if
+  // only the sync of its final name fails, it is complete and stays. With
+  // several processes, all of them throw c10::Error, which names the process
+  // that failed.
   void save(const RunState& state);
 
   // Saves as save() does, but only copies the state to the memory of the host

@@ -272,6 +272,60 @@ TEST(RunFilesTest, ASavedStepIsReplacedWhereNamesCannotBeExchanged) {
   expect_equal(run.files.load(3), state);
 }
 
+// As of two processes that each save their layers alone.
+TEST(RunFilesTest, AStepOfOtherLayersIsNotReplaced) {
+  Trial run(run_folder(), /*keep=*/1);
+  const RunState first = small_state(3);
+  run.files.save(first);
+  RunState other;
+  other.step = 3;
+  other.model.insert("4.bias", at::full({2}, 1));
+  other.model.insert("3.weight", at::full({2}, 1));
+  const std::string expected =
+      run.files.folder_of(3) +
+      " has other layers: it contains '0.bias' and no tensor of the model to "
+      "save, such as '3.weight'. If several processes save one model, give "
+      "each its place by RunFilesOptions::shard; else use another folder for "
+      "this model";
+  EXPECT_EQ(value_error_of([&] { run.files.save(other); }), expected);
+  run.files.save_in_background(other);
+  EXPECT_EQ(value_error_of([&] { run.files.wait(); }), expected);
+  EXPECT_EQ(names_in(run.folder), Lines{"step-000000000003"});
+  expect_equal(run.files.load(3), first);
+
+  // One name in common is enough, as after a layer was added.
+  other.model.insert("1.count", at::full({}, 1));
+  run.files.save(other);
+  expect_equal(run.files.load(3), other);
+  // A step without a model, before and after.
+  RunState bare;
+  bare.step = 3;
+  run.files.save(bare);
+  expect_equal(run.files.load(3), bare);
+  run.files.save(first);
+  expect_equal(run.files.load(3), first);
+}
+
+TEST(RunFilesTest, AStepThatCannotBeReadIsReplacedByOtherLayers) {
+  Trial run(run_folder(), /*keep=*/1);
+  RunState other;
+  other.step = 3;
+  other.model.insert("4.bias", at::full({2}, 1));
+  const std::string path = run.files.folder_of(3) + "/manifest.json";
+  run.files.save(small_state(3));
+  const std::string manifest = read_bytes(path);
+  const std::string later =
+      changed_manifest(manifest, "\"version\": 1", "\"version\": 2");
+  for (const std::string& now : {std::string("{}"), later}) {
+    write_bytes(path, now);
+    run.files.save(other);
+    expect_equal(run.files.load(3), other);
+  }
+  std::filesystem::remove(path);
+  run.files.save(small_state(3));
+  EXPECT_EQ(run.latest(), 3);
+}
+
 TEST(RunFilesTest, LoadsWhatIsAskedFor) {
   Trial run(run_folder());
   run.files.save(small_state(3));

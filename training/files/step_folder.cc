@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -133,6 +135,18 @@ std::string file_name(const char* kind, const RunShard& shard) {
                          shard.count);
 }
 
+// Returns the names of the model's tensors.
+std::set<std::string> model_names(const Manifest& manifest) {
+  std::set<std::string> names;
+  for (const Manifest::Part& part : manifest.parts) {
+    if (!part.model) continue;
+    for (const TensorRecord& each : part.model->tensors) {
+      names.insert(each.name);
+    }
+  }
+  return names;
+}
+
 // Throws Damage if the manifest is missing, damaged or of another step.
 Manifest read_manifest(const std::string& folder, int64_t step) {
   std::string text;
@@ -208,6 +222,29 @@ bool has_all_files(const std::string& folder, int64_t step) {
   } catch (const c10::ValueError&) {
     return true;  // a later version, which this code cannot check
   }
+}
+
+void check_replaceable(const std::string& folder, const Manifest& manifest) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) return;
+  std::set<std::string> saved;
+  try {
+    saved = model_names(read_manifest(folder, manifest.step));
+  } catch (const Damage&) {
+    return;
+  } catch (const c10::ValueError&) {
+    return;  // a later version, which this code cannot compare
+  }
+  const std::set<std::string> now = model_names(manifest);
+  const bool common = std::any_of(
+      now.begin(), now.end(),
+      [&](const std::string& name) { return saved.contains(name); });
+  TORCH_CHECK_VALUE(
+      common || saved.empty() || now.empty(), folder,
+      " has other layers: it contains '", *saved.begin(),
+      "' and no tensor of the model to save, such as '", *now.begin(),
+      "'. If several processes save one model, give each its place by "
+      "RunFilesOptions::shard; else use another folder for this model");
 }
 
 RunState read_state(const std::string& folder, int64_t step,

@@ -57,6 +57,11 @@ Manifest write_part(const std::string& folder, const RunState& state,
 // Returns whether a step looks complete. Does not read the tensors.
 bool has_all_files(const std::string& folder, int64_t step);
 
+// Throws c10::ValueError if the step in `folder` and the new `manifest` of the
+// same step both have a model, but no name of a tensor in common. Takes a step
+// that is missing, damaged or of a later version. Reads no tensors.
+void check_replaceable(const std::string& folder, const Manifest& manifest);
+
 // Returns the state of a step for the process `shard`, as
 // RunFiles::load_latest() describes it. Throws Damage
 // if the manifest or a file is missing, damaged

@@ -64,15 +64,15 @@ std::string StepWriter::write_part(const RunState& state) {
 void StepWriter::complete(const std::vector<std::string>& parts) {
   std::vector<Manifest> manifests;
   for (const auto& each : parts) manifests.push_back(parse_manifest(each));
-  write_text(path_ + "/" + kManifestName,
-             manifest_text(merge(std::move(manifests))));
+  const Manifest manifest = merge(std::move(manifests));
+  write_text(path_ + "/" + kManifestName, manifest_text(manifest));
   sync_folder(path_);
+  const std::string final_path = folder_ + "/" + step_name(step_);
+  // Last of all, since another process may be about to complete the same step.
+  check_replaceable(final_path, manifest);
   // If the names are exchanged, an earlier save of this step has the temporary
   // name now.
-  if (!exchange_folder(path_, folder_ + "/" + step_name(step_),
-                       aside_name(path_))) {
-    made_ = false;
-  }
+  if (!exchange_folder(path_, final_path, aside_name(path_))) made_ = false;
 }
 
 void StepWriter::remove_old_steps(int64_t keep, const Report& report) {

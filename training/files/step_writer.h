@@ -56,7 +56,8 @@ class StepWriter {
 
   // Writes the manifest of all parts and gives the folder its final name. For
   // the first process. `parts`: the results of write_part(), by process. Also
-  // throws c10::ValueError if they do not fit together.
+  // throws c10::ValueError if they do not fit together, or if an earlier save
+  // of the step has a model, and none of its names is in this one.
   void complete(const std::vector<std::string>& parts);
 
   // Removes older steps until `keep` complete ones are left, this one included.
