@@ -148,12 +148,18 @@ RunState RunFiles::load(int64_t step, const std::optional<Names>& names) {
 std::optional<RunState> RunFiles::resume(const std::string& how,
                                          const std::optional<Names>& names) {
   wait();
-  if (how.empty() || how == "none") return std::nullopt;
   if (how == "auto") return load_latest(names);
-  const auto step = internal::number_of(how);
-  TORCH_CHECK_VALUE(step, "resume is '", how,
-                    "', should be auto, none or the number of a step");
-  return load(*step, names);
+  std::optional<RunState> state;
+  if (!how.empty() && how != "none") {
+    const auto step = internal::number_of(how);
+    TORCH_CHECK_VALUE(step, "resume is '", how,
+                      "', should be auto, none or the number of a step");
+    state = load(*step, names);
+  }
+  const std::string later =
+      internal::later_step(folder_, common_steps(), state ? state->step : 0);
+  if (!later.empty()) report(later);
+  return state;
 }
 
 std::vector<int64_t> RunFiles::steps() const {

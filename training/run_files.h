@@ -29,8 +29,9 @@ struct RunFilesOptions {
   TORCH_ARG(int64_t, keep) = 2;
 
   // Called with one line about a problem that is not an error: a damaged step
-  // was skipped, or an old step could not be removed. Only called during calls
-  // of RunFiles, on the thread of the caller.
+  // was skipped, an old step could not be removed, or there is a later step
+  // than the one that was saved or resumed. Only called during calls of
+  // RunFiles, on the thread of the caller.
   TORCH_ARG(std::function<void(const std::string&)>, report);
 
   // The place of this process among those that save and load together. Without
@@ -87,7 +88,7 @@ class RunFiles {
   // Saves a step and replaces an earlier save of the same step. Then removes
   // older steps until `keep` complete steps are left, this one included.
   // Damaged steps do not count. Keeps later steps, which an earlier run may
-  // have left.
+  // have left, and reports the last of them.
   //
   // With several processes, `model` and `optimizer` contain what this process
   // holds, and no two processes may have the same name, or the same rows of a
@@ -142,6 +143,11 @@ class RunFiles {
   // Returns the state for a flag --resume. "auto" means load_latest(), "none"
   // and "" mean nullopt, and a number means load() of that step. Throws
   // c10::ValueError for any other text.
+  //
+  // Without "auto", reports the last step if it is later than the one to begin
+  // with. A later resume("auto") would load it, not what this run has saved:
+  // move the steps of an earlier run away, or use another folder. Also throws
+  // c10::Error if the folder cannot be listed.
   std::optional<RunState> resume(
       const std::string& how, const std::optional<Names>& names = std::nullopt);
 

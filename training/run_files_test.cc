@@ -233,13 +233,30 @@ TEST(RunFilesTest, KeepsTheLastStepsThatAreWhole) {
   EXPECT_EQ(run.files.steps(), (Steps{4, 5}));
 }
 
-TEST(RunFilesTest, StepsAfterTheOneSavedStay) {
+TEST(RunFilesTest, StepsAfterTheOneSavedStayAndAreReported) {
   Trial run(run_folder(), /*keep=*/1);
+  const Lines line = {
+      run.folder +
+      "/step-000000000009 is of an earlier run, or a later step of this one; a "
+      "resume with auto tries it first. Move it away, or use another folder"};
   run.files.save(small_state(9));
+  EXPECT_EQ(run.lines, Lines());
+  EXPECT_FALSE(run.files.resume("none"));
+  EXPECT_EQ(run.take_lines(), line);
   run.files.save(small_state(3));
   EXPECT_EQ(run.files.steps(), (Steps{3, 9}));
-  run.files.save(small_state(4));
+  EXPECT_EQ(run.take_lines(), line);
+  EXPECT_EQ(run.files.resume("3")->step, 3);
+  EXPECT_EQ(run.take_lines(), line);
+  run.files.save_in_background(small_state(4));
+  run.files.wait();
   EXPECT_EQ(run.files.steps(), (Steps{4, 9}));
+  EXPECT_EQ(run.take_lines(), line);
+  EXPECT_EQ(run.files.resume("9")->step, 9);
+  EXPECT_EQ(run.files.resume("auto")->step, 9);
+  run.files.save(small_state(9));
+  run.files.save(small_state(10));
+  EXPECT_EQ(run.lines, Lines());
 }
 
 TEST(RunFilesTest, ASavedStepIsReplaced) {

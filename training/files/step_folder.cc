@@ -60,6 +60,14 @@ std::vector<int64_t> steps_in(const std::string& folder) {
   return steps;
 }
 
+std::string later_step(const std::string& folder,
+                       const std::vector<int64_t>& steps, int64_t step) {
+  if (steps.empty() || steps.back() <= step) return "";
+  return folder + "/" + step_name(steps.back()) +
+         " is of an earlier run, or a later step of this one; a resume with "
+         "auto tries it first. Move it away, or use another folder";
+}
+
 std::string temporary_name(int64_t step) {
   return "." + step_name(step) + kTemporary + host_name() + "-" +
          std::to_string(getpid());

@@ -28,6 +28,11 @@ std::string step_name(int64_t step);
 // order. Throws c10::Error if the folder cannot be listed.
 std::vector<int64_t> steps_in(const std::string& folder);
 
+// Returns a line about the last of `steps`, which are in ascending order in the
+// folder of a run, if it is later than `step`. Returns "" if none is.
+std::string later_step(const std::string& folder,
+                       const std::vector<int64_t>& steps, int64_t step);
+
 // Returns the name of a step that this process is writing:
 // ".step-000000000123.tmp-host-4711".
 std::string temporary_name(int64_t step);

@@ -80,6 +80,8 @@ void StepWriter::remove_old_steps(int64_t keep, const Report& report) {
   try {
     remove_folder(aside);  // exchange_folder() may have left it
     std::vector<int64_t> old = steps_in(folder_);
+    const std::string later = later_step(folder_, old, step_);
+    if (!later.empty()) report(later);
     old.erase(std::lower_bound(old.begin(), old.end(), step_), old.end());
     if (std::ssize(old) < keep) return;  // opens no file: all are kept
     int64_t kept = 1;  // the step that was just saved

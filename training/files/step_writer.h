@@ -61,7 +61,8 @@ class StepWriter {
   void complete(const std::vector<std::string>& parts);
 
   // Removes older steps until `keep` complete ones are left, this one included.
-  // For the first process, after complete(). Reports errors and throws none.
+  // For the first process, after complete(). Reports errors and a later step,
+  // and throws none.
   void remove_old_steps(int64_t keep, const Report& report);
 
  private:

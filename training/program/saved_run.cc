@@ -16,6 +16,7 @@
 #include "models/weights/safetensors_file.h"
 #include "models/weights/state_dict.h"
 #include "training/files/manifest.h"
+#include "training/files/step_folder.h"
 #include "training/generator_states.h"
 #include "training/optimizer_state.h"
 #include "training/program/weights.h"
@@ -312,11 +313,10 @@ std::optional<FlagValues> SavedRun::flags() {
   const auto state = files_->resume(options_.resume, RunFiles::Names());
   const auto steps = files_->common_steps();
   // Otherwise a later --resume=auto would load the other run's step.
-  TORCH_CHECK_VALUE(options_.resume == "auto" || steps.empty() ||
-                        steps.back() <= (state ? state->step : 0),
-                    "--resume=", options_.resume, ": ", folder_of(steps.back()),
-                    " is of an earlier run, or a later step of this one; move "
-                    "it away, or use another --run_dir");
+  const std::string later =
+      internal::later_step(options_.run_dir, steps, state ? state->step : 0);
+  TORCH_CHECK_VALUE(options_.resume == "auto" || later.empty(),
+                    "--resume=", options_.resume, ": ", later);
   found_ = state.has_value();
   if (!steps.empty()) check_found(found_);
   if (!state) return std::nullopt;

@@ -81,7 +81,7 @@ struct Standing {
 class SavedRun {
  public:
   // If Options::run_dir is empty, nothing is saved or resumed. `report`:
-  // called with a line about each damaged step that is skipped.
+  // that of RunFilesOptions.
   SavedRun(const Options& options, const RunProcesses& processes,
            std::function<void(const std::string&)> report);
 
