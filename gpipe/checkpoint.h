@@ -47,7 +47,7 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 // needs a tensor that the function saved, it calls the function again:
 //
 //   torch::Tensor forward(torch::Tensor x) {
-//     return gpipe::checkpoint([&](torch::Tensor h) { return mlp(h); }, x);
+//     return gpipe::checkpoint([this](torch::Tensor h) { return mlp(h); }, x);
 //   }
 //
 // `inputs`, and what the function returns: torch::Tensor,
@@ -55,6 +55,10 @@ internal::CheckpointedFunction erase_types(std::shared_ptr<Function> function,
 // shapes and dtypes. Tensors may be undefined, except in outputs of layers of a
 // pipeline, and need not require grad. The function is copied. It may be a
 // module holder, such as torch::nn::Linear.
+//
+// The second call may come after the caller has returned. So a lambda must not
+// capture local variables by reference: let it capture them by value, and
+// members by `this`.
 //
 // Results and gradients have the same bits as without checkpoint():
 //
