@@ -159,6 +159,10 @@ class DistributedPipelineImpl : public PipelineModule {
   // others may be freed. Blocks until all ranks have called, and compares what
   // they were given.
   //
+  // Training does not change the layers of other ranks in `module`, so they
+  // keep their first values: after it, do not save or run `module` itself.
+  // Save state_dict() of this pipeline on each rank (training/run_files.h).
+  //
   // Throws c10::ValueError if the size of the world does not fit the balance
   // and data_parallel, or if a rank cannot do the direct transfers asked for;
   // PeerError if ranks differ in the model, the balance or another option. Also
