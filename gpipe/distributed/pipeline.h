@@ -83,8 +83,10 @@ struct DistributedOptions {
   // sharding. Others (LBFGS) would compute something else, and this class does
   // not see them: check_shardable() (training/shardable.h) refuses them.
   // clip_grad_norm_() adds up the norm in another order. Parameters get no
-  // `.grad` and their hooks are not called; their shards have gradients. No
-  // effect with one replica.
+  // `.grad` and their hooks are not called; their shards have gradients. So an
+  // optimizer of parameters() changes nothing, and without share_parameters()
+  // the replicas train different models; neither is checked. No effect with one
+  // replica.
   TORCH_ARG(bool, shard_optimizer) = false;
 
   // Whether gradients are added up over the replicas by the collective
