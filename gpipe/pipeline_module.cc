@@ -63,7 +63,8 @@ StepResult PipelineModule::run_train_step(const internal::Batch& input,
   return run_step({input, target, &loss, &schedule,
                    [this] {
                      return internal::StepMode{
-                         is_training() ? checkpoint() : Checkpoint::kNever};
+                         is_training() ? checkpoint() : Checkpoint::kNever,
+                         is_training()};
                    },
                    options});
 }
@@ -88,6 +89,7 @@ StepResult PipelineModule::run_forward(const internal::Batch& input,
                       return action.kind == ActionKind::kForward;
                     });
          if (evaluate) mode.scope = std::make_shared<EvalScope>(*this);
+         mode.training = is_training();
          return mode;
        },
        options});

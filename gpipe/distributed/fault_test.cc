@@ -60,7 +60,7 @@ const RankProgramEntry kGarbage("garbage", [] {
         schedule.data(), static_cast<int64_t>(schedule.size()));
     internal::StartReport report;
     report.schedule = message.id.schedule;
-    report.with_backward = true;
+    report.with_backward = report.training = true;
     internal::all_gather(links, tags.words, report.encode(),
                          "the beginning of a step");
     message.id.from_stage = 1;

@@ -150,9 +150,10 @@ using LayerBuilder =
 // - If the input, the target, the schedule or the grad mode is wrong on one
 //   rank, it throws what GPipe throws, and the others a PeerError with
 //   Fault::kRefused.
-// - If the ranks are given different schedules, or if the total weight is 0,
-//   all ranks throw c10::ValueError. Schedules without backwards, as those of
-//   forward() and evaluate(), need to be equal within each replica only.
+// - If the ranks are given different schedules, if is_training() of the
+//   pipeline differs, or if the total weight is 0, all ranks throw
+//   c10::ValueError. For schedules without backwards, as those of forward() and
+//   evaluate(), both need to be equal within each replica only.
 //
 // Threads: any thread may call; calls run one after the other.
 class DistributedPipelineImpl : public PipelineModule {

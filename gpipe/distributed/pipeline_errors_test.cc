@@ -586,12 +586,6 @@ std::vector<WrongCall> wrong_calls() {
        " has 8 micro-batches"},
       {"no backward", step_of(forward_only(2, 4)), "",
        "action 2 of rank 0 is "},
-      {"evaluation mode",
-       [](DistributedPipeline& pipeline) {
-         pipeline->eval();
-         right_step(pipeline, one_forward_one_backward(2, 4));
-       },
-       "", " 0R0 in the schedule of rank "},
       {"an invalid schedule", step_of(incomplete),
        "std::invalid_argument: ", ""},
       {"other ranks", step_of(one_forward_one_backward(4, 4)),
@@ -665,7 +659,6 @@ const RankProgramEntry kWrongCalls("wrong calls", [](auto& world) {
           right_step(pipeline, schedule);
         }
       });
-      pipeline->train();
       check(!pipeline->last_failure(), wrong.name + ": last_failure()");
       for (std::size_t k = 0; k < expected.size(); ++k) {
         Tensor& grad = pipeline->parameters()[k].mutable_grad();
@@ -678,6 +671,53 @@ const RankProgramEntry kWrongCalls("wrong calls", [](auto& world) {
               wrong.name + ": the gradients of the next step");
       }
     }
+  }
+});
+
+// One rank is in another mode, with recomputes and without.
+const RankProgramEntry kOtherMode("other mode", [](auto& world) {
+  const int replicas = world->size() / 2;
+  for (const auto mode : {Checkpoint::kNever, Checkpoint::kExceptLast}) {
+    nn::Sequential layers(nn::Linear(3, 3), nn::Linear(3, 3));
+    layers->to(torch::kDouble);
+    DistributedPipeline pipeline(
+        layers,
+        testing::on_cpu({1, 1}).data_parallel(replicas).checkpoint(mode),
+        world);
+    const Schedule schedule = one_forward_one_backward(2, 4);
+    const Tensor rows = torch::ones({4, 3}, torch::kDouble);
+    for (int at_fault = 0; at_fault < world->size(); ++at_fault) {
+      if (world->rank() == at_fault) pipeline->eval();
+      // Of two ranks the first has the mode that counts.
+      const int other = world->size() == 2 ? 1 : at_fault;
+      const int most = other == 0 ? 1 : 0;
+      const auto in_mode = [&](int rank) {
+        return c10::str("rank ", rank, " is in ",
+                        rank == at_fault ? "evaluation" : "training", " mode");
+      };
+      const auto expected = [&](int rank, int than) {
+        return "c10::ValueError: " + in_mode(rank) + ", but " + in_mode(than) +
+               "; call train(), eval() and evaluate() on all ranks";
+      };
+      const std::string step =
+          error_of([&] { right_step(pipeline, schedule); });
+      check(step == expected(other, most), step);
+      // Of the replica with a rank at fault.
+      const int first = at_fault / 2 * 2;
+      const std::string forward = error_of([&] { pipeline->forward(rows); });
+      check(forward == expected(first + 1, first), forward);
+      pipeline->evaluate(rows, rows, mean_square);
+      check(pipeline->is_training() == (world->rank() != at_fault),
+            "evaluate() has changed the mode");
+      // A layer may be in another mode than the pipeline.
+      pipeline->train();
+      if (world->rank() == at_fault) pipeline->children().front()->eval();
+      right_step(pipeline, schedule);
+      pipeline->train();
+    }
+    // Replicas need not agree if there is no backward.
+    pipeline->train(world->rank() < 2);
+    pipeline->forward(rows);
   }
 });
 
@@ -783,8 +823,12 @@ TEST(DistributedPipeline, AnotherNormOnOneRankDoesNotEndTheWorld) {
   for (const int size : {2, 4}) expect_ok("other norm", size);
 }
 
-TEST(DistributedPipeline, AWrongScheduleOrModeOnOneRankDoesNotEndTheWorld) {
+TEST(DistributedPipeline, AWrongScheduleOnOneRankDoesNotEndTheWorld) {
   for (const int size : {2, 4}) expect_ok("wrong calls", size);
+}
+
+TEST(DistributedPipeline, AnotherModeOnOneRankDoesNotEndTheWorld) {
+  for (const int size : {2, 4}) expect_ok("other mode", size);
 }
 
 TEST(DistributedPipeline, InputAndTargetAreGivenInTheSameWay) {

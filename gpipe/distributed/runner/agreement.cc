@@ -50,16 +50,16 @@ std::exception_ptr value_error(const std::string& text) {
 }  // namespace
 
 std::string StartReport::encode() const {
-  return pack(refused, refusal, schedule, with_backward, has_loss, rows, split,
-              has_new_parameters, seed);
+  return pack(refused, refusal, schedule, with_backward, training, has_loss,
+              rows, split, has_new_parameters, seed);
 }
 
 StartReport StartReport::decode(const std::string& bytes) {
   StartReport report;
   std::size_t at = 0;
   unpack(bytes, at, report.refused, report.refusal, report.schedule,
-         report.with_backward, report.has_loss, report.rows, report.split,
-         report.has_new_parameters, report.seed);
+         report.with_backward, report.training, report.has_loss, report.rows,
+         report.split, report.has_new_parameters, report.seed);
   TORCH_CHECK(at == bytes.size(), "the beginning of a step has ", bytes.size(),
               " bytes, but its content takes ", at,
               "; run the same gpipe on all ranks");
@@ -99,27 +99,44 @@ std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
   return std::nullopt;
 }
 
-std::optional<OtherSchedule> find_other_schedule(
-    const std::vector<StartReport>& all, const RankLayout& layout) {
+namespace {
+
+// See find_other_schedule(). `member`: what is compared.
+template <typename Member>
+std::optional<OtherRank> find_other(const std::vector<StartReport>& all,
+                                    const RankLayout& layout,
+                                    Member StartReport::*member) {
   const bool all_equal = std::ranges::any_of(all, &StartReport::with_backward);
   const auto size = static_cast<std::ptrdiff_t>(
       all_equal ? all.size() : static_cast<std::size_t>(layout.ranks));
   for (auto begin = all.begin(); begin != all.end(); begin += size) {
     const auto end = begin + size;
-    std::map<uint32_t, int> count;
-    for (auto each = begin; each != end; ++each) ++count[each->schedule];
+    std::map<Member, int> count;
+    for (auto each = begin; each != end; ++each) ++count[(*each).*member];
     const auto most = std::max_element(
         begin, end, [&](const StartReport& a, const StartReport& b) {
-          return count[a.schedule] < count[b.schedule];
+          return count[a.*member] < count[b.*member];
         });
     const auto other = std::find_if(begin, end, [&](const StartReport& each) {
-      return each.schedule != most->schedule;
+      return each.*member != (*most).*member;
     });
     if (other == end) continue;
-    return OtherSchedule{static_cast<int>(other - all.begin()),
-                         static_cast<int>(most - all.begin())};
+    return OtherRank{static_cast<int>(other - all.begin()),
+                     static_cast<int>(most - all.begin())};
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<OtherRank> find_other_schedule(
+    const std::vector<StartReport>& all, const RankLayout& layout) {
+  return find_other(all, layout, &StartReport::schedule);
+}
+
+std::optional<OtherRank> find_other_mode(const std::vector<StartReport>& all,
+                                         const RankLayout& layout) {
+  return find_other(all, layout, &StartReport::training);
 }
 
 std::string EndReport::encode() const {
@@ -189,6 +206,18 @@ std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
     if (!all[rank].refused) continue;
     throw_on_all(refusal, {static_cast<int>(rank), all[rank].refusal});
   }
+  // Before the schedules, whose recomputes depend on the mode.
+  if (const auto other = find_other_mode(all, layout_)) {
+    const auto mode = [&](int rank) {
+      return c10::str("rank ", rank, " is in ",
+                      all[rank].training ? "training" : "evaluation", " mode");
+    };
+    const std::string what = mode(other->rank) + ", but " + mode(other->most);
+    throw_on_all(
+        value_error(what +
+                    "; call train(), eval() and evaluate() on all ranks"),
+        {other->rank, what});
+  }
   if (const auto other = find_other_schedule(all, layout_)) {
     // No rank has refused, so all have a schedule, and all come here. Only the
     // schedules of two ranks are compared.
@@ -203,11 +232,9 @@ std::vector<StartReport> StepAgreement::begin(const StartReport& mine,
     const std::string what = describe_difference(
         parse_schedule(texts[other->rank]), name(other->rank),
         parse_schedule(texts[other->most]), name(other->most));
-    throw_on_all(
-        value_error("the ranks were given different schedules: " + what +
-                    "; give all ranks the same schedule, and the same mode "
-                    "(train() or eval())"),
-        {other->rank, what});
+    throw_on_all(value_error("the ranks were given different schedules: " +
+                             what + "; give all ranks the same schedule"),
+                 {other->rank, what});
   }
   if (const auto mismatch = find_other_rows(all, layout_)) {
     const bool own = mismatch->rank == world_.rank();

@@ -27,6 +27,8 @@ struct StartReport {
   uint32_t schedule = 0;
   // Whether the schedule has backwards.
   bool with_backward = false;
+  // Whether the pipeline is in training mode on this rank.
+  bool training = false;
   // Whether this rank has the last stage and computes a loss.
   bool has_loss = false;
   // On the first rank of a pipeline the rows of the input, on its last rank
@@ -60,10 +62,9 @@ struct RowMismatch {
 std::optional<RowMismatch> find_other_rows(const std::vector<StartReport>& all,
                                            const RankLayout& layout);
 
-// Two ranks that were given different schedules.
-struct OtherSchedule {
-  // `rank` has another schedule than `most`, whose schedule the most ranks
-  // have.
+// Two ranks that were given different schedules or are in different modes.
+struct OtherRank {
+  // `rank` differs from `most`, whose schedule or mode the most ranks have.
   int rank = 0, most = 0;
 };
 
@@ -73,8 +74,11 @@ struct OtherSchedule {
 // replica are compared: replicas then exchange nothing but totals, and may have
 // other numbers of micro-batches.
 // `all`: by rank of the world. `layout`: its own rank is not used.
-std::optional<OtherSchedule> find_other_schedule(
+std::optional<OtherRank> find_other_schedule(
     const std::vector<StartReport>& all, const RankLayout& layout);
+// Does the same for training and evaluation mode.
+std::optional<OtherRank> find_other_mode(const std::vector<StartReport>& all,
+                                         const RankLayout& layout);
 
 // The results of one rank's part of a step.
 struct EndReport {
@@ -108,7 +112,7 @@ class StepAgreement {
 
   // Blocks until all ranks have called, and returns what they were given, by
   // rank of the world. Throws on all ranks, with is_refused(), if a rank has
-  // refused the step, or if schedules or rows differ.
+  // refused the step, or if modes, schedules or rows differ.
   // `refusal`: null unless this rank refuses. `schedule`: null if it does.
   // `action`: see all_gather().
   std::vector<StartReport> begin(const StartReport& mine,

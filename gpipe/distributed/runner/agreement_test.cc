@@ -20,6 +20,7 @@ StartReport start_report() {
   report.refusal = "no";
   report.schedule = 0xfedcba98;
   report.with_backward = true;
+  report.training = true;
   report.has_loss = true;
   report.rows = int64_t{1} << 40;
   report.split = true;
@@ -64,6 +65,7 @@ TEST(StartReport, ComesBack) {
   EXPECT_EQ(back.refusal, "no");
   EXPECT_EQ(back.schedule, 0xfedcba98);
   EXPECT_TRUE(back.with_backward);
+  EXPECT_TRUE(back.training);
   EXPECT_TRUE(back.has_loss);
   EXPECT_EQ(back.rows, int64_t{1} << 40);
   EXPECT_TRUE(back.split);
@@ -146,6 +148,33 @@ TEST(FindOtherSchedule, ComparesOnlyWithinReplicasIfNoneHasBackwards) {
   ASSERT_TRUE(mixed);
   EXPECT_EQ(mixed->rank, 2);
   EXPECT_EQ(mixed->most, 0);
+}
+
+TEST(FindOtherMode, IsThatOfTheFewestRanksAmongThoseThatAreCompared) {
+  const auto mode = [](bool training, bool with_backward) {
+    StartReport report = schedule(4, with_backward);
+    report.training = training;
+    return report;
+  };
+  const auto forward = [&](bool training) { return mode(training, false); };
+  const auto step = [&](bool training) { return mode(training, true); };
+  EXPECT_FALSE(find_other_mode({step(true), step(true)}, replicas_of(1)));
+  EXPECT_FALSE(find_other_mode({step(false), step(false)}, replicas_of(1)));
+  const auto first = find_other_mode(
+      {step(true), step(false), step(false), step(false)}, replicas_of(2));
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->rank, 0);
+  EXPECT_EQ(first->most, 1);
+  // Without backwards the replicas need not agree.
+  EXPECT_FALSE(find_other_mode(
+      {forward(true), forward(true), forward(false), forward(false)},
+      replicas_of(2)));
+  const auto within = find_other_mode(
+      {forward(true), forward(true), forward(false), forward(true)},
+      replicas_of(2));
+  ASSERT_TRUE(within);
+  EXPECT_EQ(within->rank, 3);
+  EXPECT_EQ(within->most, 2);
 }
 
 EndReport end_report() {

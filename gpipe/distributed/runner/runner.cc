@@ -220,7 +220,8 @@ const Schedule& Runner::checked_schedule(const Schedule& schedule,
 // their first messages. If the batch was already split, the targets count the
 // rows, and only the last ranks know these.
 std::optional<int64_t> Runner::begin(
-    const StepArguments& given, const std::function<TrainStep&()>& prepare) {
+    const StepArguments& given, const StepMode& mode,
+    const std::function<TrainStep&()>& prepare) {
   const TrainStep* step = nullptr;
   StartReport mine;
   std::exception_ptr refusal;
@@ -231,7 +232,7 @@ std::optional<int64_t> Runner::begin(
     mine.refused = true;
     mine.refusal = cause_of(refusal);
   }
-  if (step) mine = start_report(*step, given);
+  if (step) mine = start_report(*step, given, mode);
   // With a loss on some ranks only, the totals would be of others.
   const std::vector<StartReport> all = agreement_.begin(
       mine, refusal, prepared_ ? &prepared_->schedule : nullptr,
@@ -270,10 +271,12 @@ std::optional<int64_t> Runner::begin(
 }
 
 StartReport Runner::start_report(const TrainStep& step,
-                                 const StepArguments& given) const {
+                                 const StepArguments& given,
+                                 const StepMode& mode) const {
   StartReport mine;
   mine.schedule = prepared_->incoming.schedule;
   mine.with_backward = step.with_backward();
+  mine.training = mode.training;
   mine.seed = StepSeed::peek();
   mine.has_loss = layout_.has_last() && given.loss;
   mine.split = layout_.has_first() ? given.input.split()

@@ -150,8 +150,8 @@ class Runner : private StepPeers, private RemoteStages {
   };
   Prepared prepare(const Schedule& schedule, Checkpoint checkpoint) const;
   // Returns what the other ranks must know before the step.
-  StartReport start_report(const TrainStep& step,
-                           const StepArguments& given) const;
+  StartReport start_report(const TrainStep& step, const StepArguments& given,
+                           const StepMode& mode) const;
   // Blocks until no other call runs, and returns the lock. Throws PeerError if
   // the world has failed.
   std::unique_lock<StepMutex> enter();
@@ -161,7 +161,7 @@ class Runner : private StepPeers, private RemoteStages {
   // StepPeers, see there.
   void open() override;
   std::optional<int64_t> begin(
-      const StepArguments& given,
+      const StepArguments& given, const StepMode& mode,
       const std::function<TrainStep&()>& prepare) override;
   const Schedule& checked_schedule(const Schedule& schedule,
                                    Checkpoint checkpoint) override;

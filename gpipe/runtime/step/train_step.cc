@@ -491,8 +491,8 @@ class Training {
         last_here_(!stages.partitions.back().remote) {}
 
   void begin() {
-    const std::optional<int64_t> all_rows =
-        peers_.begin(given_, [this]() -> TrainStep& { return prepare(); });
+    const std::optional<int64_t> all_rows = peers_.begin(
+        given_, mode_, [this]() -> TrainStep& { return prepare(); });
     outside_schedule(at_partition(0, Phase::kScatter),
                      [&] { step_->start(all_rows); });
   }

@@ -233,6 +233,8 @@ class TrainStep {
 struct StepMode {
   // Which micro-batches are recomputed if the schedule has no recomputes.
   Checkpoint checkpoint = Checkpoint::kNever;
+  // Whether the pipeline is in training mode; its single layers may differ.
+  bool training = false;
   // Lives until the pipeline's lock is released; may be null.
   std::shared_ptr<void> scope = nullptr;
   // The schedule, if StepArguments::schedule is null.
@@ -275,7 +277,7 @@ class StepPeers {
   // `prepare`: checks what this rank was given, with checked_schedule(). If it
   // throws on one rank, begin() throws on all.
   virtual std::optional<int64_t> begin(
-      const StepArguments& /*given*/,
+      const StepArguments& /*given*/, const StepMode& /*mode*/,
       const std::function<TrainStep&()>& prepare) {
     prepare();
     return std::nullopt;

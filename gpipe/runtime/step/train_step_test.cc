@@ -432,6 +432,7 @@ TEST(StepPeers, WithoutOtherRanksPreparesAndKnowsNoOtherRows) {
   EXPECT_FALSE(alone
                    .begin({Batch(), Batch(), &model.loss, &model.schedule,
                            [] { return StepMode(); }, TrainOptions(), nullptr},
+                          StepMode(),
                           [&]() -> TrainStep& {
                             ++prepared;
                             return model.step;
@@ -472,7 +473,7 @@ class Peers : public StepPeers {
 
   void open() override { add("open"); }
   std::optional<int64_t> begin(
-      const StepArguments&,
+      const StepArguments&, const StepMode&,
       const std::function<TrainStep&()>& prepare) override {
     add("begin");
     const TrainStep& step = prepare();
