@@ -64,7 +64,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
     : PipelineModule("GPipe", "GPipeOptions::devices"),
       options_(std::move(options)) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
-  source_.emplace(module);
+  set_source(module);
   internal::check_chunks(options_.chunks());
   internal::check_unsplit(options_.unsplit());
   internal::check_layers_differ(module);
@@ -109,7 +109,7 @@ const torch::Device& GPipeImpl::device() const {
 
 internal::Batch GPipeImpl::run(internal::Batch input) {
   if (pipeline_) pipeline_->forget_failure();
-  source_->check();
+  check_layers();
   if (!pipeline_) return input;
   internal::check_input(input, options_.devices().front(), options_.unsplit());
   // Keep both alive if the last GPipe handle is dropped during the call.
@@ -128,7 +128,7 @@ StepResult GPipeImpl::run_step(internal::StepArguments given) {
   const auto pipeline = pipeline_;
   TORCH_CHECK_VALUE(pipeline, "a pipeline without layers cannot be trained");
   given.check = [&] {
-    source_->check();
+    check_layers();
     internal::check_input(given.input, device(), options_.unsplit());
   };
   return pipeline->train(given);

@@ -17,7 +17,6 @@
 #include "gpipe/failure.h"
 #include "gpipe/phase.h"
 #include "gpipe/pipeline_module.h"
-#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
@@ -146,11 +145,11 @@ class GPipeImpl : public PipelineModule {
   //
   // Throws c10::TypeError if a value is not a tensor, or if `Output` is not the
   // type that the last layer returns. Throws c10::ValueError if tensors have
-  // unequal sizes or are on a wrong device, or if layers were added to the
-  // Sequential after the pipeline was made. Rethrows an exception of a layer
-  // with its type unchanged, and last_failure() tells where it came from. If
-  // several cells fail, the first exception in schedule order is thrown. The
-  // pipeline remains usable after an error.
+  // unequal sizes or are on a wrong device, or if, after the pipeline was made,
+  // layers were added to the Sequential or replaced in the pipeline. Rethrows
+  // an exception of a layer with its type unchanged, and last_failure() tells
+  // where it came from. If several cells fail, the first exception in schedule
+  // order is thrown. The pipeline remains usable after an error.
   template <typename Output = torch::Tensor, typename Input>
   Output forward(Input input) {
     return run(internal::Batch::wrap(std::move(input)))
@@ -195,7 +194,6 @@ class GPipeImpl : public PipelineModule {
   }
 
   GPipeOptions options_;
-  std::optional<internal::SourceModel> source_;
   std::vector<int> rank_of_stage_;
   std::shared_ptr<internal::Pipeline> pipeline_;
 };

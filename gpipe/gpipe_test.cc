@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
@@ -442,6 +443,32 @@ TEST(Container, RefusesLayersThatAreAddedToTheSequential) {
   // Without the Sequential, the pipeline is complete.
   model = nullptr;
   pipeline->forward(x);
+}
+
+TEST(Container, RefusesLayersThatAreReplacedOrUnregistered) {
+  const std::vector<std::function<void(GPipe&)>> changes = {
+      [](GPipe& pipeline) {
+        pipeline->replace_module("b", torch::nn::Linear(1, 1));
+      },
+      [](GPipe& pipeline) { pipeline->unregister_module("b"); }};
+  const Tensor x = torch::ones({2, 1}).to(device());
+  const auto loss = [](Tensor output, Tensor) { return output.sum(); };
+  const std::string refused =
+      "c10::ValueError: layer 1 has been replaced in the pipeline or "
+      "unregistered from it, but the pipeline runs the layers that it was made "
+      "of; change the Sequential, and make the pipeline of it again";
+  for (const auto& change : changes) {
+    GPipe pipeline(two_layers(), options({1, 1}));
+    // A module that is registered besides is no layer.
+    pipeline->register_module("loss", torch::nn::Linear(1, 1));
+    pipeline->forward(x);
+    change(pipeline);
+    EXPECT_EQ(error_of([&] { pipeline->forward(x); }), refused);
+    EXPECT_EQ(
+        error_of([&] { pipeline->train_step(x, x, loss, fill_drain(2, 2)); }),
+        refused);
+    EXPECT_EQ(error_of([&] { pipeline->evaluate(x, x, loss); }), refused);
+  }
 }
 
 TEST(Container, RefusesAnIndexOutOfRange) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <unordered_set>
 #include <utility>
@@ -51,6 +52,21 @@ void PipelineModule::add_layer(const internal::Layer& layer) {
   register_module(layer.name, layer.module.ptr());
   layers_.push_back(layer.module);
   indices_.push_back(layer.index);
+}
+
+void PipelineModule::check_layers() const {
+  if (source_) source_->check();
+  // Modules that a user has registered besides, such as a loss with parameters,
+  // are behind the layers.
+  const auto registered = children();
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
+    TORCH_CHECK_VALUE(
+        k < registered.size() && registered[k] == layers_[k].ptr(), "layer ",
+        indices_[k],
+        " has been replaced in the pipeline or unregistered from it, but the "
+        "pipeline runs the layers that it was made of; change the Sequential, "
+        "and make the pipeline of it again");
+  }
 }
 
 StepResult PipelineModule::run_train_step(const internal::Batch& input,

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "gpipe/failure.h"
+#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
@@ -194,8 +196,16 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // chooses devices, for errors.
   PipelineModule(const std::string& name, std::string devices);
 
+  // Notes of which Sequential the pipeline is made.
+  void set_source(const torch::nn::Sequential& model) {
+    source_.emplace(model);
+  }
   // Registers a layer of this process. Call it in the order of the layers.
   void add_layer(const internal::Layer& layer);
+  // Throws c10::ValueError if layers were added to the Sequential, or if a
+  // layer was replaced in this module or unregistered from it: steps run the
+  // layers that the pipeline was made of.
+  void check_layers() const;
   // Returns the number of micro-batches of evaluate() for `input`. Called under
   // the pipeline's lock.
   virtual int64_t count_microbatches(const internal::Batch& input) = 0;
@@ -235,6 +245,7 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   [[noreturn]] void refuse_to_move() const;
 
   const std::string devices_option_;
+  std::optional<internal::SourceModel> source_;
   // The layers of this process, and the place of each in the model.
   std::vector<torch::nn::AnyModule> layers_;
   std::vector<int64_t> indices_;

@@ -187,7 +187,7 @@ DistributedPipelineImpl::DistributedPipelineImpl(LayerBuilder build,
 
 void DistributedPipelineImpl::take(const torch::nn::Sequential& module) {
   TORCH_CHECK_VALUE(!module.is_empty(), "the module is null");
-  source_.emplace(module);
+  set_source(module);
   const internal::Tags tags(world_->next_channel());
   internal::Terms terms = terms_of(options_);
   terms.emplace_back("the model", "a Sequential");
@@ -312,7 +312,7 @@ int64_t DistributedPipelineImpl::count_microbatches(
 
 StepResult DistributedPipelineImpl::run_step(internal::StepArguments given) {
   given.check = [&] {
-    if (source_) source_->check();
+    check_layers();
     if (!layout_.has_first()) return;
     // Input on the CPU is copied by micro-batch. Input on another accelerator
     // is refused: nothing would make the copy wait for work still running

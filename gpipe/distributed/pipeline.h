@@ -20,7 +20,6 @@
 #include "gpipe/distributed/world.h"
 #include "gpipe/failure.h"
 #include "gpipe/pipeline_module.h"
-#include "gpipe/runtime/cell/layer.h"
 #include "gpipe/runtime/cell/value.h"
 #include "gpipe/schedule/microbatches.h"
 #include "gpipe/schedule/schedule.h"
@@ -272,8 +271,6 @@ class DistributedPipelineImpl : public PipelineModule {
   }
 
   DistributedOptions options_;
-  // Not set if the layers come from a builder.
-  std::optional<internal::SourceModel> source_;
   std::shared_ptr<internal::Communicator> world_;
   internal::RankLayout layout_;
   torch::Device device_ = torch::kCPU;

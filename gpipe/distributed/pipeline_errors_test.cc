@@ -787,6 +787,20 @@ const RankProgramEntry kAddedLayer("added layer", [](auto& world) {
                0, [&] { right_step(pipeline, schedule); });
 });
 
+// A layer is replaced in the pipeline of one rank.
+const RankProgramEntry kReplacedLayer("replaced layer", [](auto& world) {
+  DistributedPipeline pipeline = two_layers(world);
+  pipeline->to(torch::kDouble);
+  if (world->rank() == 1) pipeline->replace_module("1", nn::Linear(3, 3));
+  const Schedule schedule = one_forward_one_backward(2, 4);
+  check_errors(*world,
+               {"replaced layer",
+                {},
+                "c10::ValueError: layer 1 has been replaced in the pipeline",
+                ""},
+               1, [&] { right_step(pipeline, schedule); });
+});
+
 // The last rank clips to another norm, then to a norm of another type.
 const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   torch::manual_seed(2);
@@ -841,6 +855,10 @@ TEST(DistributedPipeline, ATargetWithoutRowsIsRefused) {
 
 TEST(DistributedPipeline, ALayerThatIsAddedOnOneRankDoesNotEndTheWorld) {
   expect_ok("added layer", 2);
+}
+
+TEST(DistributedPipeline, ALayerThatIsReplacedOnOneRankDoesNotEndTheWorld) {
+  expect_ok("replaced layer", 2);
 }
 
 }  // namespace
