@@ -118,7 +118,9 @@ struct GPipeOptions {
 // - create_graph (double backward) is refused.
 //
 // Threads: forward and backward may be called from any thread. Calls on one
-// GPipe run one after the other.
+// GPipe run one after the other, and those on two GPipes of different layers at
+// the same time. Two GPipes of the same layers must not run at the same time:
+// evaluate() of one sets the mode of layers that the other is running.
 class GPipeImpl : public PipelineModule {
  public:
   // Takes the layers of `module` and moves them to the devices.

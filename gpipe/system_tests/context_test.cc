@@ -327,8 +327,8 @@ TEST(Nested, ItsOwnPipelineInALayerIsRefused) {
       error_of([&] { pipeline->forward(x); }),
       HasSubstr("c10::Error: a layer or the loss calls the pipeline that it is "
                 "part of, which would be a deadlock; call it between steps, "
-                "or make a second pipeline of the layers to be called (in "
-                "partition 0, micro-batch 0"));
+                "or make a second pipeline of a clone() of the layers to be "
+                "called (in partition 0, micro-batch 0"));
   again = false;
   EXPECT_TRUE(torch::equal(pipeline->forward(x).cpu(), x.cpu() * 6));
 }

@@ -332,7 +332,7 @@ std::unique_lock<StepMutex> Executor::enter(bool with_backward) {
     TORCH_CHECK(work->executor != this,
                 "a layer or the loss calls the pipeline that it is part of, "
                 "which would be a deadlock; call it between steps, or make a "
-                "second pipeline of the layers to be called");
+                "second pipeline of a clone() of the layers to be called");
   }
   const bool backwards_need_thread =
       std::ranges::any_of(devices_, has_streams) &&

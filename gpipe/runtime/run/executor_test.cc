@@ -398,7 +398,7 @@ TEST(Executor, RefusesACallerThatItWouldWaitFor) {
   const std::string refusal =
       "c10::Error: a layer or the loss calls the pipeline that it is part of, "
       "which would be a deadlock; call it between steps, or make a second "
-      "pipeline of the layers to be called";
+      "pipeline of a clone() of the layers to be called";
   Names refusals;
   // The test itself does not hold the lock of enter() while it calls run().
   const auto ask = [&](Executor& executor) {
