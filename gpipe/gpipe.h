@@ -59,6 +59,7 @@ struct GPipeOptions {
 
   // Which micro-batches are checkpointed: they keep only the inputs of their
   // cells and are recomputed before their backward (schedule/microbatches.h).
+  // Only in training mode: call train() of the pipeline, not of the Sequential.
   TORCH_ARG(Checkpoint, checkpoint) = Checkpoint::kExceptLast;
 
   // If true, BatchNorm layers collect running statistics over the mini-batch

@@ -130,7 +130,9 @@ class PipelineModule : public torch::nn::Module, public internal::KeepsDevices {
   // several layers counts once here. An infinite `max_norm` changes no gradient
   // here, whereas LibTorch makes all gradients NaN if their norm is not finite.
   // Sparse gradients are scaled here, and are not in LibTorch.
-  // Not thread-safe.
+  //
+  // Throws c10::ValueError if `max_norm` is negative, for which LibTorch
+  // reverses gradients, or NaN. Not thread-safe.
   virtual double clip_grad_norm_(double max_norm, double norm_type = 2.0) = 0;
 
   // Returns whether `here` is true in any process: for example whether a

@@ -15,6 +15,7 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <iostream>
@@ -801,7 +802,8 @@ const RankProgramEntry kReplacedLayer("replaced layer", [](auto& world) {
                1, [&] { right_step(pipeline, schedule); });
 });
 
-// The last rank clips to another norm, then to a norm of another type.
+// The last rank clips to another norm, then to a norm of another type. Then all
+// clip to a norm that no gradients can have.
 const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   torch::manual_seed(2);
   nn::Sequential layers(nn::Linear(3, 4), nn::Linear(4, 3));
@@ -823,6 +825,12 @@ const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
           pipeline->clip_grad_norm_(0.25, other ? 1 : 2);
         }).find("c10::ValueError: ") == 0,
         "another type");
+  for (const double norm : {-1.0, std::nan("")}) {
+    check(error_of([&] { pipeline->clip_grad_norm_(norm); }) ==
+              c10::str("c10::ValueError: clip_grad_norm_() has max_norm ", norm,
+                       "; give 0 or more, or infinity to scale nothing"),
+          "a wrong norm");
+  }
   check(grad.equal(before), "a gradient has changed");
   check(!world->failure(), "the world has failed");
   check(pipeline->clip_grad_norm_(1e-3) > 1e-3, "the norm");

@@ -25,12 +25,11 @@ struct Norm {
   at::Tensor value;
 };
 
-// Throws on all ranks if two of them have other arguments, or if these are not
-// for shards. `all`: by rank, each beginning with its `max_norm` and
-// `norm_type`.
+// Throws on all ranks if two of them have other arguments, or if these are
+// wrong. `all`: by rank, each beginning with its `max_norm` and `norm_type`.
 void check_arguments(Communicator& world, int tag,
-                     const std::vector<std::string>& all, double norm_type,
-                     bool of_shards, bool& agreed) {
+                     const std::vector<std::string>& all, double max_norm,
+                     double norm_type, bool of_shards, bool& agreed) {
   const auto text = [&](std::size_t rank) {
     std::size_t at = 0;
     double max_norm = 0, norm_type = 0;
@@ -49,8 +48,9 @@ void check_arguments(Communicator& world, int tag,
     TORCH_CHECK_VALUE(false, "clip_grad_norm_() has ", text(0), ", but ",
                       text(k), "; call it with the same on all ranks");
   }
-  if (!of_shards || norm_type != 0) return;
+  if (max_norm >= 0 && !(of_shards && norm_type == 0)) return;
   refuse_together();
+  check_max_norm(max_norm);
   TORCH_CHECK_VALUE(false,
                     "clip_grad_norm_() with norm_type 0 counts the parameters, "
                     "but with shard_optimizer each replica has parts of them; "
@@ -82,7 +82,7 @@ double clip_grad_norm(Communicator& world, const std::vector<int>& members,
   // Also with other replicas: clipped to another norm there, equal gradients
   // would differ.
   const auto texts = all_gather(world, tag, mine, "the norm of the gradients");
-  check_arguments(world, tag, texts, norm_type, of_shards, agreed);
+  check_arguments(world, tag, texts, max_norm, norm_type, of_shards, agreed);
   std::vector<Norm> all;
   for (const int member : members) {
     const std::string& bytes = texts[member];

@@ -25,9 +25,10 @@ namespace gpipe::internal {
 // `of_shards`: whether `own` are parts of parameters.
 //
 // Throws c10::ValueError on all ranks, and sets `agreed`, if they have other
-// values of `max_norm` or `norm_type`, or if `norm_type` is 0, which counts
-// parameters, of shards; gradients are then as before. Throws PeerError if the
-// world has failed. Threads: one call at a time for each `tag`.
+// values of `max_norm` or `norm_type`, if `max_norm` is negative or NaN, or if
+// `norm_type` is 0, which counts parameters, of shards; gradients are then as
+// before. Throws PeerError if the world has failed. Threads: one call at a time
+// for each `tag`.
 double clip_grad_norm(Communicator& world, const std::vector<int>& members,
                       int tag,
                       const std::vector<std::pair<int64_t, at::Tensor>>& own,

@@ -154,6 +154,11 @@ at::Tensor gathered(const std::vector<at::Tensor>& norms) {
 
 }  // namespace
 
+void check_max_norm(double max_norm) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_() has max_norm ", max_norm,
+                    "; give 0 or more, or infinity to scale nothing");
+}
+
 at::Tensor norm_of(const at::Tensor& grad, double type) {
   if (grad.is_sparse()) {
     const at::Tensor values = grad.coalesce().values();
@@ -192,6 +197,7 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
 
 double clip_grad_norm(const std::vector<at::Tensor>& parameters,
                       double max_norm, double type) {
+  check_max_norm(max_norm);
   const c10::AutoGradMode no_graph(false);
   std::vector<at::Tensor> grads, norms;
   std::set<const c10::TensorImpl*> seen;

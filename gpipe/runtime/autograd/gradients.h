@@ -84,6 +84,10 @@ at::Tensor divide(at::Tensor grad, double divisor);
 // without a copy, and `.grad` is changed in place. Undefined ones stay.
 void separate(std::vector<at::Tensor>& grads);
 
+// Throws c10::ValueError if `max_norm` is negative, for which LibTorch reverses
+// gradients, or NaN.
+void check_max_norm(double max_norm);
+
 // The next three functions are the parts of
 // torch::nn::utils::clip_grad_norm_(). They use the same operators on the same
 // numbers and give the same bits. LibTorch's function requires all gradients on
@@ -109,8 +113,8 @@ void scale_grads(const std::vector<at::Tensor>& grads, const at::Tensor& total,
 
 // Clips the gradients of `parameters` to `max_norm` and returns the norm before
 // clipping; 0 if there are no gradients. A parameter that occurs several times
-// counts once. `type`: the order of the norm. Waits for the devices. Not
-// thread-safe.
+// counts once. `type`: the order of the norm. Throws as check_max_norm() does.
+// Waits for the devices. Not thread-safe.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters,
                       double max_norm, double type);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "gpipe/testing/devices.h"
 #include "gpipe/testing/errors.h"
@@ -292,7 +293,7 @@ void expect_same_grads(const std::vector<Tensor>& mine,
 
 TEST(ClipGradNorm, OnSeveralDevicesHasTheBitsOfLibTorchOnOne) {
   for (const double type : {2.0, 1.0, 0.0, 3.0, kInfinity, -kInfinity}) {
-    for (const double most : {0.5, 1e9}) {
+    for (const double most : {0.0, 0.5, 1e9}) {
       const auto mine = parameters(testing::devices(3));
       const auto theirs = on(testing::reference_device());
       EXPECT_EQ(clip_grad_norm(mine, most, type),
@@ -367,6 +368,18 @@ TEST(ClipGradNorm, AnInfiniteMaximumLeavesEvenInfiniteGradientsAlone) {
   before[1].mutable_grad()[7] = kInfinity;
   EXPECT_EQ(clip_grad_norm(clipped, kInfinity, 2), kInfinity);
   expect_same_grads(clipped, before);
+}
+
+TEST(ClipGradNorm, ANegativeMaximumOrNanIsRefused) {
+  const auto mine = on(testing::device()), before = on(testing::device());
+  for (const double most : {-1.0, -kInfinity, std::nan("")}) {
+    const std::string refused =
+        c10::str("c10::ValueError: clip_grad_norm_() has max_norm ", most,
+                 "; give 0 or more, or infinity to scale nothing");
+    EXPECT_EQ(error_of([&] { clip_grad_norm(mine, most, 2); }), refused);
+    EXPECT_EQ(error_of([&] { clip_grad_norm({}, most, 2); }), refused);
+  }
+  expect_same_grads(mine, before);
 }
 
 TEST(ClipGradNorm, WithoutGradientsIsZero) {
