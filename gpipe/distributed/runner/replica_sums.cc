@@ -34,9 +34,10 @@ int64_t bytes_of_grad(const at::Tensor& like) {
          static_cast<int64_t>(c10::elementSize(type_of_grad(like)));
 }
 
+constexpr char kCaptured[] = "a tensor that a layer has captured";
+
 std::string name_of(const Summand& each) {
-  return each.name.empty() ? "a tensor that a layer has captured"
-                           : "'" + each.name + "'";
+  return each.name.empty() ? kCaptured : "'" + each.name + "'";
 }
 
 // Describes the name, the dtype and the sizes. If they are equal, all members
@@ -179,11 +180,18 @@ void Reducer::agree(const std::vector<Summand>& all, const std::string& what,
                ? c10::str("missing on rank ", rank, ", which has ", list.size())
                : c10::str(*at, " on rank ", rank);
   };
+  // Beside a parameter that one replica has frozen, another one may have a
+  // captured tensor.
+  const auto no_parameter = [](auto at, const auto& list) {
+    return at == list.end() || at->starts_with(kCaptured);
+  };
+  const bool captured = no_parameter(one, first) && no_parameter(other, theirs);
   TORCH_CHECK(false, "the replicas have different ", what, ": number ",
               one - first.begin(), " is ", text(one, first, members_.front()),
-              ", but ", text(other, theirs, found->rank),
-              "; give all replicas the same layers, and freeze the same "
-              "parameters in all of them");
+              ", but ", text(other, theirs, found->rank), "; ",
+              captured ? "register it as a parameter of a layer, or detach it"
+                       : "give all replicas the same layers, and freeze the "
+                         "same parameters in all of them");
 }
 
 void Reducer::add_up(Summand* begin, Summand* end) {

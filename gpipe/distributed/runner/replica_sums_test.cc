@@ -341,6 +341,10 @@ const CommunicatorProgramEntry kDiffer("differ", [](auto& world) {
   try_with(last ? std::vector<Tensor>{four} : std::vector<Tensor>{four, four});
   try_with({four, last ? at::ones({2, 2}) : four});
   try_with({four, last ? at::ones({4}, at::kDouble) : four});
+  // Frozen in one replica, whose next tensor is a captured one.
+  std::vector<Summand> frozen = {{four, four, "a"},
+                                 {four, four, last ? "" : "b"}};
+  print_error([&] { all_reduce(*world, transport, everybody, kTag, frozen); });
   try_with({four, four});  // works again
   std::vector<Summand> named = {{four, four, "a"},
                                 {four, four, last ? "c" : "b"}};
@@ -403,36 +407,41 @@ TEST(Reduce, NumbersOfTheTestDependOnTheOrder) {
 
 // Returns the error if tensor 1 of rank 2 differs from that of rank 0.
 std::string different(const std::string& what, const std::string& one,
-                      const std::string& other) {
+                      const std::string& other,
+                      const std::string& remedy =
+                          "give all replicas the same layers, and freeze "
+                          "the same parameters in all of them") {
   return "the replicas have different " + what + ": number 1 is " + one +
-         " on rank 0, but " + other +
-         "; give all replicas the same layers, and freeze the same parameters "
-         "in all of them\n";
+         " on rank 0, but " + other + "; " + remedy + "\n";
 }
 
 TEST(Reduce, SaysOnAllMembersWhatDiffers) {
   const std::string captured = "a tensor that a layer has captured";
+  const auto captured_differs = [&](const std::string& other) {
+    return different("gradients", captured + " (Float [4])", other,
+                     "register it as a parameter of a layer, or detach it");
+  };
   for (const auto& each : Ranks("differ", 3).wait()) {
     EXPECT_TRUE(each.ended && each.exit.ok()) << each.err;
-    EXPECT_EQ(each.out, different("gradients", captured + " (Float [4])",
-                                  "missing on rank 2, which has 1") +
-                            different("gradients", captured + " (Float [4])",
-                                      captured + " (Float [2, 2]) on rank 2") +
-                            different("gradients", captured + " (Float [4])",
-                                      captured + " (Double [4]) on rank 2") +
-                            "no error\n" +
-                            different("gradients", "'b' (Float [4])",
-                                      "'c' (Float [4]) on rank 2") +
-                            different("weights", "'b' (Float [4])",
-                                      "'c' (Float [4]) on rank 2") +
-                            "'mask' has layout Sparse and dtype Float; "
-                            "replicas can share dense tensors only: keep it "
-                            "out of the registered parameters and buffers, or "
-                            "make it dense\n" +
-                            different("parameters", "'b' (Float [4])",
-                                      "'b' (Double [4]) on rank 2") +
-                            different("parameters", "'b' (Float [4])",
-                                      "missing on rank 2, which has 1"));
+    EXPECT_EQ(each.out,
+              captured_differs("missing on rank 2, which has 1") +
+                  captured_differs(captured + " (Float [2, 2]) on rank 2") +
+                  captured_differs(captured + " (Double [4]) on rank 2") +
+                  different("gradients", "'b' (Float [4])",
+                            captured + " (Float [4]) on rank 2") +
+                  "no error\n" +
+                  different("gradients", "'b' (Float [4])",
+                            "'c' (Float [4]) on rank 2") +
+                  different("weights", "'b' (Float [4])",
+                            "'c' (Float [4]) on rank 2") +
+                  "'mask' has layout Sparse and dtype Float; "
+                  "replicas can share dense tensors only: keep it "
+                  "out of the registered parameters and buffers, or "
+                  "make it dense\n" +
+                  different("parameters", "'b' (Float [4])",
+                            "'b' (Double [4]) on rank 2") +
+                  different("parameters", "'b' (Float [4])",
+                            "missing on rank 2, which has 1"));
   }
 }
 
