@@ -57,7 +57,13 @@ HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
 at::Tensor HostBuffers::take_unused(std::size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = unused_.lower_bound(bytes);
-  if (found == unused_.end() || found->first > 2 * bytes) return {};
+  if (found == unused_.end() || found->first > 2 * bytes) {
+    // Sizes that grow would else leave a buffer of each size. A copy to a
+    // device may still read one. LibTorch's allocator of pinned memory uses
+    // that memory again after the copy.
+    unused_.erase(unused_.begin(), found);
+    return {};
+  }
   return std::move(unused_.extract(found).mapped());
 }
 

@@ -65,13 +65,15 @@ class HostBuffers {
   explicit HostBuffers(bool pinned) : pinned_(pinned) {}
 
   // Returns a buffer of `self` with at least `bytes` bytes: the smallest unused
-  // one, unless it is more than twice as large, or a new one. Throws c10::Error
-  // if the host has no memory.
+  // one, unless it is more than twice as large, or a new one. A new one
+  // replaces the unused ones that are smaller. Throws c10::Error if the host
+  // has no memory.
   static Buffer take(const std::shared_ptr<HostBuffers>& self,
                      std::size_t bytes);
 
  private:
-  // Returns the memory of an unused buffer; undefined if there is none.
+  // Returns the memory of an unused buffer. If there is none, releases those
+  // that are too small and returns an undefined tensor.
   at::Tensor take_unused(std::size_t bytes);
 
   const bool pinned_;

@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "gpipe/base/instruments.h"
 #include "gpipe/runtime/device/memory_kind.h"
 #include "gpipe/testing/errors.h"
 #include "gpipe/testing/simulated/memory.h"
@@ -18,6 +19,7 @@ namespace gpipe::simulated {
 namespace {
 
 using at::Tensor;
+using gpipe::instruments::CountingAllocator;
 using gpipe::testing::error_of;
 using internal::Copier;
 using internal::CopyLog;
@@ -343,6 +345,45 @@ TEST(HostBuffersTest, GoBackWhenTheirHolderIsReplaced) {
   const void* const memory = held->const_data_ptr();
   held = HostBuffers::Buffer();
   EXPECT_EQ(HostBuffers::take(buffers, 64)->const_data_ptr(), memory);
+}
+
+TEST(HostBuffersTest, ANewOneReplacesUnusedOnesThatAreSmaller) {
+  CountingAllocator::install();
+  const int64_t before = CountingAllocator::live_bytes();
+  const auto live = [&] { return CountingAllocator::live_bytes() - before; };
+  const auto buffers = std::make_shared<HostBuffers>(/*pinned=*/false);
+  HostBuffers::Buffer used = HostBuffers::take(buffers, 200);
+  HostBuffers::take(buffers, 100);
+  EXPECT_EQ(live(), 300);
+  HostBuffers::take(buffers, 400);  // replaces the one of 100
+  EXPECT_EQ(live(), 600);
+  used.reset();
+  HostBuffers::take(buffers, 300);  // takes the one of 400
+  EXPECT_EQ(live(), 600);
+  HostBuffers::take(buffers, 50);  // the larger ones stay
+  EXPECT_EQ(live(), 650);
+  HostBuffers::take(buffers, 1000);
+  EXPECT_EQ(live(), 1000);
+}
+
+// The sizes of a cell may grow from step to step.
+TEST_F(CopierToHostTest, ABufferThatIsReplacedIsReadToTheEnd) {
+  CountingAllocator::install();
+  const int64_t before = CountingAllocator::live_bytes();
+  Copier copier(hpu(0));
+  auto on_host = copier.to_host({bytes(256, 1).to(hpu(0)).storage()}, nullptr);
+  copier.finish();
+  synchronize();
+  set_copy_cost({/*latency=*/2e-3, /*seconds_per_byte=*/0});
+  Event ready;
+  const auto back = copier.from_host(on_host, &ready, nullptr);
+  on_host = Copier::OnHost();
+  on_host = copier.to_host({bytes(768, 2).to(hpu(0)).storage()}, nullptr);
+  ready.wait(hpu(0));
+  EXPECT_TRUE(over(back[0]).cpu().equal(bytes(256, 1)));
+  copier.finish();
+  synchronize();
+  EXPECT_EQ(CountingAllocator::live_bytes() - before, 768);
 }
 
 class ReadScalarsTest : public SimulatedTest {};
