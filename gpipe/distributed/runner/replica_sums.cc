@@ -404,7 +404,6 @@ void ReplicaSums::begin(std::vector<Summand> parameters, int64_t stages) {
   stop();
   summands_ = std::move(parameters);
   states_.assign(summands_.size(), {});
-  numbers_.clear();
   for (std::size_t k = 0; k < summands_.size(); ++k) {
     numbers_.emplace(summands_[k].like.unsafeGetTensorImpl(), k);
   }
@@ -516,6 +515,8 @@ void ReplicaSums::stop() {
     changed_.notify_all();
   }
   join();
+  summands_.clear();
+  numbers_.clear();
 }
 
 void ReplicaSums::join() {

@@ -207,8 +207,8 @@ class ReplicaSums {
   // Returns the reducer, for use between the steps.
   Reducer& reducer() { return reducer_; }
 
-  // Ends the step: adds up no further bucket. Blocks until the current one is
-  // complete, or the world has failed.
+  // Ends the step: adds up no further bucket, and releases the gradients.
+  // Blocks until the current bucket is complete, or the world has failed.
   void stop();
 
  private:

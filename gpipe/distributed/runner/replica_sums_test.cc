@@ -521,15 +521,19 @@ const CommunicatorProgramEntry kOverlap("overlap", [](auto& world) {
 });
 
 const CommunicatorProgramEntry kStopped("stopped", [](auto& world) {
-  const Tensor a = at::zeros({4}), b = at::zeros({4});
+  const Tensor a = at::zeros({4}), b = at::zeros({4}), c = at::zeros({4});
   Communicator& transport = *world;
   ReplicaSums sums(*world, transport, world->all_ranks(), kTag, SumShare::kAll,
                    1);
-  sums.begin({{a}, {b}});
+  sums.begin({{a}, {b}, {c}});
   give(sums, a, world->rank());
+  const Tensor grad = at::ones({4});
+  Tensor given = grad;
+  check(sums.give(c, given, Event()), "is a parameter");
   wait_until_done(sums, 1);
   // stop() must not wait for b, which is never given.
   sums.stop();
+  check(grad.use_count() == 1, "the gradient of c is released");
   all_gather(*world, kBarrierTag, "", "the test");
   sums.begin({{a}});
   give(sums, a, world->rank());
