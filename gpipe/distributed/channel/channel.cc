@@ -116,8 +116,6 @@ void Sender::transmit(Message& head, std::vector<Activation> content,
   const StreamScope scope(stream_.get());
   std::vector<at::Tensor> payload;
   fault_point("message-out", head.id.from_stage, head.id.microbatch);
-  if (unsplit_step_ != head.id.step) unsplit_.clear();
-  unsplit_step_ = head.id.step;
   for (Activation& each : content) {
     head.tensors.push_back(prepare(each, made, payload));
   }

@@ -98,8 +98,12 @@ class Sender : public ChannelEnd {
   void send(Message head, std::vector<Activation> content, Event made,
             Sent sent = {});
 
-  // Blocks until all messages have left, or the world has failed.
-  void flush() { worker_.flush(); }
+  // Ends a step: blocks until all messages have left, or the world has failed.
+  // Releases what the step has sent. No other thread may call send() meanwhile.
+  void flush() {
+    worker_.flush();
+    unsplit_.clear();
+  }
 
  private:
   // Returns the spec of `activation` as it is sent after the messages before,
@@ -109,14 +113,14 @@ class Sender : public ChannelEnd {
   void transmit(Message& head, std::vector<Activation> content,
                 const Event& made);
 
-  // The tensors that all micro-batches share and that have been sent in step
-  // `unsplit_step_`, by number. Used by the Sender's thread.
+  // The tensors that all micro-batches share and that have been sent in this
+  // step, by number. Used by the Sender's thread, and by flush() when that
+  // thread is idle.
   struct Unsplit {
     at::Tensor tensor;
     TensorSpec spec;
   };
   std::map<int, Unsplit> unsplit_;
-  uint64_t unsplit_step_ = 0;
 
   Copier copier_;  // to the device of the transport
   Worker worker_;  // last: its thread must end first

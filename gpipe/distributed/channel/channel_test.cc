@@ -305,6 +305,33 @@ TEST(Sender, SendsWhatWasPredictedAndWhatWasNot) {
   }
 }
 
+// A weight that all micro-batches share may be replaced between two steps.
+TEST(Sender, KeepsNoUnsplitTensorAfterTheStep) {
+  Channel channel;
+  std::vector<bool> repeated;
+  for (uint64_t step = 0; step < 2; ++step) {
+    Tensor weight = at::full({5, 3}, static_cast<double>(step));
+    channel.receiver.expect(
+        {id_of(step, 0), id_of(step, 1)},
+        [&](const Message& message, std::vector<Tensor> tensors,
+            const Receiver::Arrival&) {
+          repeated.push_back(message.tensors[0].repeated);
+          EXPECT_TRUE(at::equal(tensors.at(0), weight));
+        });
+    for (const int32_t microbatch : {0, 1}) {
+      Activation shared{weight, false, false};
+      shared.unsplit = 0;
+      channel.sender.send(head_of(id_of(step, microbatch)), {shared}, Event());
+    }
+    channel.receiver.flush();
+    channel.sender.flush();
+    EXPECT_EQ(weight.use_count(), 1u);
+  }
+  channel.sender.rethrow();
+  channel.receiver.rethrow();
+  EXPECT_EQ(repeated, (std::vector<bool>{false, true, false, true}));
+}
+
 // Otherwise a receive would occupy a device before its send is certain to come.
 TEST(Sender, PredictsNothingForATransportThatTakesNoEarlyReceives) {
   Channel channel(/*early=*/false);
