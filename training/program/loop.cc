@@ -338,11 +338,12 @@ Loop::Step Loop::make_step(const StepData& data) {
   const bool timed = traced && !options_.trace.empty();
   const auto start = Clock::now();
   plan_report_.begin();
-  const StepResult result = train(data, TrainOptions().timeline(timed));
+  StepResult result = train(data, TrainOptions().timeline(timed));
   step.loss = result.loss.item<double>() / scale;
   if (const auto text = plan_report_.end(seconds_since(start))) say(*text);
   if (timed) write_trace_of(result);
   next_.train += score_of_step(task_, data, result);
+  result.outputs.reset();  // leaves room for the state of the optimizer
   if (scaler_) scaler_->unscale_(optimizer_);
   step.norm = engine_.module().clip_grad_norm_(
       options_.clip > 0 ? options_.clip

@@ -1,6 +1,7 @@
 #include "training/program/loop.h"
 
 #include <ATen/ops/full_like.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
@@ -272,6 +273,46 @@ TEST(LoopTest, TheTrainingScoreOfMicroBatchesOfAnyLengthIsOfAllItems) {
   EXPECT_NEAR(
       std::log(std::stod(logged(options.run_dir, 1, "train_perplexity"))),
       std::stod(logged(options.run_dir, 1, "loss")), 1e-6);
+}
+
+// The memory of the outputs that have been scored, and how often the optimizer
+// has changed a parameter since, with the outputs and without.
+struct ScoredOutputs {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
+  int changes_with = 0, changes_without = 0;
+} scored;
+
+TEST(LoopTest, ScoredOutputsAreReleasedBeforeTheOptimizerNeedsMemory) {
+  class Watched : public TaskWith {
+   public:
+    using TaskWith::TaskWith;
+    Score score(const at::Tensor& output,
+                const at::Tensor& target) const override {
+      scored.memory.push_back(output.storage().getWeakStorageImpl());
+      return TaskWith::score(output, target);
+    }
+  };
+  Options options = text_options();
+  options.steps = 1;
+  options.eval_every = 1;
+  options.train_score = true;
+  const auto task = make_task(options);
+  Watched watched(*task, nullptr);
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        // AdamW changes each parameter by this operator.
+        if (std::string(function.name()) == "aten::addcdiv_") {
+          ++(scored.memory.at(0).expired() ? scored.changes_without
+                                           : scored.changes_with);
+        }
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  run_here(options, watched);
+  at::removeCallback(handle);
+  EXPECT_EQ(scored.changes_with, 0);
+  EXPECT_GT(scored.changes_without, 0);
+  scored = {};
 }
 
 TEST(LoopTest, ATestWithoutAnItemThatCountsEndsTheRunAndNamesTheFiles) {
