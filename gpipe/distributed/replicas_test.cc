@@ -255,6 +255,7 @@ const RankProgramEntry kRoutes("routes", [](auto& world) {
         check(grad.equal(sharded ? expected[k].narrow(0, 2 * rank, 2)
                                  : expected[k]),
               what);
+        check(grad.storage().nbytes() == grad.nbytes(), what + " is no view");
       }
     }
   }

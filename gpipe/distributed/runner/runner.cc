@@ -389,6 +389,8 @@ void Runner::add_up(TrainStep& step) {
     // All replicas have the whole sum.
     leaf.target = shards_->shard_of(leaf.tensor);
     leaf.grad = slice_of_member(leaf.grad, layout_.replicas, layout_.replica);
+    // A view as .grad would keep the rows of the other replicas.
+    if (leaf.grad.defined()) leaf.grad = leaf.grad.clone();
   }
   // Gradients that only other replicas have.
   for (auto& [impl, each] : sums) {
