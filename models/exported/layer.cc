@@ -32,7 +32,14 @@ c10::IValue ConstantCache::find(Id id, const ConstantKey& key) {
 void ConstantCache::insert(Id id, ConstantKey key, c10::IValue value) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& list = values_[id];
-  if (list.size() >= kMost) list.erase(list.begin());
+  const auto is_there = [&](const auto& each) {
+    return std::equal(key.begin(), key.begin() + kPlace, each.first.begin());
+  };
+  if (std::ranges::count_if(list, is_there) >= kMostSizes) {
+    list.erase(std::ranges::find_if(list, is_there));
+  } else if (list.size() >= kMost) {
+    list.erase(list.begin());
+  }
   list.emplace_back(std::move(key), std::move(value));
 }
 

@@ -27,8 +27,9 @@
 
 namespace gpipe::exported {
 
-// What a constant value depends on: the device and its stream, the autocast
-// state, sizes, and buffers: the read of the file and their versions.
+// What a constant value depends on: the device and its stream and the autocast
+// state, which are four numbers; then sizes, and buffers: the read of the file
+// and their versions.
 using ConstantKey = std::vector<int64_t>;
 
 // The constant values of one model, for all its layers. A mask or a table of
@@ -42,13 +43,18 @@ class ConstantCache {
 
   // Returns the value `id` for `key`; none() if it is not there.
   c10::IValue find(Id id, const ConstantKey& key);
-  // Keeps a value. Forgets the oldest one of `id` if there are more than
-  // kMost.
+  // Keeps a value. Forgets older ones of `id`, see kMostSizes and kMost.
   void insert(Id id, ConstantKey key, c10::IValue value);
 
  private:
-  // Devices, times the two sizes of micro-batches that a split gives.
-  static constexpr std::size_t kMost = 32;
+  // How many numbers of a key are the device, the stream and the autocast
+  // state.
+  static constexpr int kPlace = 4;
+  // How many values with these numbers are kept: a split gives micro-batches of
+  // two sizes, in training and in evaluation. More values would fill the device
+  // if each text has another length.
+  static constexpr int kMostSizes = 4;
+  static constexpr std::size_t kMost = 32;  // of all devices together
 
   std::mutex mutex_;
   std::map<Id, std::vector<std::pair<ConstantKey, c10::IValue>>> values_;
