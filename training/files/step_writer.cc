@@ -84,7 +84,7 @@ void StepWriter::remove_old_steps(int64_t keep, const Report& report) {
     if (!later.empty()) report(later);
     old.erase(std::lower_bound(old.begin(), old.end(), step_), old.end());
     if (std::ssize(old) < keep) return;  // opens no file: all are kept
-    int64_t kept = 1;  // the step that was just saved
+    int64_t kept = 1;                    // the step that was just saved
     for (auto step = old.rbegin(); step != old.rend(); ++step) {
       const std::string path = folder_ + "/" + step_name(*step);
       if (kept < keep) {
