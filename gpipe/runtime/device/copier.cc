@@ -3,6 +3,10 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
 #include "gpipe/runtime/device/memory_kind.h"
 
 namespace gpipe::internal {
@@ -46,25 +50,37 @@ HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
   if (!memory.defined()) {
     memory = bytes_on(c10::Device(c10::kCPU), bytes, self->pinned_);
   }
-  return Buffer(new at::Tensor(std::move(memory)), [self](at::Tensor* used) {
+  const auto size = static_cast<std::size_t>(memory.numel());
+  Buffer buffer(new at::Tensor(std::move(memory)), [self](at::Tensor* used) {
     const auto size = static_cast<std::size_t>(used->numel());
     std::lock_guard<std::mutex> lock(self->mutex_);
+    self->in_use_ -= size;
+    self->bytes_unused_ += size;
     self->unused_.emplace(size, std::move(*used));
     delete used;
   });
+  std::lock_guard<std::mutex> lock(self->mutex_);
+  self->in_use_ += size;
+  self->most_in_use_ = std::max(self->most_in_use_, self->in_use_);
+  return buffer;
 }
 
 at::Tensor HostBuffers::take_unused(std::size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = unused_.lower_bound(bytes);
-  if (found == unused_.end() || found->first > 2 * bytes) {
-    // Sizes that grow would else leave a buffer of each size. A copy to a
-    // device may still read one. LibTorch's allocator of pinned memory uses
-    // that memory again after the copy.
-    unused_.erase(unused_.begin(), found);
-    return {};
+  auto found = unused_.lower_bound(bytes);
+  const bool fits = found != unused_.end() && found->first <= 2 * bytes;
+  const auto extract = [&](auto each) {
+    bytes_unused_ -= each->first;
+    return std::move(unused_.extract(each).mapped());
+  };
+  if (fits) return extract(found);
+  // Sizes that grow would else leave a buffer of each size. A copy to a device
+  // may still read one. LibTorch's allocator of pinned memory uses that memory
+  // again after the copy.
+  while (bytes_unused_ > std::max(most_in_use_, in_use_ + bytes)) {
+    extract(unused_.begin());
   }
-  return std::move(unused_.extract(found).mapped());
+  return {};
 }
 
 Copier::Copier(c10::Device device)

@@ -65,20 +65,21 @@ class HostBuffers {
   explicit HostBuffers(bool pinned) : pinned_(pinned) {}
 
   // Returns a buffer of `self` with at least `bytes` bytes: the smallest unused
-  // one, unless it is more than twice as large, or a new one. A new one
-  // replaces the unused ones that are smaller. Throws c10::Error if the host
-  // has no memory.
+  // one, unless it is more than twice as large, or a new one. Before a new one,
+  // releases unused ones, the smallest first, until they hold no more bytes
+  // than were ever in use. Throws c10::Error if the host has no memory.
   static Buffer take(const std::shared_ptr<HostBuffers>& self,
                      std::size_t bytes);
 
  private:
-  // Returns the memory of an unused buffer. If there is none, releases those
-  // that are too small and returns an undefined tensor.
+  // Returns the memory of an unused buffer. If there is none, releases some and
+  // returns an undefined tensor.
   at::Tensor take_unused(std::size_t bytes);
 
   const bool pinned_;
   std::mutex mutex_;
   std::multimap<std::size_t, at::Tensor> unused_;  // by size
+  std::size_t bytes_unused_ = 0, in_use_ = 0, most_in_use_ = 0;
 };
 
 // Returns whether `device` has memory apart from the host's, so that a copy to
