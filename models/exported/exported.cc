@@ -316,9 +316,9 @@ class ExportedFile::State {
 
 ExportedFile::ExportedFile(const std::string& path,
                            const ExportedOptions& options)
-    : state_(internal::with_prefix<c10::Error>(
-          internal::in_quotes(path) + " ",
-          [&] { return std::make_shared<State>(path, options); })) {}
+    : state_(internal::with_prefix<c10::Error>("'" + path + "' ", [&] {
+        return std::make_shared<State>(path, options);
+      })) {}
 
 const ExportedSignature& ExportedFile::signature() const {
   return state_->signature;
@@ -335,8 +335,7 @@ ExportedModel ExportedFile::read(int64_t first, int64_t count,
                     "layers ", first, " to ", first + count - 1, " of ",
                     internal::in_quotes(state.path),
                     " were asked for, but there are ", size());
-  const std::string prefix = internal::in_quotes(state.path) + " ";
-  return internal::with_prefix<c10::Error>(prefix, [&] {
+  return internal::with_prefix<c10::Error>("'" + state.path + "' ", [&] {
     exported::Part part(state.archive, state.model, weights);
     for (int64_t k = first; k < first + count; ++k) {
       part.add(static_cast<int>(k), state.paths[k], state.names[k]);
