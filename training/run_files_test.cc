@@ -463,6 +463,7 @@ Outcomes with_each_operation(Fault fault, int error, bool replace) {
     // Not the state that it replaces.
     RunState next = small_state(step);
     next.metadata["save"] = "second";
+    next.model.insert("second", at::ones({3}));
     arm_fault(run.folder, at, fault, error);
     const std::string text = error_of([&] { run.files.save(next); });
     const auto operations = static_cast<int64_t>(disarm_fault().size());
