@@ -464,6 +464,7 @@ Outcomes with_each_operation(Fault fault, int error, bool replace) {
     RunState next = small_state(step);
     next.metadata["save"] = "second";
     next.model.insert("second", at::ones({3}));
+    next.model.insert("third", at::ones({3}));
     arm_fault(run.folder, at, fault, error);
     const std::string text = error_of([&] { run.files.save(next); });
     const auto operations = static_cast<int64_t>(disarm_fault().size());

@@ -374,21 +374,25 @@ TEST_F(CopierToHostTest, ABufferThatIsReleasedIsReadToTheEnd) {
   CountingAllocator::install();
   const int64_t before = CountingAllocator::live_bytes();
   Copier copier(hpu(0));
-  auto on_host = copier.to_host({bytes(256, 1).to(hpu(0)).storage()}, nullptr);
+  const auto to_host = [&](int size, int first) {
+    return copier.to_host({bytes(size, first).to(hpu(0)).storage()}, nullptr);
+  };
+  auto on_host = to_host(1280, 0);
+  copier.finish();
+  on_host = Copier::OnHost();
+  on_host = to_host(512, 1);
   copier.finish();
   synchronize();
   set_copy_cost({/*latency=*/2e-3, /*seconds_per_byte=*/0});
   Event ready;
   const auto back = copier.from_host(on_host, &ready, nullptr);
-  for (const int size : {512, 640}) {  // the second one releases the first
-    on_host = Copier::OnHost();
-    on_host = copier.to_host({bytes(size, 2).to(hpu(0)).storage()}, nullptr);
-  }
+  on_host = Copier::OnHost();
+  on_host = to_host(1536, 2);  // releases the buffer of 512
   ready.wait(hpu(0));
-  EXPECT_TRUE(over(back[0]).cpu().equal(bytes(256, 1)));
+  EXPECT_TRUE(over(back[0]).cpu().equal(bytes(512, 1)));
   copier.finish();
   synchronize();
-  EXPECT_EQ(CountingAllocator::live_bytes() - before, 512 + 640);
+  EXPECT_EQ(CountingAllocator::live_bytes() - before, 1280 + 1536);
 }
 
 class ReadScalarsTest : public SimulatedTest {};
