@@ -55,7 +55,6 @@ HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
     const auto size = static_cast<std::size_t>(used->numel());
     std::lock_guard<std::mutex> lock(self->mutex_);
     self->in_use_ -= size;
-    self->bytes_unused_ += size;
     self->unused_.emplace(size, std::move(*used));
     delete used;
   });
@@ -67,18 +66,18 @@ HostBuffers::Buffer HostBuffers::take(const std::shared_ptr<HostBuffers>& self,
 
 at::Tensor HostBuffers::take_unused(std::size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = unused_.lower_bound(bytes);
-  const bool fits = found != unused_.end() && found->first <= 2 * bytes;
-  const auto extract = [&](auto each) {
-    bytes_unused_ -= each->first;
-    return std::move(unused_.extract(each).mapped());
-  };
-  if (fits) return extract(found);
+  const auto found = unused_.lower_bound(bytes);
+  if (found != unused_.end() && found->first <= 2 * bytes) {
+    return std::move(unused_.extract(found).mapped());
+  }
   // Sizes that grow would else leave a buffer of each size. A copy to a device
   // may still read one. LibTorch's allocator of pinned memory uses that memory
   // again after the copy.
-  while (bytes_unused_ > std::max(most_in_use_, in_use_ + bytes)) {
-    extract(unused_.begin());
+  std::size_t held = 0;
+  for (const auto& [size, buffer] : unused_) held += size;
+  while (held > std::max(most_in_use_, in_use_ + bytes)) {
+    held -= unused_.begin()->first;
+    unused_.erase(unused_.begin());
   }
   return {};
 }

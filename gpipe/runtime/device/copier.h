@@ -79,7 +79,7 @@ class HostBuffers {
   const bool pinned_;
   std::mutex mutex_;
   std::multimap<std::size_t, at::Tensor> unused_;  // by size
-  std::size_t bytes_unused_ = 0, in_use_ = 0, most_in_use_ = 0;
+  std::size_t in_use_ = 0, most_in_use_ = 0;       // bytes
 };
 
 // Returns whether `device` has memory apart from the host's, so that a copy to
