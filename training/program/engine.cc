@@ -144,6 +144,12 @@ std::vector<std::string> RunProcesses::all_gather(
   return gpipe::all_gather(*world_, mine, action);
 }
 
+std::vector<std::string> RunProcesses::gather(const std::string& mine,
+                                              const std::string& action) const {
+  if (!world_) return {mine};
+  return gpipe::gather(*world_, mine, action);
+}
+
 RunShard RunProcesses::shard(const std::string& action) const {
   RunShard shard;
   shard.index = rank();
@@ -209,12 +215,6 @@ bool Engine::takes_samples() const {
 }
 
 PipelineModule& Engine::module() { return module_of(pipeline_); }
-
-std::vector<std::string> Engine::gather(const std::string& mine) const {
-  const auto& world = processes_.world();
-  if (!world) return {mine};
-  return gpipe::gather(*world, mine, "training");
-}
 
 void Engine::evaluate_with(torch::nn::Sequential model,
                            const LayerBuilder& make, Cut cut, Options options) {

@@ -43,6 +43,9 @@ class RunProcesses {
   std::vector<std::string> all_gather(
       const std::string& mine,
       const std::string& action = "before training") const;
+  // Returns the same on rank 0 for texts of any length, and nothing on others.
+  std::vector<std::string> gather(const std::string& mine,
+                                  const std::string& action) const;
   // Returns the place of this process for files that all write together.
   RunShard shard(const std::string& action) const;
   // Null for one process.
@@ -118,8 +121,9 @@ class Engine {
   std::vector<std::string> all_gather(const std::string& mine) const {
     return processes_.all_gather(mine, "training");
   }
-  // Returns the same on rank 0 for texts of any length, and nothing on others.
-  std::vector<std::string> gather(const std::string& mine) const;
+  std::vector<std::string> gather(const std::string& mine) const {
+    return processes_.gather(mine, "training");
+  }
   RunShard shard() const { return processes_.shard("training"); }
 
  private:
