@@ -18,8 +18,12 @@ namespace gpipe {
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action = "all_gather()");
 
-// Does the same on rank 0 with texts of any length. Returns nothing on the
-// other ranks, which receive no texts.
+// Returns the same on rank 0, for texts of any length. Returns nothing on the
+// other ranks, which send their texts to rank 0 alone. All ranks call it at the
+// same point, and none returns before all have called.
+//
+// Throws PeerError as all_gather() does. Threads: one call of either at a time
+// in a world.
 std::vector<std::string> gather(World& world, const std::string& mine,
                                 const std::string& action = "gather()");
 
