@@ -374,11 +374,17 @@ class Forwarder {
     thread_.join();
   }
 
-  // Forwards to `processes` from now on; to none if it is null.
-  void set(Processes* processes) {
+  // Forwards to `processes` from now on.
+  void begin(Processes& processes) {
     std::lock_guard<std::mutex> lock(mutex_);
-    processes_ = processes;
-    if (processes && number_ != 0) processes->signal_all(number_);
+    processes_ = &processes;
+    if (number_ != 0) processes.signal_all(number_);
+  }
+
+  // Forwards to none from now on. Later lines follow the line about a signal.
+  void end() {
+    std::scoped_lock lock(line_, mutex_);
+    processes_ = nullptr;
   }
 
   // Returns whether a signal has come.
@@ -405,17 +411,21 @@ class Forwarder {
       if (sigwait(&signals, &number) != 0) continue;
       if (is_done_) return;
       if (is_ignored(number)) continue;
-      // set() returns after the line, so later lines follow it.
-      std::lock_guard<std::mutex> lock(mutex_);
-      number_ = number;
-      if (processes_) processes_->signal_all(number);
-      // stderr may be blocked. The signal does not wait for it.
+      // stderr may be blocked. No signal to ranks waits for the line, also not
+      // to ranks that start now.
+      std::lock_guard<std::mutex> line(line_);
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        number_ = number;
+        if (processes_) processes_->signal_all(number);
+      }
       say("passes signal ", number, " (", strsignal(number),
           ") on to all ranks");
     }
   }
 
   std::atomic<bool> is_done_{false};
+  std::mutex line_;           // while a signal is forwarded and told
   mutable std::mutex mutex_;  // protects the next two
   Processes* processes_ = nullptr;
   int number_ = 0;  // the last signal
@@ -524,9 +534,9 @@ int run_once(const std::vector<gpipe::Command>& ranks, Forwarder& forwarder) {
         [&](int local_rank, Stream stream, std::string_view text) {
           screen.show(local_rank, stream, text);
         });
-    forwarder.set(&processes);
+    forwarder.begin(processes);
     endings = wait_for(processes);
-    forwarder.set(nullptr);
+    forwarder.end();
     for (int k = 0; k < processes.size(); ++k) {
       exits.push_back(*processes.exit_of(k));
     }
