@@ -64,12 +64,13 @@ std::vector<at::Tensor> read_all(LossTotals& totals,
 
 // Returns `sum / weight`, with the same bits on every device. Accelerators
 // multiply by the rounded reciprocal of a number of the host, so the weight is
-// a tensor; 16 bits would round it.
+// a tensor; 16 bits would round it. The sum is widened, too: one with a
+// dimension would narrow the weight.
 at::Tensor quotient(const at::Tensor& sum, double weight) {
   const at::ScalarType own = sum.scalar_type();
   const at::ScalarType wide = at::promote_types(own, at::kFloat);
   const at::Tensor result =
-      sum / at::scalar_tensor(weight, sum.options().dtype(wide));
+      sum.to(wide) / at::scalar_tensor(weight, sum.options().dtype(wide));
   return c10::isReducedFloatingType(own) ? result.to(own) : result;
 }
 
