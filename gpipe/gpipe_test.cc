@@ -471,6 +471,17 @@ TEST(Container, RefusesLayersThatAreReplacedOrUnregistered) {
   }
 }
 
+TEST(Container, RunsALayerThatIsRegisteredAgain) {
+  GPipe pipeline(two_layers(), options({1, 1}));
+  const Tensor x = torch::ones({2, 1}).to(device());
+  const Tensor output = pipeline->forward(x);
+  const auto first = (*pipeline)[0];
+  const std::string name = pipeline->named_children()[0].key();
+  pipeline->unregister_module(name);
+  pipeline->register_module(name, first);  // behind the other layer
+  EXPECT_TRUE(pipeline->forward(x).equal(output));
+}
+
 TEST(Container, RefusesAnIndexOutOfRange) {
   GPipe pipeline(two_layers(), options({2}));
   EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),

@@ -56,13 +56,13 @@ void PipelineModule::add_layer(const internal::Layer& layer) {
 
 void PipelineModule::check_layers() const {
   if (source_) source_->check();
-  // Modules that a user has registered besides, such as a loss with parameters,
-  // are behind the layers.
-  const auto registered = children();
+  // In any order, and with modules that a user has registered besides, such as
+  // a loss with parameters.
+  const auto modules = children();
+  const std::unordered_set registered(modules.begin(), modules.end());
   for (std::size_t k = 0; k < layers_.size(); ++k) {
     TORCH_CHECK_VALUE(
-        k < registered.size() && registered[k] == layers_[k].ptr(), "layer ",
-        indices_[k],
+        registered.contains(layers_[k].ptr()), "layer ", indices_[k],
         " has been replaced in the pipeline or unregistered from it, but the "
         "pipeline runs the layers that it was made of; change the Sequential, "
         "and make the pipeline of it again");
