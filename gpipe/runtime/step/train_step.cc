@@ -601,6 +601,7 @@ StepResult train(Stages& stages, Executor& executor, const StepArguments& given,
     // take BatchNorm statistics back, which another step may be reading.
     const auto lock_again = c10::make_scope_exit([&] {
       try {
+        const WaitScope wait;  // as enter() above, which is not counted as work
         if (!running.owns_lock()) running = enter();
       } catch (const std::exception&) {
         // A hook has called fork(): there is no other step in this process.
