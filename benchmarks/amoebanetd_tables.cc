@@ -39,8 +39,7 @@ Experiment memory_row(int64_t partitions, const std::vector<int64_t>& size,
                       const std::vector<int64_t>& balance, Published torchgpipe,
                       Published gpipe) {
   const int64_t chunks = partitions > 0 ? kBatch : 1;
-  Experiment row = pipeline_row(partitions, kBatch, chunks, balance);
-  row.size = size;
+  Experiment row = pipeline_row(partitions, kBatch, chunks, balance, {}, size);
   for (const auto& [figures, unit] :
        {std::pair(torchgpipe, kGiB), std::pair(gpipe, kGB)}) {
     row.published.emplace_back(figures.millions * 1e6);
@@ -112,49 +111,29 @@ Benchmark amoebanetd_memory_benchmark() {
 
 namespace {
 
-// Returns a row of table 2 with its published figures: torchgpipe's samples per
-// second (8 Tesla P40) and speed-up, and GPipe's speed-up (TPUs), both relative
-// to n2m1.
-Experiment table_2(int64_t partitions, int64_t chunks, int64_t batch_size,
-                   const std::vector<int64_t>& balance, double torchgpipe,
-                   double torchgpipe_speed_up, double gpipe_speed_up) {
-  Experiment row = table_2_row(partitions, chunks);
-  row.batch_size = batch_size;
-  row.balance = balance;
-  row.published = {torchgpipe, torchgpipe_speed_up, gpipe_speed_up};
-  row.size = {18, 256};
-  return row;
-}
-
-// Returns a row of table 3 with its published figure: GPipe's speed-up relative
-// to two P100s, on one host without NVLink. The paper gives neither mini-batch
-// nor balance: these are those of torchgpipe's rows with 32 micro-batches.
-Experiment table_3(int64_t partitions, int64_t batch_size,
-                   const std::vector<int64_t>& balance, double gpipe_speed_up) {
-  Experiment row = table_3_row(partitions);
-  row.batch_size = batch_size;
-  row.balance = balance;
-  row.published = {std::nullopt, std::nullopt, gpipe_speed_up};
-  row.size = {18, 128};
-  return row;
-}
-
+// Returns the rows with their published figures. In table 2 these are
+// torchgpipe's samples per second (8 Tesla P40) and speed-up, and GPipe's
+// speed-up (TPUs), both relative to n2m1. In table 3 it is GPipe's speed-up
+// relative to two P100s, on one host without NVLink. The paper gives neither
+// mini-batches nor balances for table 3: these are those of torchgpipe's rows
+// with 32 micro-batches.
 std::vector<Experiment> speed_experiments() {
   const std::vector<int64_t> two{9, 15}, four{3, 6, 7, 8},
-      eight{2, 2, 2, 3, 3, 4, 4, 4};
+      eight{2, 2, 2, 3, 3, 4, 4, 4}, size{18, 256}, small_size{18, 128};
   return {
-      table_2(2, 1, 96, {7, 17}, 26.733, 1, 1),
-      table_2(2, 4, 256, two, 41.133, 1.539, 1.07),
-      table_2(2, 32, 1280, two, 47.386, 1.773, 1.21),
-      table_2(4, 1, 160, {3, 4, 5, 12}, 26.827, 1.004, 1.13),
-      table_2(4, 4, 360, four, 44.543, 1.666, 1.26),
-      table_2(4, 32, 1152, four, 72.412, 2.709, 1.84),
-      table_2(8, 1, 196, {2, 2, 2, 2, 2, 3, 4, 7}, 24.918, 0.932, 1.38),
-      table_2(8, 4, 480, eight, 70.065, 2.621, 1.72),
-      table_2(8, 32, 1280, eight, 132.413, 4.953, 3.48),
-      table_3(2, 1280, two, 1),
-      table_3(4, 1152, four, 1.7),
-      table_3(8, 1280, eight, 2.7),
+      table_2_row(2, 1, 96, {7, 17}, {26.733, 1, 1}, size),
+      table_2_row(2, 4, 256, two, {41.133, 1.539, 1.07}, size),
+      table_2_row(2, 32, 1280, two, {47.386, 1.773, 1.21}, size),
+      table_2_row(4, 1, 160, {3, 4, 5, 12}, {26.827, 1.004, 1.13}, size),
+      table_2_row(4, 4, 360, four, {44.543, 1.666, 1.26}, size),
+      table_2_row(4, 32, 1152, four, {72.412, 2.709, 1.84}, size),
+      table_2_row(8, 1, 196, {2, 2, 2, 2, 2, 3, 4, 7}, {24.918, 0.932, 1.38},
+                  size),
+      table_2_row(8, 4, 480, eight, {70.065, 2.621, 1.72}, size),
+      table_2_row(8, 32, 1280, eight, {132.413, 4.953, 3.48}, size),
+      table_3_row(2, 1280, two, {{}, {}, 1}, small_size),
+      table_3_row(4, 1152, four, {{}, {}, 1.7}, small_size),
+      table_3_row(8, 1280, eight, {{}, {}, 2.7}, small_size),
   };
 }
 

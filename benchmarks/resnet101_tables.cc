@@ -8,24 +8,16 @@
 namespace gpipe::benchmarks {
 namespace {
 
-// Returns a row with its published figures: torchgpipe's samples per second and
-// speed-up, and GPipe's speed-up.
-Experiment row(int64_t partitions, int64_t batch_size, int64_t chunks,
-               const std::vector<int64_t>& balance, double torchgpipe,
-               double torchgpipe_speed_up, double gpipe_speed_up) {
-  Experiment row = pipeline_row(partitions, batch_size, chunks, balance);
-  row.published = {torchgpipe, torchgpipe_speed_up, gpipe_speed_up};
-  return row;
-}
-
+// Returns the rows with their published figures: torchgpipe's samples per
+// second and speed-up, and GPipe's speed-up.
 std::vector<Experiment> experiments() {
   const std::vector<int64_t> eight{26, 22, 33, 44, 44, 66, 66, 69};
   return {
-      row(0, 118, 1, {}, 95.862, 1, 1),
-      row(1, 220, 2, {370}, 81.796, 0.853, 0.800),
-      row(2, 25000, 1667, {135, 235}, 135.539, 1.414, 1.418),
-      row(4, 5632, 256, {44, 92, 124, 110}, 265.958, 2.774, 2.182),
-      row(8, 5400, 150, eight, 411.662, 4.294, 2.891),
+      pipeline_row(0, 118, 1, {}, {95.862, 1, 1}),
+      pipeline_row(1, 220, 2, {370}, {81.796, 0.853, 0.800}),
+      pipeline_row(2, 25000, 1667, {135, 235}, {135.539, 1.414, 1.418}),
+      pipeline_row(4, 5632, 256, {44, 92, 124, 110}, {265.958, 2.774, 2.182}),
+      pipeline_row(8, 5400, 150, eight, {411.662, 4.294, 2.891}),
   };
 }
 

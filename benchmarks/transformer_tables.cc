@@ -56,12 +56,12 @@ constexpr TransformerShape kSmallMemoryShape{64, 64, 1000};
 // memory and peak activation memory in GiB. The balance is ours.
 Experiment memory_row(int64_t partitions, int64_t blocks, double millions,
                       double model, double activations) {
-  Experiment row = pipeline_row(partitions, kBatch,
-                                /*chunks=*/partitions > 0 ? kBatch : 1, {});
+  Experiment row =
+      pipeline_row(partitions, kBatch, /*chunks=*/partitions > 0 ? kBatch : 1,
+                   {}, {millions * 1e6, model * kGiB, activations * kGiB},
+                   size_of(blocks, kGPipeShape));
   if (partitions == 0) row.name = kBase;
   if (partitions > 0) row.balance = even_balance(blocks, partitions);
-  row.published = {millions * 1e6, model * kGiB, activations * kGiB};
-  row.size = size_of(blocks, kGPipeShape);
   return row;
 }
 
@@ -139,24 +139,18 @@ struct Depth {
   int64_t tpu, p100;  // in table 2 and in table 3
 };
 
-// Returns `row` with its mini-batch, balance, size and published speed-up.
-Experiment with(Experiment row, int64_t blocks, const TransformerShape& shape,
-                double speed_up) {
-  row.batch_size = kBatch;
-  row.balance = even_balance(blocks, row.partitions);
-  row.published = {speed_up};
-  row.size = size_of(blocks, shape);
-  return row;
-}
-
+// Returns the rows with their published speed-ups.
 std::vector<Experiment> speed_experiments(Depth depth,
                                           const TransformerShape& shape) {
   const auto table_2 = [&](int64_t partitions, int64_t chunks,
                            double speed_up) {
-    return with(table_2_row(partitions, chunks), depth.tpu, shape, speed_up);
+    return table_2_row(partitions, chunks, kBatch,
+                       even_balance(depth.tpu, partitions), {speed_up},
+                       size_of(depth.tpu, shape));
   };
   const auto table_3 = [&](int64_t partitions, double speed_up) {
-    return with(table_3_row(partitions), depth.p100, shape, speed_up);
+    return table_3_row(partitions, kBatch, even_balance(depth.p100, partitions),
+                       {speed_up}, size_of(depth.p100, shape));
   };
   return {table_2(2, 1, 1),    table_2(2, 4, 1.7), table_2(2, 32, 1.8),
           table_2(4, 1, 1.07), table_2(4, 4, 3.2), table_2(4, 32, 3.4),

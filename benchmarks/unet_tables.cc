@@ -15,12 +15,11 @@ constexpr int64_t kBatch = 32;
 Experiment memory_row(int64_t partitions, const std::vector<int64_t>& size,
                       int64_t chunks, const std::vector<int64_t>& balance,
                       double millions, double gib) {
-  Experiment row = pipeline_row(partitions, kBatch, chunks, balance);
+  Experiment row = pipeline_row(partitions, kBatch, chunks, balance,
+                                {millions * 1e6, gib * kGiB}, size);
   // If there are more chunks than rows, the last chunk does not exist, so
   // torchgpipe recomputes all micro-batches.
   if (chunks > kBatch) row.checkpoint = Checkpoint::kAlways;
-  row.published = {millions * 1e6, gib * kGiB};
-  row.size = size;
   return row;
 }
 
@@ -75,24 +74,16 @@ Benchmark unet_memory_benchmark() {
 
 namespace {
 
-// Returns a row with torchgpipe's samples per second and speed-up.
-Experiment speed_row(int64_t partitions, int64_t batch_size, int64_t chunks,
-                     const std::vector<int64_t>& balance, double torchgpipe,
-                     double speed_up) {
-  Experiment row = pipeline_row(partitions, batch_size, chunks, balance);
-  row.published = {torchgpipe, speed_up};
-  row.size = {5, 64};
-  return row;
-}
-
+// Returns the rows with torchgpipe's samples per second and speed-ups.
 std::vector<Experiment> speed_experiments() {
   const std::vector<int64_t> eight{16, 27, 31, 44, 22, 57, 27, 17};
+  const std::vector<int64_t> size{5, 64};
   return {
-      speed_row(0, 40, 1, {}, 28.500, 1),
-      speed_row(1, 80, 2, {241}, 24.456, 0.858),
-      speed_row(2, 512, 32, {104, 137}, 35.502, 1.246),
-      speed_row(4, 512, 16, {30, 66, 84, 61}, 67.042, 2.352),
-      speed_row(8, 640, 40, eight, 88.497, 3.105),
+      pipeline_row(0, 40, 1, {}, {28.500, 1}, size),
+      pipeline_row(1, 80, 2, {241}, {24.456, 0.858}, size),
+      pipeline_row(2, 512, 32, {104, 137}, {35.502, 1.246}, size),
+      pipeline_row(4, 512, 16, {30, 66, 84, 61}, {67.042, 2.352}, size),
+      pipeline_row(8, 640, 40, eight, {88.497, 3.105}, size),
   };
 }
 

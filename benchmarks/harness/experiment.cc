@@ -194,31 +194,41 @@ std::vector<Experiment> reduced(
 }
 
 Experiment pipeline_row(int64_t partitions, int64_t batch_size, int64_t chunks,
-                        const std::vector<int64_t>& balance) {
+                        std::vector<int64_t> balance,
+                        std::vector<std::optional<double>> published,
+                        std::vector<int64_t> size) {
   Experiment row;
   row.name =
       partitions == 0 ? "baseline" : "pipeline-" + std::to_string(partitions);
   row.partitions = partitions;
   row.batch_size = batch_size;
   row.chunks = chunks;
-  row.balance = balance;
+  row.balance = std::move(balance);
+  row.published = std::move(published);
+  row.size = std::move(size);
   return row;
 }
 
-Experiment table_2_row(int64_t partitions, int64_t chunks) {
-  Experiment row;
+Experiment table_2_row(int64_t partitions, int64_t chunks, int64_t batch_size,
+                       std::vector<int64_t> balance,
+                       std::vector<std::optional<double>> published,
+                       std::vector<int64_t> size) {
+  Experiment row =
+      pipeline_row(partitions, batch_size, chunks, std::move(balance),
+                   std::move(published), std::move(size));
   row.name = "n" + std::to_string(partitions) + "m" + std::to_string(chunks);
-  row.partitions = partitions;
-  row.chunks = chunks;
-  row.checkpoint = chunks == 1 ? Checkpoint::kAlways : Checkpoint::kExceptLast;
+  if (chunks == 1) row.checkpoint = Checkpoint::kAlways;
   return row;
 }
 
-Experiment table_3_row(int64_t partitions) {
-  Experiment row;
+Experiment table_3_row(int64_t partitions, int64_t batch_size,
+                       std::vector<int64_t> balance,
+                       std::vector<std::optional<double>> published,
+                       std::vector<int64_t> size) {
+  Experiment row =
+      pipeline_row(partitions, batch_size, /*chunks=*/32, std::move(balance),
+                   std::move(published), std::move(size));
   row.name = "p100-n" + std::to_string(partitions);
-  row.partitions = partitions;
-  row.chunks = 32;
   row.base = "p100-n2";
   return row;
 }

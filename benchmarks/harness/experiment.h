@@ -193,20 +193,30 @@ std::vector<Experiment> reduced(
     std::vector<Experiment> experiments, int64_t batch_size, int64_t chunks,
     const std::vector<std::vector<int64_t>>& sizes = {});
 
+// The following functions return rows with these members of Experiment.
+
 // Returns a row of torchgpipe's tables or of GPipe's table 1. Its name is
 // "baseline" for 0 partitions (the plain model), otherwise "pipeline-4". All
 // micro-batches but the last are recomputed.
 Experiment pipeline_row(int64_t partitions, int64_t batch_size, int64_t chunks,
-                        const std::vector<int64_t>& balance);
+                        std::vector<int64_t> balance,
+                        std::vector<std::optional<double>> published,
+                        std::vector<int64_t> size = {});
 
 // Returns a row of GPipe's table 2. Its name consists of the partitions and
 // micro-batches: "n2m32". As in torchgpipe's version of the table, a single
 // micro-batch is recomputed; of several, all but the last are.
-Experiment table_2_row(int64_t partitions, int64_t chunks);
+Experiment table_2_row(int64_t partitions, int64_t chunks, int64_t batch_size,
+                       std::vector<int64_t> balance,
+                       std::vector<std::optional<double>> published,
+                       std::vector<int64_t> size);
 
 // Returns a row of GPipe's table 3: "p100-n4", in 32 micro-batches. Its
 // speed-up is relative to "p100-n2".
-Experiment table_3_row(int64_t partitions);
+Experiment table_3_row(int64_t partitions, int64_t batch_size,
+                       std::vector<int64_t> balance,
+                       std::vector<std::optional<double>> published,
+                       std::vector<int64_t> size);
 
 // The memory of one device during training, in bytes.
 struct DeviceMemory {
