@@ -143,6 +143,25 @@ std::vector<Setting> settings_of(bool all) {
   return settings;
 }
 
+// Runs a step of a pipeline with these inputs and this number of outputs.
+// `loss(outputs, target)`: see PipelineModule::train_step().
+template <typename Target, typename Loss>
+StepResult train(GPipe& pipeline, const Tensors& inputs, std::size_t outputs,
+                 const Target& target, const Loss& loss,
+                 const Schedule& schedule, const TrainOptions& options = {}) {
+  const auto of_one = [loss](const at::Tensor& output, const Target& own) {
+    return loss({output}, own);
+  };
+  const auto step = [&](const auto& input) {
+    if (outputs == 1) {
+      return pipeline->train_step(input, target, of_one, schedule, options);
+    }
+    return pipeline->train_step<Tensors>(input, target, loss, schedule,
+                                         options);
+  };
+  return inputs.size() == 1 ? step(inputs[0]) : step(inputs);
+}
+
 ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
                               const Setting& setting, int64_t count) {
   const int partitions = setting.partitions;
@@ -161,27 +180,15 @@ ExportedStep step_in_pipeline(ExportedModel& model, const Reference& reference,
                         at::scalar_tensor(1. / static_cast<double>(count)),
                         {}};
   };
-  const auto of_one = [loss](const at::Tensor& output,
-                             const at::Tensor& weight) {
-    return loss({output}, {weight});
-  };
   const Schedule schedule =
       named_schedule(setting.schedule, partitions, static_cast<int>(count),
                      /*stages_per_rank=*/1);
   const auto options = TrainOptions().fixed_sum_order(true).outputs(true);
   Tensors evaluated = evaluate(pipeline, reference.inputs, reference);
   torch::manual_seed(kSeed);
-  const auto train = [&](const auto& input) {
-    if (model.outputs.size() == 1) {
-      return pipeline->train_step(input, reference.weights[0], of_one, schedule,
-                                  options);
-    }
-    return pipeline->train_step<Tensors>(input, reference.weights, loss,
-                                         schedule, options);
-  };
-  const StepResult result = reference.inputs.size() == 1
-                                ? train(reference.inputs[0])
-                                : train(reference.inputs);
+  const StepResult result =
+      train(pipeline, reference.inputs, model.outputs.size(), reference.weights,
+            loss, schedule, options);
   return exported::step_of(model,
                            model.outputs.size() == 1 ? Tensors{result.output()}
                                                      : result.output<Tensors>(),
@@ -249,7 +256,6 @@ bool compare_exported(const std::string& model, const std::string& reference,
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using Table = std::vector<std::vector<std::string>>;
 
 void check(const ExportedMemoryOptions& options) {
@@ -305,24 +311,10 @@ void run_step(GPipe& pipeline, const Tensors& inputs, std::size_t outputs,
   const c10::DeviceGuard on_last(last);
   const at::Tensor target = internal::to_meta_device(
       at::empty({options.batch}, at::TensorOptions().device(c10::kMeta)), last);
-  const auto of_one = [](const at::Tensor& output, const at::Tensor&) {
-    return sum_of({output});
-  };
-  const auto of_several = [](const Tensors& output, const at::Tensor&) {
+  const auto loss = [](const Tensors& output, const at::Tensor&) {
     return sum_of(output);
   };
-  const auto train = [&](const auto& input) {
-    if (outputs == 1) {
-      pipeline->train_step(input, target, of_one, schedule);
-    } else {
-      pipeline->train_step<Tensors>(input, target, of_several, schedule);
-    }
-  };
-  if (inputs.size() == 1) {
-    train(inputs[0]);
-  } else {
-    train(inputs);
-  }
+  train(pipeline, inputs, outputs, target, loss, schedule);
 }
 
 // The lasting bytes of a device.
