@@ -69,11 +69,15 @@ std::pair<torch::nn::Module*, std::string> holder_of(torch::nn::Module& root,
   }
 }
 
-}  // namespace
-
-NormModule::NormModule(torch::nn::Module& root, const std::string& name,
-                       int64_t channels, bool affine, double momentum,
-                       double epsilon) {
+// Registers a BatchNorm with running statistics as the module `name` in `root`.
+// So a pipeline knows its buffers: it restores them after a recompute, and
+// defers their updates if GPipeOptions::deferred_batch_norm is set. `channels`:
+// of the running statistics.
+std::shared_ptr<torch::nn::Module> register_norm(torch::nn::Module& root,
+                                                 const std::string& name,
+                                                 int64_t channels, bool affine,
+                                                 double momentum,
+                                                 double epsilon) {
   // The number of dimensions only matters to its own forward().
   auto norm = std::make_shared<torch::nn::BatchNorm2dImpl>(
       torch::nn::BatchNorm2dOptions(channels)
@@ -81,14 +85,15 @@ NormModule::NormModule(torch::nn::Module& root, const std::string& name,
           .momentum(momentum)
           .eps(epsilon));
   const auto [module, last] = holder_of(root, name);
-  module->register_module(last, norm);
-  module_ = std::move(norm);
+  return module->register_module(last, std::move(norm));
 }
 
-at::Tensor NormModule::set(const std::string& name, const at::Tensor& tensor,
-                           bool requires_grad) {
-  const auto parameters = module_->named_parameters(/*recurse=*/false);
-  const auto buffers = module_->named_buffers(/*recurse=*/false);
+// Gives the parameter or buffer `name` ("running_mean") of a norm the values of
+// `tensor`. Returns the norm's tensor, which shares their memory.
+at::Tensor set_tensor(const torch::nn::Module& norm, const std::string& name,
+                      const at::Tensor& tensor, bool requires_grad) {
+  const auto parameters = norm.named_parameters(/*recurse=*/false);
+  const auto buffers = norm.named_buffers(/*recurse=*/false);
   const at::Tensor* found = parameters.find(name);
   if (!found) found = buffers.find(name);
   TORCH_INTERNAL_ASSERT(found, "a BatchNorm has no '", name, "'");
@@ -100,8 +105,6 @@ at::Tensor NormModule::set(const std::string& name, const at::Tensor& tensor,
 }
 
 // ---- The constructor: weights, and nodes as steps with slots
-
-namespace {
 
 // Inference tensors have no version.
 int64_t version_of(const at::Tensor& tensor) {
@@ -227,14 +230,13 @@ void ProgramLayer::register_norms(const LayerPlan& plan,
         values.count("weight") != values.count("bias")) {
       continue;
     }
-    norms_.emplace_back(*this, name, program.weights[mean.weight].sizes.at(0),
-                        values.count("weight") > 0,
-                        real_argument(node, "momentum"),
-                        real_argument(node, "eps"));
+    norms_.push_back(register_norm(
+        *this, name, program.weights[mean.weight].sizes.at(0),
+        values.count("weight") > 0, real_argument(node, "momentum"),
+        real_argument(node, "eps")));
     for (const auto& [last, value] : values) {
       const int weight = program.values[value].weight;
-      add_weight(value,
-                 norms_.back().set(last, read(weight),
+      add_weight(value, set_tensor(*norms_.back(), last, read(weight),
                                    program.weights[weight].requires_grad));
     }
     norms.emplace(name, static_cast<int>(norms_.size()) - 1);
@@ -864,7 +866,7 @@ void ProgramLayer::push_arguments(const std::vector<Input>& inputs,
 void ProgramLayer::adapt_to_mode(const Step& step, Stack& stack) const {
   const Node& node = *step.node;
   const bool training =
-      step.norm >= 0 ? norms_[step.norm].is_training() : is_training();
+      step.norm >= 0 ? norms_[step.norm]->is_training() : is_training();
   if (!training) {
     for (const int each : node.training_flags) stack[each] = false;
     for (const int each : node.dropout_rates) stack[each] = 0.0;

@@ -60,27 +60,6 @@ class ConstantCache {
   std::map<Id, std::vector<std::pair<ConstantKey, c10::IValue>>> values_;
 };
 
-// A BatchNorm with running statistics. Registered as a module of LibTorch, so
-// that a pipeline knows its buffers: it restores them after a recompute, and
-// defers their updates if GPipeOptions::deferred_batch_norm is set.
-class NormModule {
- public:
-  // Registers the module `name` in `root`. `channels`: of the running
-  // statistics.
-  NormModule(torch::nn::Module& root, const std::string& name, int64_t channels,
-             bool affine, double momentum, double epsilon);
-
-  // Gives the parameter or buffer `name` ("running_mean") the values of
-  // `tensor`. Returns the module's tensor, which shares their memory.
-  at::Tensor set(const std::string& name, const at::Tensor& tensor,
-                 bool requires_grad);
-
-  bool is_training() const { return module_->is_training(); }
-
- private:
-  std::shared_ptr<torch::nn::Module> module_;
-};
-
 // What the layers of a model share.
 struct Model {
   Program program;
@@ -253,7 +232,7 @@ class ProgramLayer : public torch::nn::Module, public Skippable {
   const int place_;
   const int64_t number_;
   LayerWeights weights_;
-  std::vector<NormModule> norms_;
+  std::vector<std::shared_ptr<torch::nn::Module>> norms_;
   std::map<int, int> norm_of_node_;
 
   // The compiled form. Slots hold values while the layer runs.
