@@ -383,40 +383,31 @@ StateDict without_tied(const StateDict& tensors) {
   return result;
 }
 
-// A checksum of tensors, see hugging_face_checksum().
-class Checksum {
- public:
-  static constexpr uint64_t kFirstBytes = 64;
+constexpr uint64_t kFirstBytes = 64;
 
-  // `first`: the first kFirstBytes bytes, or all.
-  void add(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes,
-           std::string_view first) {
-    add(name.data(), name.size() + 1);
-    add(&dtype, sizeof dtype);
-    add(sizes.data(), sizes.size() * sizeof sizes[0]);
-    add(first.data(), first.size());
-  }
-  uint32_t sum() const { return sum_; }
-
- private:
-  void add(const void* bytes, std::size_t size) {
-    sum_ = internal::crc32c(bytes, size, sum_);
-  }
-
-  uint32_t sum_ = 0;
-};
+// Returns the checksum `sum` with a tensor, see hugging_face_checksum().
+// `first`: the first kFirstBytes bytes, or all.
+uint32_t with_tensor(uint32_t sum, const std::string& name,
+                     at::ScalarType dtype, at::IntArrayRef sizes,
+                     std::string_view first) {
+  using internal::crc32c;
+  sum = crc32c(name.data(), name.size() + 1, sum);
+  sum = crc32c(&dtype, sizeof dtype, sum);
+  sum = crc32c(sizes.data(), sizes.size() * sizeof sizes[0], sum);
+  return crc32c(first.data(), first.size(), sum);
+}
 
 }  // namespace
 
 uint32_t hugging_face_checksum(const std::string& folder) {
   const SafetensorsFolder files(folder);
-  Checksum checksum;
+  uint32_t sum = 0;
   for (const auto& [name, each] : files.tensors()) {
-    std::string first(std::min(Checksum::kFirstBytes, each.bytes()), '\0');
+    std::string first(std::min(kFirstBytes, each.bytes()), '\0');
     each.file->read(*each.entry, 0, first.data(), first.size());
-    checksum.add(name, each.entry->dtype, each.entry->sizes, first);
+    sum = with_tensor(sum, name, each.entry->dtype, each.entry->sizes, first);
   }
-  return checksum.sum();
+  return sum;
 }
 
 uint32_t hugging_face_checksum(const StateDict& tensors) {
@@ -424,16 +415,15 @@ uint32_t hugging_face_checksum(const StateDict& tensors) {
   for (const auto& item : without_tied(tensors)) {
     sorted.emplace(item.key(), item.value());
   }
-  Checksum checksum;
+  uint32_t sum = 0;
   for (const auto& [name, each] : sorted) {
     internal::check_can_be_written(name, each);
     const at::Tensor written = internal::as_written(each);
-    checksum.add(
-        name, each.scalar_type(), each.sizes(),
-        {static_cast<const char*>(written.const_data_ptr()),
-         std::min<std::size_t>(Checksum::kFirstBytes, written.nbytes())});
+    sum = with_tensor(sum, name, each.scalar_type(), each.sizes(),
+                      {static_cast<const char*>(written.const_data_ptr()),
+                       std::min<std::size_t>(kFirstBytes, written.nbytes())});
   }
-  return checksum.sum();
+  return sum;
 }
 
 // ---- Saving
