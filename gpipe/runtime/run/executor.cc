@@ -102,6 +102,17 @@ namespace {
 // waking a thread takes on an otherwise idle machine.
 constexpr int kSpins = 300;
 
+// Returns whether this is a thread on which LibTorch's engine runs the backward
+// of a device's operators: there is one for each device. The engine has no
+// function that tells, but names its threads.
+bool is_device_thread_of_autograd() {
+  return c10::getThreadName().rfind("pt_autograd_", 0) == 0;
+}
+
+}  // namespace
+
+// The next two are members of Executor::Run, which has external linkage.
+
 // The run that this worker works for, while in scope. `outer`: the run of an
 // outer pipeline whose layer started this run; null if the caller is no worker.
 // The outer Work is on the stack of a worker that waits for this run.
@@ -122,13 +133,6 @@ class Work {
 };
 thread_local const Work* Work::innermost = nullptr;
 
-// Returns whether this is a thread on which LibTorch's engine runs the backward
-// of a device's operators: there is one for each device. The engine has no
-// function that tells, but names its threads.
-bool is_device_thread_of_autograd() {
-  return c10::getThreadName().rfind("pt_autograd_", 0) == 0;
-}
-
 // Keeps warnings of several threads for the handler of another one.
 class Warnings : public c10::WarningHandler {
  public:
@@ -145,8 +149,6 @@ class Warnings : public c10::WarningHandler {
   std::mutex mutex_;
   std::vector<c10::Warning> warnings_;
 };
-
-}  // namespace
 
 // The state of one run, shared by the workers.
 struct Executor::Run {
