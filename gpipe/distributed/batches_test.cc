@@ -111,7 +111,8 @@ const RankProgramEntry kProcesses("processes", [](auto& world) {
       const auto plain =
           testing::plain_token_grads(testing::token_model(), {batch});
       for (const auto& [key, grad] : plain) {
-        check((grads[key].grad() - grad).abs().max().item<double>() < 1e-12,
+        const Tensor difference = grads[key].grad() - grad;
+        check(difference.abs().max().item<double>() < 1e-12,
               place + ": plain gradient of " + key);
       }
     }
@@ -215,7 +216,8 @@ const RankProgramEntry kReplicas("replicas", [](auto& world) {
       bytes.append(static_cast<const char*>(grad.data_ptr()), grad.nbytes());
       for (const auto& [key, expected] : plain) {
         if (key != each.key()) continue;
-        check((grad - expected).abs().max().item<double>() < 1e-12,
+        const Tensor difference = grad - expected;
+        check(difference.abs().max().item<double>() < 1e-12,
               name + ": gradient of " + key);
       }
     }

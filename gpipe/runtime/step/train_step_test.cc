@@ -529,7 +529,7 @@ struct Trained {
   Schedule schedule = fill_drain(2, 2);
   Batch input = Value::wrap(torch::ones({4}).to(testing::device()));
   Batch target = Value::wrap(torch::ones({4}));
-  TrainOptions options;
+  TrainOptions options{};
   LossFunction loss = [](Value output, Value target) {
     return WeightedLoss{
         output.tensors()[0].sum(), target.tensors()[0].sum(), {}};
