@@ -476,7 +476,9 @@ Outcomes with_each_operation(Fault fault, int error, bool replace) {
     const RunState newest = run.files.load_latest().value();
     const bool is_next = newest.metadata.contains("save");
     expect_equal(newest, is_next ? next : small_state(replace ? step : 2));
-    if (text == "no error") EXPECT_TRUE(is_next) << "the save did nothing";
+    if (text == "no error") {
+      EXPECT_TRUE(is_next) << "the save did nothing";
+    }
     EXPECT_EQ(run.lines, Lines());
     if (text != "no error") {
       ++outcomes.errors;

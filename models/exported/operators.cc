@@ -37,24 +37,26 @@ double real(const IValue& value) {
                           : static_cast<double>(whole(value));
 }
 
-// Checks the result of an operation on integers.
-int64_t checked(bool overflows, int64_t result) {
-  TORCH_CHECK_VALUE(!overflows,
+// Checks that the result of an operation on integers fits.
+void check_fits(bool fits) {
+  TORCH_CHECK_VALUE(fits,
                     "an integer computed from sizes does not fit into 64 bits");
-  return result;
 }
 
 int64_t add(int64_t a, int64_t b) {
   int64_t result = 0;
-  return checked(__builtin_add_overflow(a, b, &result), result);
+  check_fits(!__builtin_add_overflow(a, b, &result));
+  return result;
 }
 int64_t subtract(int64_t a, int64_t b) {
   int64_t result = 0;
-  return checked(__builtin_sub_overflow(a, b, &result), result);
+  check_fits(!__builtin_sub_overflow(a, b, &result));
+  return result;
 }
 int64_t multiply(int64_t a, int64_t b) {
   int64_t result = 0;
-  return checked(__builtin_mul_overflow(a, b, &result), result);
+  check_fits(!__builtin_mul_overflow(a, b, &result));
+  return result;
 }
 
 void check_divisor(bool is_zero) {

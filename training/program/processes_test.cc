@@ -224,7 +224,9 @@ class ProcessesTest : public ::testing::Test {
     options.run_dir = there_;
     for (const Processes& each : runs) {
       train_in_processes(options, each);
-      if (each.saved > 0) EXPECT_EQ(state_in(there_).step, each.saved);
+      if (each.saved > 0) {
+        EXPECT_EQ(state_in(there_).step, each.saved);
+      }
     }
     expect_same_weights(state_in(there_), state_in(here_));
   }
