@@ -136,12 +136,15 @@ Tensor loss(const Tensor& output, const Tensor& target) {
 }
 
 // Returns the sums of the gradients of the micro-batches, each with an autocast
-// scope and a backward of its own. A frozen parameter has none.
+// scope and a backward of its own, from the first to the last or back. A frozen
+// parameter has none.
 std::vector<Tensor> plain_grads(nn::Sequential& model, const Tensor& input,
-                                const Tensor& target, int chunks) {
+                                const Tensor& target, int chunks,
+                                bool last_first) {
   std::vector<Tensor> sums(model->parameters().size());
   const auto inputs = input.chunk(chunks), targets = target.chunk(chunks);
-  for (int i = 0; i < chunks; ++i) {
+  for (int turn = 0; turn < chunks; ++turn) {
+    const int i = last_first ? chunks - 1 - turn : turn;
     Tensor piece;
     {
       const AutocastScope autocast(at::kCPU, at::kBFloat16);
@@ -177,8 +180,9 @@ void expect_plain_bits(const std::function<nn::Sequential()>& make,
                        const Tensor& input) {
   const Tensor target = torch::randn({8, 4});
   nn::Sequential plain = make();
-  const auto grads = plain_grads(plain, input, target, 4);
   for (const std::string name : {"fill-drain", "1f1b", "zb-h1"}) {
+    const auto grads =
+        plain_grads(plain, input, target, 4, name == "fill-drain");
     for (const Checkpoint mode :
          {Checkpoint::kNever, Checkpoint::kAlways, Checkpoint::kExceptLast}) {
       GPipe pipeline = pipeline_of(make(), balance, 4, mode);
@@ -202,7 +206,7 @@ TEST(Casts, GiveTheBitsOfPlainAutocastInForwardAndBackward) {
   torch::manual_seed(5);
   const Tensor input = torch::randn({8, 1, 6}), target = torch::randn({8, 4});
   nn::Sequential plain = model();
-  const auto grads = plain_grads(plain, input, target, 4);
+  const auto grads = plain_grads(plain, input, target, 4, /*last_first=*/true);
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
     GPipe pipeline = pipeline_of(model(), {3, 5}, 4, mode);
     Tensor sum;
@@ -234,7 +238,7 @@ TORCH_MODULE(InFloat);
 TEST(Casts, DoNotReachTheBackwardOfALayerWithoutAutocast) {
   const auto model = [] {
     torch::manual_seed(3);
-    return nn::Sequential(nn::Linear(6, 8), InFloat(), nn::Linear(8, 4));
+    return nn::Sequential{nn::Linear(6, 8), InFloat(), nn::Linear(8, 4)};
   };
   torch::manual_seed(5);
   expect_plain_bits(model, {1, 2}, torch::randn({8, 6}));

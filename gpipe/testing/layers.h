@@ -174,10 +174,15 @@ constexpr int64_t kIgnored = -100;  // the target of tokens that do not count
 inline torch::nn::Sequential token_model() {
   namespace nn = torch::nn;
   torch::manual_seed(5);
-  nn::Sequential model(nn::Embedding(kVocabulary, 6), nn::Linear(6, 7),
-                       nn::Tanh(), nn::Linear(7, 6), nn::Tanh(),
-                       nn::Linear(6, 7), nn::Tanh(),
-                       nn::Linear(7, kVocabulary));
+  // In braces, so that each compiler makes them in this order.
+  nn::Sequential model{nn::Embedding(kVocabulary, 6),
+                       nn::Linear(6, 7),
+                       nn::Tanh(),
+                       nn::Linear(7, 6),
+                       nn::Tanh(),
+                       nn::Linear(6, 7),
+                       nn::Tanh(),
+                       nn::Linear(7, kVocabulary)};
   model->to(torch::kDouble);
   return model;
 }

@@ -220,12 +220,12 @@ TEST(Executor, AnErrorEndsTheRunButActionsBeforeItAreStillPerformed) {
 
 TEST(Executor, OfSeveralErrorsTheFirstInTheScheduleIsReturned) {
   // 1F0 is the first of the two in the order of the schedule.
-  for (const std::string& throws_first : {"1F0", "0F2"}) {
+  for (const std::string throws_first : {"1F0", "0F2"}) {
     Executor executor(cpus(2), 1, false);
     std::promise<void> both_run, thrown;
     std::atomic<int> running{0};
     Fake actor;
-    for (const std::string& name : {"1F0", "0F2"}) {
+    for (const std::string name : {"1F0", "0F2"}) {
       actor.on_perform[name] = [&, name] {
         if (++running == 2) both_run.set_value();
         if (name == throws_first) {
