@@ -61,16 +61,24 @@ class Bottleneck {
         at = layers_;
         continue;
       }
-      std::vector<Held> moments = stage.moments;
-      for (Held& each : moments) each[0].input = 0;
+      StageLimit limit = stage;
+      for (std::vector<Held>& moments : limit.ways) {
+        for (Held& each : moments) each[0].input = 0;
+      }
       GrowingBlock block(blocks_, at);
       while (block.last() < layers_) {
         block.extend();
-        if (!(peak_bytes(moments, block) <= stage.bytes)) break;
+        if (!fits(limit, block)) break;
         at = block.last();
       }
     }
     return at == layers_;
+  }
+
+  static bool fits(const StageLimit& stage, const GrowingBlock& block) {
+    return std::ranges::any_of(stage.ways, [&](const auto& moments) {
+      return peak_bytes(moments, block) <= stage.bytes;
+    });
   }
 
   // Returns the time of the whole model on the slowest stage.
@@ -94,7 +102,7 @@ class Bottleneck {
     while (!reach.full && reach.block->last() < by_time) {
       GrowingBlock next = *reach.block;
       next.extend();
-      reach.full = !(peak_bytes(stage.moments, next) <= stage.bytes);
+      reach.full = !fits(stage, next);
       if (!reach.full) reach.block = next;
     }
     return std::min(by_time, reach.block->last());
@@ -221,7 +229,7 @@ std::vector<StageLimit> stages_of(const Problem& problem,
 }
 
 // Divides the memory of each rank between its stages, as in the cut `balance`.
-// `where_needed`: whether all stages are recomputed.
+// `where_needed`: whether a stage can be recomputed.
 void limit_memory(const Problem& problem, const Blocks& blocks,
                   bool where_needed, Evaluator& evaluator,
                   const Balance& balance, std::vector<StageLimit>& stages) {
@@ -229,13 +237,17 @@ void limit_memory(const Problem& problem, const Blocks& blocks,
       stage_table(problem, blocks, evaluator.rank_of_stage(), balance);
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     const auto& own = evaluator.stages_of(static_cast<int>(r));
-    const std::vector<Held>& held =
-        evaluator.held(static_cast<int>(r), where_needed);
     double all = 0;
     for (std::size_t k = 0; k < own.size(); ++k) {
       StageLimit& stage = stages[own[k]];
-      stage.moments = moments_of_stage(held, k);
-      stage.bytes = peak_bytes(stage.moments, {own[k]}, table);
+      // A stage with one micro-batch in flight takes less if it is not
+      // recomputed: then it needs no input.
+      for (const bool recomputed : {true, false}) {
+        if (recomputed && !where_needed) continue;
+        stage.ways.push_back(moments_of_stage(
+            evaluator.held(static_cast<int>(r), recomputed), k));
+      }
+      stage.bytes = peak_bytes(stage.ways[0], {own[k]}, table);
       all += stage.bytes;
     }
     for (const int s : own) {

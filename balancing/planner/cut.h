@@ -18,9 +18,10 @@ constexpr int64_t kLeanestCuts = 300;
 struct StageLimit {
   double speed = 1;
   // The most bytes of its block: resident bytes, plus the largest of the
-  // `moments`, which are those of a rank whose only stage this is.
+  // moments in one of the `ways` to run it. They are those of a rank whose only
+  // stage this is.
   double bytes = kInfinity;
-  std::vector<Held> moments;
+  std::vector<std::vector<Held>> ways;
 };
 
 // Returns a cut with the smallest possible largest time of a stage (its `work`

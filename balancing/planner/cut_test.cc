@@ -32,7 +32,9 @@ double largest_time(const Blocks& blocks, const std::vector<double>& work,
       seconds += work[static_cast<std::size_t>(first + k)];
       block.extend();
     }
-    if (peak_bytes(stages[s].moments, block) > stages[s].bytes) {
+    if (std::ranges::all_of(stages[s].ways, [&](const auto& moments) {
+          return peak_bytes(moments, block) > stages[s].bytes;
+        })) {
       return kNone;
     }
     largest = std::max(largest, seconds / stages[s].speed);
@@ -59,7 +61,9 @@ TEST(BottleneckCutTest, EqualsBruteForce) {
       stage.speed = static_cast<double>(dice.in(1, 3));
       if (dice.one_in(2)) stage.bytes = static_cast<double>(dice.in(50, 300));
       const auto some = [&] { return static_cast<int>(dice.in(0, 3)); };
-      stage.moments = {{{some(), some(), some() / 2}}};
+      for (int64_t ways = dice.in(1, 2); ways > 0; --ways) {
+        stage.ways.push_back({{{some(), some(), some() / 2}}});
+      }
     }
     double least = kNone;
     for_each_balance(blocks.layers(), static_cast<int64_t>(stages.size()),

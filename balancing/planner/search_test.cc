@@ -184,6 +184,26 @@ TEST(ChooseTest, RecomputesOnlyWhereMemoryIsShort) {
   EXPECT_EQ(recomputes, 8);
 }
 
+TEST(ChooseTest, RecomputesAllButARankWithOneMicrobatchInFlight) {
+  // Of more than 2000 cuts the search looks only at some. With recompute, a
+  // stage of k layers holds k bytes and one more per micro-batch in flight: up
+  // to 4, 3, 2 and 1. The first takes no input, the last one is not recomputed.
+  Problem problem = simple_problem(std::vector<double>(31, 1), 4, 4, {"1f1b"});
+  problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways, kWhereNeeded};
+  problem.stages_per_rank = {1};
+  for (Layer& layer : problem.workloads[0].layers) {
+    layer.output_bytes = 1;
+    layer.trained_bytes = 0;
+  }
+  for (SavedBytes& each : problem.workloads[0].saved) each.bytes = 1;
+  for (Rank& rank : problem.ranks) rank.memory_bytes = 9;
+  const auto choice = choose(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->best.candidate.recompute, kWhereNeeded);
+  EXPECT_THAT(choice->best.balance, ElementsAre(9, 6, 7, 9));
+  EXPECT_THAT(choice->prediction.peak_bytes, ElementsAre(9, 9, 9, 9));
+}
+
 TEST(ChooseTest, OffloadsWhatRecomputingWouldSlowDown) {
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});
   problem.recomputes = {Checkpoint::kNever, Checkpoint::kAlways};
