@@ -60,6 +60,18 @@ TEST(StageTableTest, HasSpeedsAndLinks) {
   EXPECT_THAT(table.delay_back, ElementsAre(0, 2, 0, 1));
 }
 
+TEST(StageTableTest, CopiesSkipsBetweenRanksOnly) {
+  Problem problem = simple_problem({1, 1, 1, 1}, 2, 1, {"zbv"});
+  problem.links = {{0, 1}};
+  problem.workloads[0].skips = {{0, 3, 100}, {1, 3, 7}};
+  const Blocks blocks(problem, problem.workloads[0]);
+  const StageTable table =
+      stage_table(problem, blocks, {0, 1, 1, 0}, {1, 1, 1, 1});
+  EXPECT_THAT(table.incoming, ElementsAre(0, 6, 6, 6 + 100 + 7));
+  EXPECT_THAT(table.wire, ElementsAre(0, 6, 0, 6 + 7));
+  EXPECT_THAT(table.wire_back, ElementsAre(0, 6, 0, 6 + 7));
+}
+
 TEST(EvaluatorTest, AddsTheSumsOfTheSlowestRank) {
   // Two ranks with two layers of 4 trained bytes and 3 s each.
   Problem problem = simple_problem({1, 1, 1, 1}, 2, 8, {"fill-drain"});

@@ -55,7 +55,9 @@ struct Layer {
 };
 
 // A skip tensor (gpipe/skip.h) from one layer to a later one. If the two layers
-// are in different stages, it counts as input of the stage that pops it.
+// are in different stages, it counts as input of the stage that pops it. If
+// they are on different ranks, too, it travels with the other input of that
+// stage.
 struct Skip {
   int64_t stashed_by = 0, popped_by = 0;  // layers; stashed_by < popped_by
   double bytes = 0;                       // per micro-batch

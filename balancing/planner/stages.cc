@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -87,10 +89,39 @@ void GrowingBlock::extend() {
   ++last_;
 }
 
+namespace {
+
+// Returns the bytes of skips that each stage pops and another stage on the same
+// rank has stashed: they are not copied.
+std::vector<double> staying_skips(const Workload& workload,
+                                  const std::vector<int>& rank_of_stage,
+                                  const Balance& balance) {
+  std::vector<double> bytes(balance.size());
+  const std::vector<int64_t> ends = [&] {
+    std::vector<int64_t> sums;
+    std::partial_sum(balance.begin(), balance.end(), std::back_inserter(sums));
+    return sums;
+  }();
+  const auto stage_of = [&](int64_t layer) {
+    return std::ranges::upper_bound(ends, layer) - ends.begin();
+  };
+  for (const Skip& skip : workload.skips) {
+    const auto from = stage_of(skip.stashed_by), to = stage_of(skip.popped_by);
+    if (from != to && rank_of_stage[from] == rank_of_stage[to]) {
+      bytes[to] += skip.bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 StageTable stage_table(const Problem& problem, const Blocks& blocks,
                        const std::vector<int>& rank_of_stage,
                        const Balance& balance) {
   StageTable table;
+  const std::vector<double> staying =
+      staying_skips(blocks.workload(), rank_of_stage, balance);
   int64_t first = 0;
   for (std::size_t s = 0; s < balance.size(); ++s) {
     const int64_t last = first + balance[s];
@@ -114,9 +145,10 @@ StageTable stage_table(const Problem& problem, const Blocks& blocks,
       there = problem.link(rank_of_stage[s - 1], rank);
       back = problem.link(rank, rank_of_stage[s - 1]);
     }
-    table.wire.push_back(there.seconds_per_byte * table.incoming.back());
+    const double carried = table.incoming.back() - staying[s];
+    table.wire.push_back(there.seconds_per_byte * carried);
     table.delay.push_back(there.latency);
-    table.wire_back.push_back(back.seconds_per_byte * table.incoming.back());
+    table.wire_back.push_back(back.seconds_per_byte * carried);
     table.delay_back.push_back(back.latency);
     first = last;
   }
