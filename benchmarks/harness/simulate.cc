@@ -99,37 +99,41 @@ bool covers(const std::vector<std::string>& of_others,
   return true;
 }
 
-std::vector<balancing::LayerTime> times_by_kind(
-    const std::vector<std::string>& kinds,
-    const std::vector<std::string>& timed,
-    const std::vector<balancing::LayerTime>& times) {
+using balancing::LayerTime;
+
+std::vector<LayerTime> times_by_kind(const std::vector<std::string>& kinds,
+                                     const std::vector<std::string>& timed,
+                                     const std::vector<LayerTime>& times) {
   if (timed.size() != times.size()) {
     internal::refuse("there are ", times.size(), " times, but kinds of ",
                      timed.size(), " layers");
   }
   struct Times {
-    std::vector<double> forward, backward;
+    std::vector<double> forward, backward, accumulate;
   };
   std::map<std::string, Times> by_kind;
   for (std::size_t k = 0; k < timed.size(); ++k) {
-    by_kind[timed[k]].forward.push_back(times[k].forward);
-    by_kind[timed[k]].backward.push_back(times[k].backward);
+    Times& kind = by_kind[timed[k]];
+    kind.forward.push_back(times[k].forward);
+    kind.backward.push_back(times[k].backward);
+    kind.accumulate.push_back(times[k].accumulate);
   }
-  std::vector<balancing::LayerTime> result;
+  std::vector<LayerTime> result;
   for (const std::string& kind : kinds) {
     const auto found = by_kind.find(kind);
     if (found == by_kind.end()) {
       internal::refuse("no layer was timed that is a ", kind);
     }
-    result.push_back(
-        {median(found->second.forward), median(found->second.backward)});
+    LayerTime& time = result.emplace_back();
+    time.forward = median(found->second.forward);
+    time.backward = median(found->second.backward);
+    time.accumulate = median(found->second.accumulate);
   }
   return result;
 }
 
 namespace {
 
-using balancing::LayerTime;
 using Kinds = std::vector<std::string>;
 
 // The sweeps over the layers that must fit into the time: one to warm up, one
@@ -167,6 +171,7 @@ LayerTime total(const std::vector<LayerTime>& times) {
   for (const LayerTime& time : times) {
     sum.forward += time.forward;
     sum.backward += time.backward;
+    sum.accumulate += time.accumulate;
   }
   return sum;
 }

@@ -73,11 +73,13 @@ TEST(LayerKinds, AShallowModelCoversADeepOneOnceEachKindIsThere) {
 }
 
 TEST(TimesByKind, AreTheMediansOfTheKind) {
-  const auto times = times_by_kind({"b", "a"}, {"a", "b", "b", "b"},
-                                   {{1, 5}, {2, 4}, {4, 90}, {50, 8}});
+  const auto times = times_by_kind(
+      {"b", "a"}, {"a", "b", "b", "b"},
+      {{1, 5, 0, 0, 7}, {2, 4, 0, 0, 3}, {4, 90, 0, 0, 2}, {50, 8, 0, 0, 4}});
   ASSERT_EQ(times.size(), 2u);
   EXPECT_EQ(times[0].forward, 4);
   EXPECT_EQ(times[0].backward, 8);
+  EXPECT_EQ(times[0].accumulate, 3);
   EXPECT_EQ(times[1].forward, 1);
   EXPECT_EQ(times[1].backward, 5);
 }
