@@ -709,10 +709,8 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                     " devices cannot be divided into ", replicas, " replicas");
   TORCH_CHECK_VALUE(replicas <= rows, "plan_replicas: a mini-batch of ", rows,
                     " rows is too small for ", replicas, " replicas");
-  TORCH_CHECK_VALUE(given.links().empty() ||
-                        given.links().size() == devices.size() * devices.size(),
-                    "plan_replicas: ", count, " devices have ", count * count,
-                    " links, but there are ", given.links().size());
+  // Before the worst of them are taken, which may leave out NaN.
+  check(rows, devices, given);
   const Worst worst(devices, given, replicas);
   PlanOptions options = given;
   options.links(worst.links()).gradient_sums(worst.gradient_sums());

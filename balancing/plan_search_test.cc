@@ -630,3 +630,20 @@ TEST(PlanSearchTest, NamesWhatCannotBe) {
 
 }  // namespace
 }  // namespace gpipe::balancing
+  // The worst of the replicas' devices and links would leave NaN out.
+  const auto error_of_replicas = [&](const std::vector<PlanDevice>& devices,
+                                     const PlanOptions& options) {
+    return testing::thrown<c10::ValueError>([&] {
+      plan_replicas(profile, 8, devices, {2}, /*shard_optimizer=*/false,
+                    options);
+    });
+  };
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  auto devices = accelerators(2);
+  devices[1].speed(kNaN);
+  EXPECT_THAT(error_of_replicas(devices, PlanOptions()),
+              HasSubstr("the speed of device 1 is nan"));
+  std::vector<PlanLink> links(4);
+  links[1].latency = kNaN;
+  EXPECT_THAT(error_of_replicas(accelerators(2), PlanOptions().links(links)),
+              HasSubstr("a link has a latency of nan"));
