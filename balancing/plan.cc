@@ -161,18 +161,22 @@ bool splits_backward(const PlanOptions& options) {
 
 int64_t cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-// Returns how many partitions of `replicas` pipelines with `devices` each can
-// compute at the same time.
-int64_t workers_of(const std::vector<PlanDevice>& devices,
-                   const PlanOptions& options, int64_t replicas = 1) {
+// Returns how many partitions of each of `replicas` pipelines with `devices`
+// each can compute at the same time.
+double workers_of(const std::vector<PlanDevice>& devices,
+                  const PlanOptions& options, int64_t replicas = 1) {
   const auto all = replicas * std::ssize(devices);
-  if (options.workers() > 0) return std::min(all, options.workers());
   const auto cpus = replicas * std::ranges::count_if(devices, [](auto& each) {
                       return each.device().is_cpu();
                     });
-  if (cpus == 0) return all;
-  const auto share = internal::share_of_threads(places(devices, replicas));
-  return all - cpus + std::clamp<int64_t>(cores() / share, 1, cpus);
+  int64_t workers = all;
+  if (options.workers() > 0) {
+    workers = std::min(all, options.workers());
+  } else if (cpus > 0) {
+    const auto share = internal::share_of_threads(places(devices, replicas));
+    workers = all - cpus + std::clamp<int64_t>(cores() / share, 1, cpus);
+  }
+  return static_cast<double>(workers) / static_cast<double>(replicas);
 }
 
 // ---- From a profile to a problem
@@ -212,9 +216,7 @@ Problem problem_of(std::vector<planner::Workload> workloads,
   }
   problem.param_scale = options.param_scale();
   problem.action_seconds = options.overhead().value_or(0);
-  problem.workers =
-      static_cast<double>(workers_of(devices, options, replicas)) /
-      static_cast<double>(replicas);
+  problem.workers = workers_of(devices, options, replicas);
   problem.schedules = options.schedules().empty() ? training_schedule_names()
                                                   : options.schedules();
   problem.stages_per_rank = options.stages_per_rank();
@@ -359,7 +361,7 @@ double seconds_with(Problem problem, const Choice& choice) {
                : choice.best.seconds;
 }
 
-Problem with_one_more_device(Problem problem) {
+Problem with_one_more_device(Problem problem, double workers) {
   const std::size_t ranks = problem.ranks.size();
   if (problem.links.size() > 1) {
     // The new device is linked as the last one is.
@@ -375,19 +377,20 @@ Problem with_one_more_device(Problem problem) {
     }
     problem.links = std::move(links);
   }
-  if (problem.workers >= static_cast<double>(ranks)) {
-    problem.workers = planner::kInfinity;
-  }
+  problem.workers = workers;
   problem.ranks.push_back(problem.ranks.back());
   return problem;
 }
 
+// `workers`: those of a problem with one more device.
 std::vector<PlanAlternative> alternatives_of(const Problem& problem,
+                                             double workers,
                                              const Choice& choice) {
   std::vector<PlanAlternative> result;
   if (problem.ranks.size() < problem.workloads[0].layers.size()) {
-    result.push_back({"one more device",
-                      seconds_with(with_one_more_device(problem), choice)});
+    result.push_back(
+        {"one more device",
+         seconds_with(with_one_more_device(problem, workers), choice)});
   }
   if (has_limits(problem)) {
     Problem more = problem;
@@ -431,7 +434,8 @@ PlanBound bound_of(const Plan& plan) {
     for (std::size_t r = 0; r < plan.partitions.size(); ++r) {
       const double part =
           plan.partitions[r].memory_bytes / plan.partitions[r].memory_limit;
-      if (part <= bound.share || !may_lack_memory(plan, plan.partitions[r])) {
+      // Of 0 bytes of 0 the part is NaN.
+      if (!(part > bound.share) || !may_lack_memory(plan, plan.partitions[r])) {
         continue;
       }
       bound.share = part;
@@ -511,7 +515,10 @@ Plan plan_search(std::vector<planner::Workload> workloads,
   for (const Tried& family : choice->families) {
     plan.families.push_back(candidate_of(problem, family));
   }
-  plan.alternatives = alternatives_of(problem, *choice);
+  std::vector<PlanDevice> one_more = devices;
+  one_more.push_back(devices.back());
+  plan.alternatives = alternatives_of(
+      problem, workers_of(one_more, options, replicas), *choice);
   plan.bound = bound_of(plan);
   return plan;
 }
@@ -593,8 +600,8 @@ Plan plan(const torch::nn::Sequential& model, const internal::Value& input,
   // same time.
   TimeOptions profiled = options.profile();
   if (profiled.concurrent_copies() == 0 && profiled.device().is_cpu()) {
-    profiled.concurrent_copies(std::min(cores(), workers_of(devices, options)) -
-                               1);
+    const auto workers = static_cast<int64_t>(workers_of(devices, options));
+    profiled.concurrent_copies(std::min(cores(), workers) - 1);
   }
   if (splits_backward(options)) profiled.split_backward(true);
   std::vector<planner::Workload> workloads;

@@ -339,6 +339,37 @@ TEST(PlanSearchTest, OneMoreDeviceHasTheLinksOfTheLastOne) {
   EXPECT_EQ(result.alternatives[0].step_seconds, (2 + 3 - 1) * 24 + 2);
 }
 
+TEST(PlanSearchTest, OneMoreDeviceIsNoMoreCores) {
+  const Plan result = plan(even_profile({8, 8, 8}), 2, accelerators(2),
+                           only("fill-drain", 2).workers(1));
+  EXPECT_EQ(result.step_seconds, 2 * 3 * 24);
+  ASSERT_EQ(result.alternatives[0].change, "one more device");
+  EXPECT_EQ(result.alternatives[0].step_seconds, result.step_seconds);
+}
+
+TEST(PlanSearchTest, IsBoundByTheRankThatIsFull) {
+  // The second device has no memory, and its layer needs none.
+  Profile profile = even_profile({1, 1});
+  profile.memory.layers[0].output_bytes = 0;
+  profile.memory.layers[1] = LayerMemory();
+  profile.memory.saved[1].bytes = 0;
+  auto devices = accelerators(2, 0);
+  devices[0].memory_bytes(2 * 4 + 2 * 20);
+  const Plan result = plan(profile, 8, devices,
+                           PlanOptions()
+                               .schedules({"1f1b"})
+                               .chunks({2, 4})
+                               .stages_per_rank({1})
+                               .checkpoints({Checkpoint::kNever})
+                               .param_scale(2)
+                               .overhead(100));
+  EXPECT_EQ(result.chunks, 4);
+  ASSERT_TRUE(result.bound);
+  EXPECT_EQ(result.bound->kind, PlanBoundKind::kMemory);
+  EXPECT_EQ(result.bound->rank, 0);
+  EXPECT_EQ(result.bound->share, 1);
+}
+
 TEST(PlanSearchTest, ExplainsItself) {
   std::ostringstream text;
   const Plan result =
@@ -626,10 +657,6 @@ TEST(PlanSearchTest, NamesWhatCannotBe) {
               HasSubstr("none of the schedules can run 3 layers on 2 devices"));
   EXPECT_THAT(error_of(PlanOptions().links(std::vector<PlanLink>(3))),
               HasSubstr("2 devices have 4 links, but there are 3"));
-}
-
-}  // namespace
-}  // namespace gpipe::balancing
   // The worst of the replicas' devices and links would leave NaN out.
   const auto error_of_replicas = [&](const std::vector<PlanDevice>& devices,
                                      const PlanOptions& options) {
@@ -647,3 +674,7 @@ TEST(PlanSearchTest, NamesWhatCannotBe) {
   links[1].latency = kNaN;
   EXPECT_THAT(error_of_replicas(accelerators(2), PlanOptions().links(links)),
               HasSubstr("a link has a latency of nan"));
+}
+
+}  // namespace
+}  // namespace gpipe::balancing
