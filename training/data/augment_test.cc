@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 #include <thread>
 #include <utility>
@@ -165,6 +166,24 @@ MaskedImage masked_image(int64_t height, int64_t width) {
     mask.view(-1)[i] = random.uniform() < 0.5;
   }
   return {image, mask};
+}
+
+TEST(DrawDiscTest, DrawsRowColumnAndRadiusInThisOrder) {
+  constexpr int64_t kSide = 96;
+  for (const uint64_t seed : {1, 2, 3}) {
+    Random random(seed);
+    const double y = random.uniform(0, kSide), x = random.uniform(0, kSide);
+    const double radius = random.uniform(8, 32);
+    const at::Tensor mask = draw_disc(seed).mask;
+    for (int64_t i = 0; i < kSide; ++i) {
+      for (int64_t j = 0; j < kSide; ++j) {
+        const double distance = std::hypot(i - y, j - x);
+        if (std::abs(distance - radius) < 1e-3) continue;
+        ASSERT_EQ(mask[0][i][j].item<bool>(), distance < radius)
+            << "row " << i << ", column " << j;
+      }
+    }
+  }
 }
 
 // Returns an image that shows its mask, white on black, so that both can be

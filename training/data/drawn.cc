@@ -108,8 +108,9 @@ MaskedImage draw_disc(uint64_t seed) {
   Random random(seed);
   const auto y = at::arange(kSide).view({1, kSide, 1});
   const auto x = at::arange(kSide).view({1, 1, kSide});
-  const auto distance =
-      at::hypot(y - random.uniform(0, kSide), x - random.uniform(0, kSide));
+  const double centre_y = random.uniform(0, kSide);
+  const double centre_x = random.uniform(0, kSide);
+  const auto distance = at::hypot(y - centre_y, x - centre_x);
   const auto mask = distance < random.uniform(8, 32);
   const auto noise = at::randint(200, {3, kSide, kSide},
                                  at::detail::createCPUGenerator(random.next()));
