@@ -223,6 +223,31 @@ TEST_F(ExportedTest, ConstantsFollowTheirBuffersAndSizes) {
   EXPECT_FALSE(at::equal(call(model.layers, {ids})[0], before));
 }
 
+TEST_F(ExportedTest, ConstantsOfABufferThatIsTrainedHaveItsGradient) {
+  const Example example = read_example("tables");
+  ExportedModel model = load_exported(example.path);
+  const StateDict dict = model.state_dict();
+  const at::Tensor expected = dict["table"].clone().requires_grad_();
+  StateDict copy = dict;
+  copy["table"] = expected;
+  (output_of_tables(copy, example.inputs[0]).sum() * 2).backward();
+  const auto evaluate = [&] {
+    const at::NoGradGuard no_grad;
+    call(model.layers, example.inputs);
+  };
+  evaluate();
+  at::Tensor table;
+  for (const auto& each : model.layers->named_buffers()) {
+    if (each.key().ends_with("table")) table = each.value();
+  }
+  table.requires_grad_();
+  evaluate();
+  for (int k = 0; k < 2; ++k) {
+    call(model.layers, example.inputs)[0].sum().backward();
+  }
+  EXPECT_TRUE(at::equal(table.grad(), expected.grad()));
+}
+
 // Python's region has the device "cuda", and so leaves CPUs alone.
 TEST_F(ExportedTest, AutocastOfOtherDevicesLeavesThatOfTheCaller) {
   const Example example = read_example("alone");

@@ -792,8 +792,16 @@ bool lacks_values(const IValue& value, c10::Device device) {
 }  // namespace
 
 void ProgramLayer::run_constants(Slots& slots, c10::Device device) {
-  // Inference tensors cannot be saved for a backward, and have no versions.
-  if (c10::InferenceMode::is_enabled()) {
+  const bool has_graph =
+      c10::GradMode::is_enabled() &&
+      std::ranges::any_of(constants_, [&](const Constant& each) {
+        return std::ranges::any_of(each.buffers, [&](const int buffer) {
+          return slots[buffer].toTensor().requires_grad();
+        });
+      });
+  // A graph is for one backward. Inference tensors cannot be saved for one, and
+  // have no versions.
+  if (has_graph || c10::InferenceMode::is_enabled()) {
     run_steps(constant_steps_, slots, device);
     return;
   }
