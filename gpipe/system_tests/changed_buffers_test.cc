@@ -302,6 +302,32 @@ struct AgainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Again);
 
+struct RegistersImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    if (!scale.defined()) return x * weight;
+    {
+      const torch::NoGradGuard no_grad;
+      scale.mul_(0.5);
+    }
+    return x * weight * scale;
+  }
+  Tensor weight = register_parameter("weight", torch::ones({1}));
+  Tensor scale;
+};
+TORCH_MODULE(Registers);
+
+TEST(ChangedBufferTest, ThatIsRegisteredBetweenTwoStepsIsRestored) {
+  Registers layer;
+  GPipe pipeline(Sequential(layer),
+                 testing::options({1}, 2, Checkpoint::kAlways));
+  const Tensor x = torch::ones({2, 1}).to(device());
+  pipeline->forward(x).sum().backward();
+  layer->scale = layer->register_buffer("scale", torch::ones({1}).to(device()));
+  pipeline->zero_grad();
+  pipeline->forward(x).sum().backward();
+  EXPECT_EQ(layer->weight.grad().item<double>(), 0.5 + 0.25);
+}
+
 TEST(ChangedBufferTest, ThatHaveAnEarlierValueAgainAreRestored) {
   if (!device().is_cpu()) GTEST_SKIP() << "found on the CPU only";
   for (const Checkpoint mode : testing::kModes) {

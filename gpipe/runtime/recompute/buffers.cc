@@ -66,6 +66,14 @@ std::vector<at::Tensor> buffers_of(const std::vector<BufferValue>& values) {
   return buffers;
 }
 
+// Returns the buffers and parameters of the module itself.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors = module.buffers(/*recurse=*/false);
+  std::ranges::move(module.parameters(/*recurse=*/false),
+                    std::back_inserter(tensors));
+  return tensors;
+}
+
 // Returns whether the values of `tensor` are not those in its memory: LibTorch
 // conjugates and negates them when they are read, or it has no memory for
 // zeros.
@@ -172,6 +180,7 @@ void CalledModules::add(std::string prefix,
   }
   for (auto& each : module->modules()) {
     list(*each);
+    listed_.push_back(tensors_of(*each));
     modules_->push_back(std::move(each));
   }
   roots_.emplace_back(std::move(prefix), std::move(module));
@@ -187,7 +196,19 @@ Modules CalledModules::modules_of_now() const {
 
 void CalledModules::find_again() {
   Modules all = modules_of_now();
-  if (!modules_ || all == *modules_) return;
+  std::vector<std::vector<at::Tensor>> tensors;
+  tensors.reserve(all.size());
+  for (const auto& each : all) tensors.push_back(tensors_of(*each));
+  const auto same_tensors = [](const auto& a, const auto& b) {
+    return std::ranges::equal(
+        a, b,
+        [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  };
+  if (!modules_ || (all == *modules_ &&
+                    std::ranges::equal(tensors, listed_, same_tensors))) {
+    return;
+  }
+  listed_ = std::move(tensors);
   const std::vector<at::Tensor> statistics = std::move(norm_buffers_);
   norm_buffers_.clear();
   other_buffers_.clear();

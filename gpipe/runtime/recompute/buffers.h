@@ -100,8 +100,8 @@ class CalledModules {
   // parameters and buffers, such as "3." for a layer of a Sequential.
   void add(std::string prefix, std::shared_ptr<torch::nn::Module> module);
 
-  // Makes the lists again if the modules have other submodules than at the last
-  // call or add().
+  // Makes the lists again if the modules have other submodules, parameters or
+  // buffers than at the last call or add().
   void find_again();
 
   // Returns the modules. find_again() makes another list, and leaves this one.
@@ -153,6 +153,8 @@ class CalledModules {
       roots_;
   // Null before add(). Does not change while others have it.
   std::shared_ptr<Modules> modules_;
+  // The tensors of each of them that have been listed.
+  std::vector<std::vector<at::Tensor>> listed_;
   std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_, changing_;
   // The last copies of `other_buffers_`, or empty, with the versions that the
   // buffers had. A copy serves again while the version is the same.

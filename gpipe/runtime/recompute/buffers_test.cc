@@ -116,6 +116,17 @@ TEST_F(CalledModulesTest, FindSubmodulesThatHaveReplacedOthers) {
                     counter->norm->num_batches_tracked, counter->count}));
 }
 
+TEST_F(CalledModulesTest, FindTensorsThatAModuleRegistersLater) {
+  const Tensor buffer = counter->register_buffer("late", torch::ones({1}));
+  const Tensor frozen = counter->register_parameter(
+      "late_weight", torch::ones({1}), /*requires_grad=*/false);
+  EXPECT_FALSE(modules.has_buffer(buffer));
+  modules.find_again();
+  EXPECT_TRUE(modules.has_buffer(buffer));
+  EXPECT_TRUE(contains(modules.parameters(), frozen));
+  EXPECT_EQ(modules.name_of(buffer), "0.late");
+}
+
 TEST_F(CalledModulesTest, ForgetTheBuffersOfSubmodulesThatAreGone) {
   const auto owner = std::make_shared<nn::Module>();
   auto child = owner->register_module("child", std::make_shared<nn::Module>());
