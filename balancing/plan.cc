@@ -716,8 +716,6 @@ ReplicatedPlan plan_one(const Profile& profile, int64_t rows,
                     " devices cannot be divided into ", replicas, " replicas");
   TORCH_CHECK_VALUE(replicas <= rows, "plan_replicas: a mini-batch of ", rows,
                     " rows is too small for ", replicas, " replicas");
-  // Before the worst of them are taken, which may leave out NaN.
-  check(rows, devices, given);
   const Worst worst(devices, given, replicas);
   PlanOptions options = given;
   options.links(worst.links()).gradient_sums(worst.gradient_sums());
@@ -743,6 +741,8 @@ std::vector<ReplicatedPlan> plan_replicas(
   TORCH_CHECK_VALUE(options.gradient_sums().empty(),
                     "plan_replicas: sets gradient_sums itself, but there are ",
                     options.gradient_sums().size());
+  // Before the worst of them are taken, which may leave out NaN.
+  check(rows, devices, options);
   std::vector<ReplicatedPlan> plans;
   std::optional<InfeasibleError> error;
   for (const int64_t each : replicas) {

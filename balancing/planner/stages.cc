@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <iterator>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -97,11 +96,8 @@ std::vector<double> staying_skips(const Workload& workload,
                                   const std::vector<int>& rank_of_stage,
                                   const Balance& balance) {
   std::vector<double> bytes(balance.size());
-  const std::vector<int64_t> ends = [&] {
-    std::vector<int64_t> sums;
-    std::partial_sum(balance.begin(), balance.end(), std::back_inserter(sums));
-    return sums;
-  }();
+  Balance ends = balance;
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
   const auto stage_of = [&](int64_t layer) {
     return std::ranges::upper_bound(ends, layer) - ends.begin();
   };
