@@ -9,7 +9,9 @@
 namespace gpipe {
 
 // Returns the text `mine` of every rank of the world, by rank. All ranks call
-// it at the same point. All texts together have at most 1 GiB.
+// it at the same point, and none returns before all have the texts, so that all
+// of them may throw what they find in these. All texts together have at most
+// 1 GiB.
 // `action`: what the call is for, in error texts; the same on all ranks.
 //
 // Throws PeerError if the world has failed, or if a rank calls with another

@@ -263,11 +263,13 @@ void DistributedPipelineImpl::build_own(const LayerBuilder& build_layers) {
       layers[layer.index].module = std::move(layer.module);
     }
   }
-  for (const std::string& text : internal::all_gather(
-           *world_, layout_.pipeline(), tags.words, encode_layers(own),
-           "exchanging the names and skips of the layers")) {
+  const std::string action = "exchanging the names and skips of the layers";
+  for (const std::string& text :
+       internal::all_gather(*world_, layout_.pipeline(), tags.words,
+                            encode_layers(own), action)) {
     decode_layers(text, layers);
   }
+  internal::meet(*world_, layout_.pipeline(), tags.words, action);
   check_names(layers);
   std::vector<internal::LayerSkips> skips;
   for (const internal::Layer& layer : layers) skips.push_back(layer.skips);

@@ -386,6 +386,13 @@ const RankProgramEntry kFailedAlone("failed alone", [](auto& world) {
         "'" + error + "'");
 });
 
+// All ranks refuse what they have exchanged. The texts of 5 ranks travel by way
+// of rank 2 to rank 3, when rank 0 has long had all.
+const RankProgramEntry kRefusedByAll("refused by all", [](auto& world) {
+  const auto all = all_gather(*world, std::string(4 << 20, 'a'));
+  throw std::runtime_error("all refuse " + std::to_string(all.size()));
+});
+
 // Rank 1 fails in the first micro-batch. Rank 0, which needs no message until
 // the end of its step, begins at most one, and none after it has been told.
 const RankProgramEntry kStopsEarly("stops early", [](auto& world) {
@@ -836,6 +843,12 @@ const RankProgramEntry kOtherNorm("other norm", [](auto& world) {
   check(pipeline->clip_grad_norm_(1e-3) > 1e-3, "the norm");
   check(!grad.equal(before), "the gradient is not clipped");
 });
+
+TEST(World, AllRanksThrowWhatAllFindInAGatheredText) {
+  for (const auto& each : Ranks("refused by all", 5).wait()) {
+    EXPECT_NE(each.err.find("all refuse 5"), std::string::npos) << each.err;
+  }
+}
 
 TEST(DistributedPipeline, AReplicaStopsWhenAnotherOneHasFailed) {
   expect_ok("stops early", 2);

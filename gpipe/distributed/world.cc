@@ -62,7 +62,10 @@ std::vector<std::string> exchange(World& world, const std::string& action,
 std::vector<std::string> all_gather(World& world, const std::string& mine,
                                     const std::string& action) {
   return exchange(world, action, [&](auto& communicator, int tag) {
-    return internal::all_gather(communicator, tag, mine, action);
+    const auto ranks = communicator.all_ranks();
+    auto all = internal::all_gather(communicator, ranks, tag, mine, action);
+    internal::meet(communicator, ranks, tag, action);
+    return all;
   });
 }
 

@@ -714,8 +714,10 @@ std::pair<Transfers, std::string> agree_on_transfers(Communicator& world,
   if (!found.empty()) {
     const auto text =
         c10::str("direct transfers are not possible here (", found, ")");
-    TORCH_CHECK_VALUE(asked == Transfers::kTested, text,
-                      "; choose Transfers::kHost");
+    if (asked != Transfers::kTested) {
+      meet(world, world.all_ranks(), tag, "agreeing on the transport");
+      TORCH_CHECK_VALUE(false, text, "; choose Transfers::kHost");
+    }
     return {Transfers::kHost, text};
   }
   if (asked == Transfers::kDirect) {

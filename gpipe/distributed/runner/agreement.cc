@@ -271,7 +271,7 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
     for (const EndReport& each : all) totals.add(each.totals);
     totals.check();
   } catch (...) {
-    wait_for_all_ranks();
+    meet(world_, world_.all_ranks(), tag_, "the end of a refused step");
     throw;
   }
   is_refused_ = false;
@@ -287,19 +287,11 @@ LossTotals StepAgreement::end(const TrainStep& step, StepResult& result) {
 void StepAgreement::throw_on_all(const std::exception_ptr& own,
                                  const RowMismatch& mismatch) {
   is_refused_ = true;
-  wait_for_all_ranks();
+  meet(world_, world_.all_ranks(), tag_, "the end of a refused step");
   if (own) std::rethrow_exception(own);
   throw_peer_error(
       {Fault::kRefused, mismatch.rank, mismatch.rank, "", mismatch.what},
       world_.rank());
-}
-
-void StepAgreement::wait_for_all_ranks() {
-  try {
-    all_gather(world_, tag_, "", "the end of a refused step");
-  } catch (const PeerError&) {
-    // A rank has left after all had met.
-  }
 }
 
 }  // namespace gpipe::internal

@@ -129,10 +129,6 @@ class StepAgreement {
   // Fault::kRefused. All ranks call it.
   [[noreturn]] void throw_on_all(const std::exception_ptr& own,
                                  const RowMismatch& mismatch);
-  // Blocks until all ranks know the exception that they are going to throw. A
-  // program that ends with it must not look like a failure to a rank that does
-  // not know it yet.
-  void wait_for_all_ranks();
 
   Communicator& world_;
   const RankLayout& layout_;

@@ -40,7 +40,7 @@ void check_arguments(Communicator& world, int tag,
   const auto refuse_together = [&] {
     agreed = true;
     // No rank may end before all know the error.
-    all_gather(world, tag, "", "the end of a refused clipping");
+    meet(world, world.all_ranks(), tag, "the end of a refused clipping");
   };
   for (std::size_t k = 1; k < all.size(); ++k) {
     if (all[k].compare(0, kArguments, all[0], 0, kArguments) == 0) continue;

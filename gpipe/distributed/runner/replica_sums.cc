@@ -171,6 +171,7 @@ void Reducer::agree(const std::vector<Summand>& all, const std::string& what,
   for (const Summand& each : all) put(mine, describe(each));
   const auto found = find_difference(world_, members_, tag_, mine, action);
   if (!found) return;
+  meet(world_, members_, tag_, action);
   const std::vector<std::string> first = take_texts(found->first),
                                  theirs = take_texts(found->other);
   const auto [one, other] =

@@ -157,6 +157,15 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
   return all_gather(world, world.all_ranks(), tag, mine, action);
 }
 
+void meet(Communicator& world, const std::vector<int>& members, int tag,
+          const std::string& action) {
+  try {
+    all_gather(world, members, tag, "", action);
+  } catch (const PeerError&) {
+    // A member has ended the world after all had called.
+  }
+}
+
 std::vector<std::string> gather(Communicator& world, int tag,
                                 const std::string& mine,
                                 const std::string& action) {
@@ -230,9 +239,10 @@ std::string difference(const std::vector<std::string>& theirs,
 void agree(Communicator& world, int tag, const Terms& terms) {
   std::string mine;
   for (const auto& [name, value] : terms) mine += pack(name, value);
-  const auto found = find_difference(world, world.all_ranks(), tag, mine,
-                                     "comparing what the ranks were given");
-  if (!found) return;
+  const std::string action = "comparing what the ranks were given";
+  const auto found =
+      find_difference(world, world.all_ranks(), tag, mine, action);
+  if (!found) return meet(world, world.all_ranks(), tag, action);
   world.fail({Fault::kDisagree, found->rank, world.rank(), "",
               difference(take_texts(found->other), take_texts(found->first),
                          found->rank)});

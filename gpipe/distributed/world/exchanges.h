@@ -31,6 +31,14 @@ std::vector<std::string> all_gather(Communicator& world, int tag,
                                     const std::string& mine,
                                     const std::string& action);
 
+// Blocks until all `members` have called, or the world has failed. Each calls
+// it between an exchange and an error that all of them find in what they have
+// received: the first one to throw may end the world, and with it an exchange
+// that another one still waits in. Does not throw PeerError. Arguments: as for
+// all_gather().
+void meet(Communicator& world, const std::vector<int>& members, int tag,
+          const std::string& action);
+
 // Returns the texts of all ranks, by rank, on rank 0, and nothing on the other
 // ranks. Each rank sends its text to rank 0 alone, in pieces, so that it may
 // have any length. `tag`, `action`, errors and threads: as for all_gather().
@@ -60,8 +68,9 @@ std::optional<TextDifference> find_difference(Communicator& world,
 // that explain others come first.
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
-// Blocks until all ranks have called, and compares their `terms`. All ranks
-// call with the same `tag` (see Tags).
+// Blocks until all ranks know that their `terms` are equal. What all of them
+// refuse afterwards may be thrown without meet(). All ranks call with the same
+// `tag` (see Tags).
 //
 // Throws PeerError on every rank if a term differs; it names the first such
 // term, the rank and both values. Throws PeerError if the world has failed.
