@@ -13,23 +13,23 @@ void StateOnHost::fetch() {
       optimizer_, [&](const at::Tensor& parameter, at::Tensor& tensor) {
         if (tensor.device() == parameter.device()) return;
         at::Tensor there = tensor.to(parameter.device());
-        host_[there.unsafeGetTensorImpl()] = tensor;
+        fetched_[there.unsafeGetTensorImpl()] = {there, tensor};
         tensor = std::move(there);
       });
 }
 
 void StateOnHost::store() {
   const c10::NoGradGuard no_grad;
-  internal::for_each_state_tensor(optimizer_, [&](const at::Tensor&,
-                                                  at::Tensor& tensor) {
-    if (tensor.is_cpu()) return;
-    const auto found = host_.find(tensor.unsafeGetTensorImpl());
-    at::Tensor host = found != host_.end() ? found->second
-                                           : internal::host_memory_for(tensor);
-    host.copy_(tensor);
-    tensor = std::move(host);
-  });
-  host_.clear();
+  internal::for_each_state_tensor(
+      optimizer_, [&](const at::Tensor&, at::Tensor& tensor) {
+        if (tensor.is_cpu()) return;
+        const auto found = fetched_.extract(tensor.unsafeGetTensorImpl());
+        at::Tensor host =
+            found ? found.mapped().host : internal::host_memory_for(tensor);
+        host.copy_(tensor);
+        tensor = std::move(host);
+      });
+  fetched_.clear();
 }
 
 }  // namespace gpipe

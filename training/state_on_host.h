@@ -38,8 +38,11 @@ class StateOnHost {
 
  private:
   torch::optim::Optimizer& optimizer_;
-  // The memory on the host of each tensor that is on a device now.
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> host_;
+  // A tensor that fetch() has made on a device, and its memory on the host.
+  struct Fetched {
+    at::Tensor there, host;
+  };
+  std::unordered_map<const c10::TensorImpl*, Fetched> fetched_;
 };
 
 }  // namespace gpipe
