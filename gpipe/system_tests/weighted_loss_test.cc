@@ -414,6 +414,26 @@ TEST(UnsplitTest, EveryMicrobatchGetsTheElementWholeAndItsGradientsAddUp) {
   }
 }
 
+// In bfloat16, 256 + 1 is 256.
+TEST(UnsplitTest, GradientsAddUpInTheDtypeThatTheElementHasChosen) {
+  using Tensors = std::vector<Tensor>;
+  GPipe pipeline(nn::Sequential(testing::layer<Tensor, Tensors>(
+                     [](Tensors value) { return value[0] * value[1]; })),
+                 testing::options({1}, 3).unsplit({1}));
+  const Tensor x =
+      torch::tensor({256., 1., 1.}).to(device()).to(torch::kBFloat16);
+  Tensor scale = torch::ones({1}, x.options()).requires_grad_();
+  scale.set_grad_dtype(torch::kFloat);
+  pipeline->forward(Tensors{x, scale}).sum().backward();
+  EXPECT_EQ(scale.grad().item<float>(), 258);
+  scale.mutable_grad() = Tensor();
+  pipeline->train_step(
+      Tensors{x, scale}, x,
+      [](const Tensor& y, const Tensor&) { return y.sum() * 3; },
+      fill_drain(1, 3));
+  EXPECT_EQ(scale.grad().item<float>(), 258);
+}
+
 // As a mask that is there in some calls.
 TEST(UnsplitTest, AnElementMayBeUndefined) {
   using Tensors = std::vector<Tensor>;

@@ -219,6 +219,12 @@ Element::Element(std::size_t index, const std::vector<Value>& pieces)
   }
 }
 
+Element Element::whole(std::size_t index, const at::Tensor& tensor) {
+  Element element(Form::kWhole, index);
+  if (tensor.is_leaf()) element.grad_type_ = tensor.grad_dtype();
+  return element;
+}
+
 at::Tensor Element::join(
     const std::vector<std::vector<at::Tensor>>& grads) const {
   const auto piece_of = [&](std::size_t i) {
@@ -229,7 +235,11 @@ at::Tensor Element::join(
   if (form_ == Form::kPart) return piece_of(microbatch_);
   if (form_ == Form::kWhole) {
     GradSum sum;
-    for (std::size_t i = 0; i < grads.size(); ++i) sum.add(0, piece_of(i));
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      at::Tensor piece = piece_of(i);
+      if (piece.defined() && grad_type_) piece = piece.to(*grad_type_);
+      sum.add(0, std::move(piece));
+    }
     return sum.take(0);
   }
   std::vector<at::Tensor> pieces;
@@ -325,7 +335,7 @@ std::vector<MiniBatch::Wanted> MiniBatch::wanted() const {
         result.push_back(
             {tensors[k], Element::of_part(static_cast<int64_t>(i), k)});
       } else if (is_unsplit(unsplit_, k)) {
-        result.push_back({tensors[k], Element::whole(k)});
+        result.push_back({tensors[k], Element::whole(k, tensors[k])});
       } else {
         result.push_back({tensors[k], Element(k, pieces_)});
       }

@@ -162,8 +162,8 @@ class Element {
  public:
   // Describes tensor `index` of `pieces`, split by rows.
   Element(std::size_t index, const std::vector<Value>& pieces);
-  // Describes tensor `index`, which every micro-batch has whole.
-  static Element whole(std::size_t index) { return {Form::kWhole, index}; }
+  // Describes `tensor`, number `index`, which every micro-batch has whole.
+  static Element whole(std::size_t index, const at::Tensor& tensor);
   // Describes tensor `index` of part `microbatch` of a batch that was already
   // split.
   static Element of_part(int64_t microbatch, std::size_t index) {
@@ -175,7 +175,7 @@ class Element {
   // Returns the gradient of the tensor from those of its pieces. `grads`: by
   // micro-batch and tensor. A missing piece counts as zero; undefined if all
   // are missing. The gradients of a tensor that is whole in each piece add up,
-  // micro-batch 0 first.
+  // micro-batch 0 first, in the dtype of its gradient (Tensor::grad_dtype()).
   at::Tensor join(const std::vector<std::vector<at::Tensor>>& grads) const;
 
   // Writes the pieces of `grad` into `grads`, by micro-batch and tensor; the
@@ -193,6 +193,7 @@ class Element {
   std::vector<int64_t> rows_;   // by micro-batch
   std::vector<int64_t> sizes_;  // of some piece
   at::TensorOptions options_;
+  std::optional<at::ScalarType> grad_type_;
 };
 
 // A mini-batch as the first partition gets it: tensors without graph, split
