@@ -85,14 +85,16 @@ bool has_lazy_values(const at::Tensor& tensor) {
 
 bool BufferValue::is_changed() const {
   if (version.is_changed()) return true;
-  if (!value.defined() || !buffer.is_cpu() || buffer.layout() != at::kStrided ||
+  if (!value.defined()) return false;
+  if (buffer.scalar_type() != value.scalar_type() ||
+      buffer.sizes() != value.sizes()) {
+    return true;
+  }
+  if (!buffer.is_cpu() || buffer.layout() != at::kStrided ||
       !buffer.is_non_overlapping_and_dense() || has_lazy_values(buffer)) {
     return false;
   }
-  if (buffer.scalar_type() != value.scalar_type() ||
-      buffer.sizes() != value.sizes() || buffer.strides() != value.strides()) {
-    return true;
-  }
+  if (buffer.strides() != value.strides()) return true;
   return buffer.numel() > 0 &&
          std::memcmp(buffer.const_data_ptr(), value.const_data_ptr(),
                      buffer.nbytes()) != 0;
@@ -249,27 +251,38 @@ std::vector<BufferValue> CalledModules::copy_buffers() {
   const c10::NoGradGuard no_grad;
   std::vector<BufferValue> all = copy_values(norm_buffers_);
   for (BufferValue& each : all) each.is_norm = true;
-  std::vector<std::pair<WatchedVersion, WeakTensor>> copies;
+  std::vector<Copied> copies;
   for (std::size_t k = 0; k < other_buffers_.size(); ++k) {
     const at::Tensor& buffer = other_buffers_[k];
     const WatchedVersion version(buffer);
+    WeakStorage memory = memory_of(buffer);
     BufferValue copy{buffer, {}, version};
+    bool has_other_memory = false;
     if (k < copies_.size()) {
-      copy.version = copies_[k].first;
-      if (auto alive = copies_[k].second.lock()) {
+      copy.version = copies_[k].version;
+      has_other_memory = copies_[k].memory != memory;
+      if (auto alive = copies_[k].copy.lock()) {
         copy.value = at::Tensor(std::move(alive));
       }
     }
-    const bool is_changed = copy.value.defined() && copy.is_changed();
+    const bool is_changed =
+        copy.value.defined() && (has_other_memory || copy.is_changed());
     if (is_changed && !is_changing(buffer)) changing_.push_back(buffer);
     if (is_changed || !copy.value.defined()) {
       copy = {buffer, buffer.clone(), version};
     }
-    copies.emplace_back(version, WeakTensor(copy.value.getIntrusivePtr()));
+    copies.push_back(
+        {version, std::move(memory), WeakTensor(copy.value.getIntrusivePtr())});
     all.push_back(std::move(copy));
   }
   copies_ = std::move(copies);
   return all;
+}
+
+CalledModules::WeakStorage CalledModules::memory_of(const at::Tensor& tensor) {
+  return tensor.has_storage()
+             ? tensor.storage().getWeakStorageImpl()
+             : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>());
 }
 
 bool CalledModules::has_memory_of_buffer(const at::Tensor& tensor) const {

@@ -57,9 +57,9 @@ struct BufferValue {
   bool is_norm = false;      // among CalledModules::norm_buffers()
 
   // Returns whether the buffer has been changed since. LibTorch does not count
-  // a change through Tensor::data() or set_data(). On the CPU such a change is
-  // found by the bytes of `value`, if it is defined. On an accelerator it is
-  // not found, because to compare values is to wait for the device.
+  // a change through Tensor::data() or set_data(). If `value` is defined, it is
+  // found by another dtype or other sizes, and on the CPU by the bytes. On an
+  // accelerator, to compare values would be to wait for the device.
   bool is_changed() const;
 };
 
@@ -147,6 +147,10 @@ class CalledModules {
 
   using WeakTensor =
       c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  // Null for tensors without storage. While it exists, no other storage has the
+  // same address.
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  static WeakStorage memory_of(const at::Tensor& tensor);
 
   // The modules that were added, with their prefixes.
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
@@ -156,9 +160,14 @@ class CalledModules {
   // The tensors of each of them that have been listed.
   std::vector<std::vector<at::Tensor>> listed_;
   std::vector<at::Tensor> parameters_, norm_buffers_, other_buffers_, changing_;
-  // The last copies of `other_buffers_`, or empty, with the versions that the
-  // buffers had. A copy serves again while the version is the same.
-  std::vector<std::pair<WatchedVersion, WeakTensor>> copies_;
+  // The last copies of `other_buffers_`, or empty, with the versions and the
+  // memory that the buffers had. A copy serves again while these are the same.
+  struct Copied {
+    WatchedVersion version;
+    WeakStorage memory;
+    WeakTensor copy;
+  };
+  std::vector<Copied> copies_;
 };
 
 // Gives buffers their values of an earlier call of some layers, for another

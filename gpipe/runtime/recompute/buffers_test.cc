@@ -215,6 +215,19 @@ TEST_F(CalledModulesTest, NoticeChangesThroughDataOnTheCpu) {
   EXPECT_FALSE(copy_of_count().is_changed());
 }
 
+TEST_F(CalledModulesTest, NoticeOtherMemoryOnAnAccelerator) {
+  const c10::Device device = simulated::hpu(0);
+  counter->to(device);
+  const BufferValue first = copy_of_count();
+  EXPECT_TRUE(copy_of_count().value.is_same(first.value));
+  counter->count.set_data(torch::full({1}, 6.F).to(device));
+  const BufferValue second = copy_of_count();
+  EXPECT_EQ(second.value.item<float>(), 6);
+  EXPECT_EQ(second.value.data_ptr(), copy_of_count().value.data_ptr());
+  counter->count.set_data(torch::full({2}, 6.F).to(device));
+  EXPECT_TRUE(second.is_changed());
+}
+
 TEST_F(CalledModulesTest, DoNotKeepCopiesOfBuffersAlive) {
   const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> copy(
       copy_of_count().value.getIntrusivePtr());
