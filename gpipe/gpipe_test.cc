@@ -482,6 +482,47 @@ TEST(Container, RunsALayerThatIsRegisteredAgain) {
   EXPECT_TRUE(pipeline->forward(x).equal(output));
 }
 
+struct NormedImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return norm(x); }
+  torch::nn::BatchNorm1d norm =
+      register_module("norm", torch::nn::BatchNorm1d(1));
+};
+
+TEST(Container, RefusesStatisticsThatTwoPartitionsShareLater) {
+  const auto a = std::make_shared<NormedImpl>();
+  const auto b = std::make_shared<NormedImpl>();
+  GPipe pipeline(torch::nn::Sequential(a, b), options({1, 1}));
+  const Tensor x = torch::arange(4.F).view({4, 1}).to(device());
+  pipeline->forward(x);
+  const auto own = b->norm;
+  b->norm = b->replace_module("norm", a->norm);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_THAT(error_of([&] { pipeline->forward(x); }),
+                HasSubstr("shared by partitions"));
+  }
+  EXPECT_EQ(a->norm->num_batches_tracked.item<int64_t>(), 1);
+  b->norm = b->replace_module("norm", own);
+  pipeline->forward(x);
+  EXPECT_EQ(a->norm->num_batches_tracked.item<int64_t>(), 2);
+}
+
+TEST(Container, GivesOutputsApartFromABufferOfTheFirstCall) {
+  struct SumImpl : torch::nn::Module {
+    Tensor forward(const Tensor& x) {
+      if (!sum.defined()) sum = register_buffer("sum", torch::zeros_like(x));
+      return sum.add_(x);
+    }
+    Tensor sum;
+  };
+  GPipe pipeline(
+      torch::nn::Sequential(std::make_shared<SumImpl>(), torch::nn::Identity()),
+      options({1, 1}, 2));
+  const torch::NoGradGuard no_grad;
+  const Tensor output =
+      pipeline->forward(torch::tensor({{1.F}, {2.F}}).to(device()));
+  EXPECT_TRUE(output.cpu().equal(torch::tensor({{1.F}, {3.F}})));
+}
+
 TEST(Container, RefusesAnIndexOutOfRange) {
   GPipe pipeline(two_layers(), options({2}));
   EXPECT_EQ(error_of([&] { (*pipeline)[2]; }),

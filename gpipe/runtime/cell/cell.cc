@@ -267,6 +267,10 @@ Activations Cell::forward(Activations input, StepSeed& seed, bool leaf_input) {
   const SharedInput shared(inputs);
   const std::vector<at::Tensor> outputs =
       run_layers(std::move(inputs), seed, /*again=*/false);
+  // A layer may register a buffer when it is called first.
+  if (std::exchange(partition_->unused, false)) {
+    partition_->modules.find_again();
+  }
   shared.check_unchanged(partition_->index);
   for (std::size_t k = 0; k < shared_buffers.size(); ++k) {
     // BatchNorm changes its statistics without a new version.

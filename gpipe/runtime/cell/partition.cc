@@ -239,6 +239,25 @@ void check_sharing(const std::vector<Partition>& partitions,
   }
 }
 
+void list_again(std::vector<Partition>& partitions) {
+  bool changed = false;
+  for (Partition& each : partitions) {
+    each.modules.find_again();
+    changed = changed || each.modules.listings() != each.checked_listings;
+  }
+  if (!changed) return;
+  std::vector<std::string> places;
+  for (Partition& each : partitions) {
+    each.shared_buffers.clear();
+    places.push_back(each.device.str());
+  }
+  find_shared_buffers(partitions);
+  check_sharing(partitions, places, "device");
+  for (Partition& each : partitions) {
+    each.checked_listings = each.modules.listings();
+  }
+}
+
 void defer_norms(std::vector<Partition>& partitions) {
   for (Partition& partition : partitions) {
     std::vector<std::shared_ptr<torch::nn::Module>> modules;

@@ -44,6 +44,10 @@ struct Partition {
   CalledModules modules;
   // Buffers that other partitions have, too. No forward may change them.
   std::vector<at::Tensor> shared_buffers;
+  // modules.listings() when sharing was last checked.
+  int64_t checked_listings = 0;
+  // Whether no cell has run the layers in this step.
+  bool unused = true;
 
   // The statistics of deferred BatchNorm; null if BatchNorm is not deferred.
   std::shared_ptr<NormStatistics> norms;
@@ -94,6 +98,11 @@ std::vector<Layer> layers_of(torch::nn::Sequential module);
 void check_sharing(const std::vector<Partition>& partitions,
                    const std::vector<std::string>& places,
                    const std::string& kind);
+
+// Lists the modules of the partitions in this process, and what partitions
+// share, again if layers have other submodules, parameters or buffers than
+// before. Throws as check_sharing() does, then and until they have others.
+void list_again(std::vector<Partition>& partitions);
 
 // Returns the name of the first layer that takes time along dimension 0 of the
 // input and rows along dimension 1: LibTorch's RNN, GRU and LSTM without

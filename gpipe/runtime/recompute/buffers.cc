@@ -210,6 +210,7 @@ void CalledModules::find_again() {
                     std::ranges::equal(tensors, listed_, same_tensors))) {
     return;
   }
+  ++listings_;
   listed_ = std::move(tensors);
   const std::vector<at::Tensor> statistics = std::move(norm_buffers_);
   norm_buffers_.clear();

@@ -103,6 +103,8 @@ class CalledModules {
   // Makes the lists again if the modules have other submodules, parameters or
   // buffers than at the last call or add().
   void find_again();
+  // Returns how often that has happened.
+  int64_t listings() const { return listings_; }
 
   // Returns the modules. find_again() makes another list, and leaves this one.
   std::shared_ptr<const Modules> modules() const { return modules_; }
@@ -168,6 +170,7 @@ class CalledModules {
     WeakTensor copy;
   };
   std::vector<Copied> copies_;
+  int64_t listings_ = 0;
 };
 
 // Gives buffers their values of an earlier call of some layers, for another

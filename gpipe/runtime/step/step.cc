@@ -95,9 +95,10 @@ Step::Step(Stages& stages, int64_t microbatches,
       stages_(stages),
       microbatches_(microbatches),
       threads_(stages.partitions.size()) {
+  list_again(stages.partitions);
   for (std::size_t j = 0; j < cells.size(); ++j) {
     if (stages.partitions[j].remote) continue;
-    stages.partitions[j].modules.find_again();
+    stages.partitions[j].unused = true;
     stages.partitions[j].casts.begin(stages.partitions[j].modules.parameters());
     for (int64_t i = 0; i < microbatches; ++i) {
       cells[j].emplace_back(stages.partitions[j], before + i,
